@@ -1,0 +1,1 @@
+"""The bundled pair: a small target and a smaller draft."""

@@ -1,0 +1,204 @@
+"""Makes `.venv` with edgespec in it, or brings it up to date; scripts/edgespec and scripts/test call it.
+
+Safe to interrupt and to start twice: a lock that dies with its holder guards the folder, the stamp that means "ready"
+is written last, and a run that was killed half-way is noticed and begun afresh. Runs under Python 3.8 far enough to
+say that 3.11 is needed. Everything it prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import llama_build
+from supervised import CommandError, base_python, locked, minutes, read, run_logged, say
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "installed"  # pyproject.toml, backend, root and perhaps dev: what .venv was made from
+BUILD = VENV / "llama-build"  # the name of the llama-cpp-python build in it
+LOG = VENV / "build.log"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def main(arguments: list[str]) -> int:
+    if sys.version_info < (3, 11):  # noqa: UP036
+        say(f"needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
+        return 1
+    if Path(sys.prefix).resolve() == VENV:  # an activated .venv cannot replace itself
+        return subprocess.call([sys._base_executable, __file__, *arguments])  # type: ignore[attr-defined]
+    try:
+        with locked(ROOT / ".venv.lock", "setting up .venv in this folder") as torn:
+            install(dev="--dev" in arguments or (STAMP / "dev").exists(), torn=torn)
+    except (CommandError, ValueError, OSError) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; the next call begins again")
+        return 130
+    return 0
+
+
+def install(dev: bool, torn: bool) -> None:
+    """Makes the environment ready; quick when it is. `torn`: an earlier run was killed in the middle."""
+    started = time.monotonic()
+    wanted = os.environ.get("EDGESPEC_BACKEND", "").lower()
+    if is_ready(wanted, dev) and not torn:
+        say(".venv is up to date")
+        return
+    machine = llama_build.look(os.environ)
+    backend = llama_build.choose_backend(machine, wanted or read(STAMP / "backend"))
+    pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check"]
+    moved = read(STAMP / "root") not in ("", str(ROOT))  # a virtual environment is full of absolute paths
+    if torn or moved or not _succeeds([*pip, "--version"]):
+        create_venv()
+    build, wheel = llama_wheel(pip, machine, backend, keep=not wanted)
+    (STAMP / "pyproject.toml").unlink(missing_ok=True)  # from here on .venv is not ready
+    if wheel:
+        BUILD.unlink(missing_ok=True)
+        run("installing llama-cpp-python", [*pip, "install", "--force-reinstall", "--no-deps", str(wheel)])
+    BUILD.write_text(build, encoding="utf-8")
+    run("installing edgespec and what it needs", [*pip, "install", "-e", ".[dev]" if dev else "."])
+    if dev:
+        link_for_mypy()
+    stamp(backend, dev)
+    say(f"ready after {minutes(time.monotonic() - started)} ({backend} build of llama.cpp)")
+
+
+def is_ready(backend: str, dev: bool) -> bool:
+    """Whether `.venv` was made from this pyproject.toml, in this folder, with these choices ("" = whatever it has)."""
+    same_project = read(STAMP / "pyproject.toml") == read(ROOT / "pyproject.toml")
+    same_choices = backend in ("", read(STAMP / "backend")) and (not dev or (STAMP / "dev").exists())
+    return PYTHON.exists() and same_project and read(STAMP / "root") == str(ROOT) and same_choices
+
+
+def create_venv() -> None:
+    if not _succeeds([base_python(), "-c", "import venv, ensurepip"]):
+        raise CommandError(NO_ENSUREPIP.format(*sys.version_info[:2]))
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    VENV.mkdir()
+    run(f"creating .venv with Python {sys.version.split()[0]}", [base_python(), "-m", "venv", str(VENV)])
+
+
+def stamp(backend: str, dev: bool) -> None:
+    """Says that `.venv` is ready: all or nothing, by renaming a folder."""
+    new = VENV / "installed.new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    shutil.copyfile(ROOT / "pyproject.toml", new / "pyproject.toml")
+    for name, text in {"backend": backend, "root": str(ROOT), **({"dev": ""} if dev else {})}.items():
+        (new / name).write_text(text + "\n", encoding="utf-8", newline="\n")
+    shutil.rmtree(STAMP, ignore_errors=True)
+    new.rename(STAMP)
+
+
+def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep: bool) -> tuple[str, Path | None]:
+    """The name of the llama-cpp-python build to have, and its wheel; None when it is installed already.
+
+    A wheel or an installation of the user's own is kept while no backend is asked for (`keep`). Ours come from the
+    cache or are compiled into it. pip has a cache too, but it knows nothing of CMAKE_ARGS: it would hand out a CPU
+    wheel for a CUDA build.
+    """
+    version = llama_version()
+    installed = read(BUILD)
+    if own := os.environ.get("EDGESPEC_LLAMA_WHEEL"):
+        return f"{own} (own)", Path(own).resolve()
+    if keep and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
+        return installed or "(own)", None
+    environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
+    build = llama_build.cache_name(version, machine, backend, environ)
+    if build == installed:
+        return build, None
+
+    cache = wheel_cache()
+    folder, part = cache / build, cache / (build + ".part")
+    with locked(cache / (build + ".lock"), "compiling the same llama.cpp"):
+        if not list(folder.glob("*.whl")):
+            say(f"compiling llama.cpp for {backend}: about 4 minutes, once for this machine (log: {LOG})")
+            shutil.rmtree(part, ignore_errors=True)
+            command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
+            run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], environ, hint=NO_COMPILE)
+            part.replace(folder)
+    return build, next(folder.glob("*.whl"))
+
+
+def llama_version() -> str:
+    """The version of llama-cpp-python that pyproject.toml pins."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = [line.partition("==") for line in project["dependencies"] if line.startswith("llama-cpp-python")]
+    return str(pins[0][2].strip())
+
+
+def wheel_cache() -> Path:
+    """The folder of compiled wheels, shared by all checkouts of this user; one in `.venv` if that is not writable."""
+    home, local = os.environ.get("EDGESPEC_HOME"), "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
+    cache = Path(home) / "cache" if home else Path(os.environ.get(local) or Path.home() / ".cache") / "edgespec"
+    cache = cache.expanduser().resolve() / "wheels"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return cache
+    except OSError:
+        pass
+    say(f"cannot write to {cache}; the compiled wheel stays in .venv")
+    cache = VENV / "wheels"
+    cache.mkdir(exist_ok=True)
+    return cache
+
+
+def link_for_mypy() -> None:
+    """Shows models/ and tui/ to mypy under the names they are installed as: it does not run editable finders."""
+    typing = VENV / "typing" / "edgespec"
+    typing.mkdir(parents=True, exist_ok=True)
+    for name in ("models", "tui"):
+        link = typing / name
+        if not os.path.lexists(link):
+            if sys.platform == "win32":
+                import _winapi
+
+                _winapi.CreateJunction(str(ROOT / name), str(link))  # a symbolic link would need a privilege
+            else:
+                link.symlink_to(Path("../../..") / name)
+
+
+def run(title: str, command: list[str], environ: Mapping[str, str] = os.environ, hint: str = "") -> None:
+    environ = {**environ, "PYTHONUNBUFFERED": "1", "PIP_USER": "0"}  # PIP_USER: a user's pip.conf may say otherwise
+    run_logged(title, command, LOG, ROOT, environ, hint or NO_INSTALL)
+
+
+def _succeeds(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
+def _installed_llama() -> str:
+    code = "import importlib.metadata as m; print(m.version('llama-cpp-python'))"
+    done = subprocess.run([str(PYTHON), "-I", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return done.stdout.decode().strip()
+
+
+NO_ENSUREPIP = """this Python cannot make virtual environments (its ensurepip module is missing).
+  Debian, Ubuntu:  sudo apt install python{0}.{1}-venv
+  elsewhere:       a Python from https://www.python.org/downloads/, pyenv or uv, named in EDGESPEC_PYTHON"""
+
+NO_COMPILE = """llama.cpp is compiled on this machine and needs a C++ compiler (CMake and Ninja come by themselves):
+  Debian, Ubuntu:  sudo apt install g++         Fedora: sudo dnf install gcc-c++
+  macOS:           xcode-select --install
+  Windows:         Visual Studio Build Tools with "Desktop development with C++"
+A GPU build also needs its toolkit; EDGESPEC_BACKEND=cpu does without. Ready-made wheels: docs/install.md."""
+
+NO_INSTALL = "Packages come from PyPI: check the connection, then run the same command again."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,195 @@
+"""Long commands in a terminal: one at a time, with a line of progress, and ended when their caller is gone.
+
+`python supervised.py COMMAND...` is the process between the caller and the command. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+
+class CommandError(Exception):
+    """A step failed; the text says why and what to do."""
+
+
+@contextlib.contextmanager
+def locked(path: Path, doing: str) -> Iterator[bool]:
+    """Holds the lock on `path`, waiting for whoever has it; yields whether the last holder was killed while working.
+
+    The operating system takes the lock back when its holder dies, and so do the children it left behind.
+    """
+    with path.open("a+b", buffering=0) as file:
+        waiting_since = time.monotonic()
+        progress = Progress(f"waiting: process {read(path)} is {doing}")
+        while not _try_lock(file.fileno()):
+            progress.show(waiting_since, "")
+            time.sleep(0.2)
+        progress.end()
+        torn = bool(read(path))
+        _write_holder(file.fileno(), str(os.getpid()))
+        try:
+            yield torn
+        except (CommandError, ValueError):
+            _write_holder(file.fileno(), "")  # failed in good order: what is there can be built upon
+            raise
+        _write_holder(file.fileno(), "")
+
+
+def run_logged(title: str, command: Sequence[str], log: Path, cwd: Path, environ: Mapping[str, str], hint: str) -> None:
+    """Runs a command with its output appended to `log`, showing the last line of it and the time.
+
+    Raises CommandError with the end of the output and `hint`. Interrupted or killed, it takes the command with it.
+    """
+    started = time.monotonic()
+    progress = Progress(title)
+    with log.open("ab") as sink:
+        sink.write(f"\n$ {' '.join(command)}\n".encode())
+        sink.flush()
+        begin = sink.tell()
+        child = subprocess.Popen(
+            [base_python(), __file__, *command],
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            close_fds=os.name == "nt",  # see _try_lock
+            start_new_session=True,
+        )
+    assert child.stdin is not None
+    try:
+        while child.poll() is None:
+            progress.show(started, _last_line(log, begin))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.2)
+    finally:
+        progress.end()
+        child.stdin.close()  # the supervisor ends the command if it still runs
+        child.wait()
+    if child.returncode:
+        text = log.read_bytes()[begin:].decode("utf-8", "replace")
+        cause = "\n".join("    " + line for line in _cause(text))
+        raise CommandError(f"{title} failed:\n{cause}\n(all of it: {log})\n{hint}")
+
+
+def supervise(command: list[str]) -> None:
+    """Runs `command`, and ends it with all it started as soon as stdin closes: the setup that wanted it is gone."""
+    if os.name != "nt":
+        signal.signal(signal.SIGINT, lambda *_: None)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=os.name == "nt")
+
+    def end_with_caller() -> None:
+        os.read(0, 1)
+        if sys.platform == "win32":
+            subprocess.call(["taskkill", "/F", "/T", "/PID", str(child.pid)])
+            return
+        os.killpg(0, signal.SIGINT)  # pip and ninja clean up after this one
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=end_with_caller, daemon=True).start()
+    os._exit(1 if child.wait() else 0)
+
+
+class Progress:
+    """One line on stderr that changes; where that is no terminal, a line at the start and then every 30 seconds."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        plain = os.environ.get("CI", "") not in ("", "0", "false") or os.environ.get("TERM") == "dumb"
+        self.live = sys.stderr.isatty() and not plain
+        self.width = 0
+        self.next_line_s = 0.0
+
+    def show(self, since: float, detail: str) -> None:
+        elapsed_s = time.monotonic() - since
+        line = f"edgespec: {self.title}  {minutes(elapsed_s)}  {detail}".rstrip()
+        if self.live:
+            line = line[: shutil.get_terminal_size().columns - 1]
+            sys.stderr.write("\r" + line.ljust(self.width))
+            sys.stderr.flush()
+            self.width = len(line)
+        elif elapsed_s >= self.next_line_s:
+            print(line, file=sys.stderr, flush=True)
+            self.next_line_s = elapsed_s + 30
+
+    def end(self) -> None:
+        if self.width:
+            sys.stderr.write("\r" + " " * self.width + "\r")
+            sys.stderr.flush()
+
+
+def say(text: str) -> None:
+    print(f"edgespec: {text}", file=sys.stderr, flush=True)
+
+
+def minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def read(path: Path) -> str:
+    """The text of a small file without the last newline; "" where there is none."""
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def base_python() -> str:
+    return str(getattr(sys, "_base_executable", sys.executable))
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(fd, 1 << 20, os.SEEK_SET)  # beyond the text, which others want to read
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            os.set_inheritable(fd, True)  # with flock a pip that outlives a killed setup still holds the folder
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _write_holder(fd: int, text: str) -> None:
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.ftruncate(fd, 0)
+    os.write(fd, text.encode())
+
+
+def _cause(output: str) -> list[str]:
+    """The first lines that speak of an error, or the last of all; the tools end with pages about themselves."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = (i for i, line in enumerate(lines) if re.search(r"CMake Error|\berror:", line, re.IGNORECASE))
+    first = next(errors, max(0, len(lines) - 15))
+    return lines[first : first + 15]
+
+
+def _last_line(log: Path, begin: int) -> str:
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(begin, end - 2000))
+        lines = file.read().decode("utf-8", "replace").split("\n")
+    last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+    compiling = re.match(r"(\[\d+/\d+\]) .*/(\S+\.\w+)$", last)  # Ninja says how far it is, and the whole command
+    return " ".join(compiling.groups()) if compiling else last
+
+
+if __name__ == "__main__":
+    supervise(sys.argv[1:])
