@@ -1,0 +1,24 @@
+"""Fast, exact answers from local GGUF models.
+
+with edgespec.load("demo") as llm:
+    for token in llm.generate("def quicksort(xs):", max_tokens=64, seed=7):
+        print(token.text, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgespec.runtime import Runtime
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(model: str, **settings: Any) -> Runtime:
+    """Load a target model (`"demo"` or a path) with the fields of `LoadSettings` as keywords."""
+    from edgespec.runtime import Runtime
+    from edgespec.settings import LoadSettings
+
+    return Runtime(LoadSettings(model, **settings))

@@ -1,0 +1,111 @@
+"""Counter-based noise: a number for each seed, sample, position and token, in whatever order they are asked for."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BITS = 23  # (h + 0.5) / 2^23 is exact in float32 and never 0 or 1
+
+Ids = npt.NDArray[np.integer[Any]]
+Hashes = npt.NDArray[np.uint32]
+_MASK = (1 << 64) - 1
+
+
+class Stream(IntEnum):
+    """Independent sources for one position. The numbers are part of what a seed means and never change."""
+
+    TOKEN = 0
+    DRAFT = 1
+    ACCEPT = 2
+    RESIDUAL = 3
+
+
+def gumbel(
+    seed: int, sample: int, position: int, ids: int | Ids, stream: Stream = Stream.TOKEN, round: int = 0
+) -> npt.NDArray[np.float32]:
+    """Standard Gumbel noise, float32[n], for token `ids`; a number n stands for the ids 0 to n - 1.
+
+    `seed` has 64 bits, `position` is the logical index of the token to be chosen. Values lie in [-2.82, 16.64].
+    """
+    uniforms = _uniforms(hashes(key(seed, sample, position, stream, round), ids)).astype(np.float32)
+    noise: npt.NDArray[np.float32] = -np.log(-np.log(uniforms))
+    return noise
+
+
+def gumbel64(hashed: Hashes) -> npt.NDArray[np.float64]:
+    """The same noise, float64[n], from `hashes` and with its logarithms in float64; it grows with the hash."""
+    noise: npt.NDArray[np.float64] = -np.log(-np.log(_uniforms(hashed)))
+    return noise
+
+
+def uniform(seed: int, sample: int, position: int, stream: Stream, round: int = 0) -> float:
+    """One uniform number in (0, 1) that belongs to a position, not to a token."""
+    return float(_uniforms(hashes(key(seed, sample, position, stream, round), 1))[0])
+
+
+def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, round: int = 0) -> tuple[int, int]:
+    """Two 32-bit words out of everything but the token id. ValueError for a seed of more than 64 bits."""
+    if not 0 <= seed <= _MASK:
+        raise ValueError(f"seed must be from 0 to 2^64 - 1, not {seed}")
+    state = _mix64(seed)
+    for word in (sample, position, int(stream), round):
+        state = _mix64(state + word)
+    return state >> 32, state & 0xFFFFFFFF
+
+
+def hashes(key: tuple[int, int], ids: int | Ids) -> Hashes:
+    """32-bit hashes, uint32[n], no two of them alike.
+
+    The ids are scattered first: arrays that differ in their key alone would otherwise have whole patterns in common.
+    """
+    if isinstance(ids, int):
+        scattered = _scattered(ids).copy()
+    else:
+        scattered = ids.astype(np.uint32)
+        _permute(scattered, (0, 0))
+    _permute(scattered, key)
+    return scattered
+
+
+def least_hash(noise: float) -> int:
+    """A hash such that every smaller one has less Gumbel noise than `noise`."""
+    at = int(np.exp(-np.exp(-noise)) * (1 << BITS)) - 1
+    return max(at, 0) << (32 - BITS)
+
+
+@lru_cache(maxsize=4)
+def _scattered(n: int) -> Hashes:
+    scattered = np.arange(n, dtype=np.uint32)
+    _permute(scattered, (0, 0))
+    scattered.flags.writeable = False
+    return scattered
+
+
+def _permute(x: Hashes, key: tuple[int, int]) -> None:
+    """Permute the 32-bit words in place: lowbias32 (Wellons, hash-prospector) with a key word before each round."""
+    shifted = np.empty_like(x)
+    for word, shift, multiplier in ((key[0], 16, 0x21F0AAAD), (key[1], 15, 0x735A2D97)):
+        x ^= np.uint32(word)
+        np.right_shift(x, shift, out=shifted)
+        x ^= shifted
+        x *= np.uint32(multiplier)
+    np.right_shift(x, 15, out=shifted)
+    x ^= shifted
+
+
+def _uniforms(hashed: Hashes) -> npt.NDArray[np.float64]:
+    uniforms: npt.NDArray[np.float64] = ((hashed >> np.uint32(32 - BITS)) + 0.5) / (1 << BITS)
+    return uniforms
+
+
+def _mix64(word: int) -> int:
+    """One step of splitmix64 (Steele, Lea and Flood 2014)."""
+    word = (word + 0x9E3779B97F4A7C15) & _MASK
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    return word ^ (word >> 31)

@@ -1,0 +1,253 @@
+"""The sampling chain: which tokens may follow, and with what logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FloatRow = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.intp]
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How the next token is drawn; names, meanings and defaults are llama.cpp's.
+
+    `temperature` 0 is greedy. Off: `top_k` <= 0, `top_p` 1, `min_p` 0, `typical_p` 1, `repeat_penalty` 1, the other
+    penalties 0. `repeat_last_n` counts the last tokens that the penalties look at (0 none, -1 all of them).
+    `logit_bias` holds (token id, bias) pairs; a bias of -inf forbids the token. Raises ValueError, naming the field.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and abs(value) < _LARGEST, name, "a finite number", value)
+        _require(
+            self.temperature == 0 or self.temperature >= 1e-6, "temperature", "0 or at least 1e-6", self.temperature
+        )
+        _require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
+        _require(0 <= self.min_p <= 1, "min_p", "from 0 to 1", self.min_p)
+        _require(0 < self.typical_p <= 1, "typical_p", "above 0 and at most 1", self.typical_p)
+        _require(self.repeat_penalty > 1 / _LARGEST, "repeat_penalty", "above 0", self.repeat_penalty)
+        _require(self.repeat_last_n >= -1, "repeat_last_n", "-1 (all), 0 (off) or more", self.repeat_last_n)
+        for token, bias in self.logit_bias:
+            _require(token >= 0, "logit_bias", "about token ids of 0 or more", token)
+            _require(bias < _LARGEST, "logit_bias", "finite or -inf", bias)
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether the logits depend on the tokens that came before, beyond what the model makes of them."""
+        strength = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return self.repeat_last_n != 0 and strength
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The tokens that are left: `ids` ascending, None for the whole vocabulary, and `logits` after temperature.
+
+    The law of the next token is the softmax of `logits`; a logit of -inf is a token that cannot come.
+    """
+
+    ids: Ids | None
+    logits: FloatRow
+
+
+def apply_chain(
+    row: FloatRow, settings: SamplingSettings, tokens: Sequence[int] = (), banned: Sequence[int] = ()
+) -> Candidates:
+    """Put a row of logits, float32[V], through the whole chain; `tokens` is the prefix that the row follows.
+
+    Order and meaning are those of llama.cpp's common sampler: bias, penalties, top-k, typical-p, top-p, min-p,
+    temperature. Every step keeps one token at least; of equal logits the lower id stays. `row` is not written to, but
+    the candidates may share its memory. Raises ValueError when no logit is finite or one is NaN.
+    """
+    return draw_from(adjust(row, settings, tokens, banned), settings)
+
+
+def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], banned: Sequence[int] = ()) -> FloatRow:
+    """The first half of the chain: bias and penalties. Returns `row` itself when there is nothing to change.
+
+    Ids beyond the row are passed over, since a draft model's vocabulary may be the shorter one.
+    """
+    window: Sequence[int] = ()
+    if settings.penalizes and len(tokens):
+        window = tokens if settings.repeat_last_n < 0 else tokens[-settings.repeat_last_n :]
+    if not (settings.logit_bias or len(banned) or len(window)):
+        return row
+    row = row.copy()
+    for token, bias in settings.logit_bias:
+        if token < len(row):
+            row[token] += np.float32(bias)
+    for token in banned:
+        if token < len(row):
+            row[token] = -np.inf
+    if len(window):
+        _penalize(row, settings, window)
+    return row
+
+
+def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
+    """The second half of the chain: truncation and temperature, on an adjusted row."""
+    if settings.temperature == 0 and settings.typical_p == 1:  # nothing else can drop the likeliest token
+        best = peak(row)
+        return Candidates(np.array([best], np.int32), row[best : best + 1])
+    candidates = truncate(row, settings)
+    if settings.temperature == 0:
+        assert candidates.ids is not None
+        best = peak(candidates.logits)
+        return Candidates(candidates.ids[best : best + 1], candidates.logits[best : best + 1])
+    if settings.temperature == 1:
+        return candidates
+    return Candidates(candidates.ids, candidates.logits / np.float32(settings.temperature))
+
+
+def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
+    """The tokens that top-k, typical-p, top-p and min-p leave of an adjusted row, before temperature."""
+    peak(row)
+    ids: Indices | None = None
+    logits = row
+    if 0 < settings.top_k < len(row):
+        ids = largest(row, settings.top_k)
+        logits = row[ids]
+    if settings.typical_p < 1:
+        kept = _typical(logits, settings.typical_p)
+        ids, logits = _keep(ids, logits, kept)
+    if settings.top_p < 1 or settings.min_p > 0:
+        kept = _nucleus(logits, settings.top_p, settings.min_p)
+        ids, logits = _keep(ids, logits, kept)
+    return Candidates(None if ids is None else ids.astype(np.int32), logits)
+
+
+def peak(row: FloatRow) -> int:
+    """Index of the highest logit, the first of equals. ValueError when there is none that is a finite number."""
+    best = int(row.argmax())  # the first NaN, if there is one
+    if not math.isfinite(row[best]):
+        raise ValueError(f"the model returned no finite logits, or all tokens are forbidden: the best is {row[best]}")
+    return best
+
+
+def largest(values: FloatRow, k: int) -> Indices:
+    """Indices of the k largest values, ascending; of equal ones the first come in. -inf never does."""
+    found = _at_least_kth(values, k)
+    if len(found) > k:
+        kept = values[found]
+        kth = np.partition(kept, len(kept) - k)[len(kept) - k]
+        above = kept > kth
+        ties = np.flatnonzero(kept == kth)
+        above[ties[: k - np.count_nonzero(above)]] = True
+        found = found[above]
+    return found
+
+
+def _at_least_kth(values: FloatRow, k: int) -> Indices:
+    """Indices of some values of which the k largest are a part, and not many more.
+
+    Cut into n > k columns: the k-th largest column maximum is no more than the k-th largest value, so what lies below
+    it can be left out. Columns are interleaved since numpy takes maxima across rows 10 times as fast as along them.
+    """
+    height = min(len(values) // (4 * k), 64)
+    if height < 2:
+        return np.flatnonzero(values > -np.inf)
+    n_columns = len(values) // height
+    maxima = values[: height * n_columns].reshape(height, n_columns).max(axis=0)
+    bound = np.partition(maxima, n_columns - k)[n_columns - k]
+    return np.flatnonzero(values >= bound if bound > -np.inf else values > bound)
+
+
+def _penalize(row: FloatRow, settings: SamplingSettings, window: Sequence[int]) -> None:
+    seen, counts = np.unique(np.asarray(window, np.int64), return_counts=True)
+    inside = seen < len(row)
+    seen, counts = seen[inside], counts[inside]
+    logits = row[seen]
+    repeat = np.float32(settings.repeat_penalty)
+    logits = np.where(logits <= 0, logits * repeat, logits / repeat)
+    logits -= counts.astype(np.float32) * np.float32(settings.frequency_penalty) + np.float32(settings.presence_penalty)
+    row[seen] = logits
+
+
+def _nucleus(logits: FloatRow, top_p: float, min_p: float) -> Indices:
+    """Top-p, then min-p. Both keep a head of the same ranking, so the cheaper one, min-p, may come first."""
+    highest = logits.max()
+    kept: Indices | None = None
+    if min_p > 0:
+        kept = np.flatnonzero(logits >= highest + np.float32(math.log(min_p)))
+    if top_p < 1:
+        weights = np.exp(logits - highest)
+        mass = float(np.float32(top_p)) * float(weights.sum())
+        head = weights if kept is None else weights[kept]
+        ranks = logits if kept is None else logits[kept]
+        leading = _shortest_head(ranks, head, mass, side="left")
+        kept = leading if kept is None else kept[leading]
+    assert kept is not None
+    return kept
+
+
+def _typical(logits: FloatRow, p: float) -> Indices:
+    """Locally typical sampling (Meister et al. 2022, 2202.00666): those whose surprise is nearest to the entropy.
+
+    A probability that underflows to zero adds nothing to the entropy; llama.cpp computes 0 log 0 = NaN there.
+    """
+    log_p = logits - logits.max()
+    weights = np.exp(log_p)
+    total = weights.sum()
+    log_p -= np.log(total)
+    weights /= total
+    possible = weights > 0
+    entropy = -np.sum(weights[possible] * log_p[possible])
+    nearness = np.where(possible, -np.abs(log_p + entropy), np.float32(-np.inf))
+    return _shortest_head(nearness, weights, float(np.float32(p)), side="right")
+
+
+def _shortest_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
+    """Indices, ascending, of the fewest leaders by rank whose weights reach `mass` ("left") or exceed it ("right")."""
+    if len(ranks) <= _FEW:
+        return np.sort(_sorted_head(np.arange(len(ranks)), ranks, weights, mass, side))
+    leaders = largest(ranks, _FEW)
+    if weights[leaders].sum(dtype=np.float64) > mass:
+        return np.sort(_sorted_head(leaders, ranks, weights, mass, side))
+    # bins in place of a full sort: all of those above the one where the mass is reached belong to the head
+    bins = np.minimum((ranks.max() - ranks) * _BINS_PER_NAT, _BINS - 1).astype(np.intp)
+    reached = np.cumsum(np.bincount(bins, weights, _BINS))
+    edge = min(int(np.searchsorted(reached, mass, side)), _BINS - 1)
+    chosen = bins < edge
+    before = float(reached[edge - 1]) if edge else 0.0
+    chosen[_sorted_head(np.flatnonzero(bins == edge), ranks, weights, mass - before, side)] = True
+    return np.flatnonzero(chosen)
+
+
+def _sorted_head(indices: Indices, ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
+    order = indices[np.argsort(-ranks[indices], kind="stable")]
+    reached = np.cumsum(weights[order], dtype=np.float64)
+    return order[: int(np.searchsorted(reached, mass, side)) + 1]
+
+
+def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices, FloatRow]:
+    return (kept if ids is None else ids[kept]), logits[kept]
+
+
+_FEW = 256  # leaders worth sorting before the whole vocabulary is looked at
+_BINS, _BINS_PER_NAT = 4096, 128
+_LARGEST = float(np.finfo(np.float32).max)  # settings are float32 where they meet the logits
+
+
+def _require(holds: bool, name: str, wanted: str, value: float) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {wanted}, not {value}")

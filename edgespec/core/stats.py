@@ -1,0 +1,88 @@
+"""What a generation cost and what speculation earned, in counts and seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of one answer, times in seconds. The first token comes out of the prompt's last pass: it is counted
+    among the generated ones, its pass belongs to `prompt_s`."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_s: float = 0.0
+    generated_tokens: int = 0
+    generation_s: float = 0.0
+    draft_s: float = 0.0
+    target_s: float = 0.0
+    rounds: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    proposed_per_pos: list[int] = field(default_factory=list)
+    accepted_per_pos: list[int] = field(default_factory=list)
+    accepted_histogram: list[int] = field(default_factory=list)
+
+    def count_round(self, proposed: int, accepted: int, emitted: int) -> None:
+        """Count one verified round: a chain of `proposed` tokens, `accepted` of them kept, `emitted` tokens in all."""
+        self.rounds += 1
+        self.proposed += proposed
+        self.accepted += accepted
+        self.generated_tokens += emitted
+        _grow(self.proposed_per_pos, proposed)
+        _grow(self.accepted_per_pos, proposed)
+        _grow(self.accepted_histogram, accepted + 1)
+        for position in range(proposed):
+            self.proposed_per_pos[position] += 1
+        for position in range(accepted):
+            self.accepted_per_pos[position] += 1
+        self.accepted_histogram[accepted] += 1
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over proposed draft tokens; 0 when nothing was proposed."""
+        return self.accepted / self.proposed if self.proposed else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Block efficiency: tokens emitted per target pass, 1.0 for plain decoding."""
+        return self.generated_tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Generated tokens a second, the first one left out, which the prompt's pass has paid for."""
+        return (self.generated_tokens - 1) / self.generation_s if self.generation_s and self.generated_tokens else 0.0
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        return (self.prompt_tokens - self.cached_tokens) / self.prompt_s if self.prompt_s else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures under llama.cpp's names, times in milliseconds."""
+        return {
+            "timings": {
+                "prompt_n": self.prompt_tokens,
+                "cache_n": self.cached_tokens,
+                "prompt_ms": round(self.prompt_s * 1e3, 3),
+                "prompt_per_second": round(self.prompt_tokens_per_s, 3),
+                "predicted_n": self.generated_tokens,
+                "predicted_ms": round(self.generation_s * 1e3, 3),
+                "predicted_per_second": round(self.tokens_per_s, 3),
+                "draft_n": self.proposed,
+                "draft_n_accepted": self.accepted,
+                "draft_ms": round(self.draft_s * 1e3, 3),
+                "target_ms": round(self.target_s * 1e3, 3),
+            },
+            "rounds": self.rounds,
+            "acceptance": round(self.acceptance_rate, 4),
+            "tokens_per_round": round(self.tokens_per_round, 4),
+            "proposed_per_pos": self.proposed_per_pos,
+            "accepted_per_pos": self.accepted_per_pos,
+            "accepted_histogram": self.accepted_histogram,
+        }
+
+
+def _grow(counts: list[int], length: int) -> None:
+    counts.extend([0] * (length - len(counts)))

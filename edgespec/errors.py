@@ -1,0 +1,51 @@
+"""What can go wrong, said so that a user can act on it: what happened, why, what to do next, and the exit code."""
+
+from __future__ import annotations
+
+
+class EdgespecError(Exception):
+    """Base of every error a user may see; `str()` is the whole message. Exit code 1: the generation failed."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.what, self.why, self.hint = what, why, hint
+
+    def __str__(self) -> str:
+        reason = f": {self.why}" if self.why else ""
+        return f"{self.what}{reason}" + (f"\n  {self.hint}" if self.hint else "")
+
+
+class GenerationError(EdgespecError):
+    """The native library failed in the middle of an answer."""
+
+
+class UsageError(EdgespecError):
+    """A setting that cannot be meant."""
+
+    exit_code = 2
+
+
+class ModelNotFoundError(EdgespecError):
+    """No such model file or name."""
+
+    exit_code = 3
+
+
+class ModelFileError(EdgespecError):
+    """The file is there, but it is no model that can be loaded."""
+
+    exit_code = 3
+
+
+class PairError(EdgespecError):
+    """Target and draft model do not fit together."""
+
+    exit_code = 4
+
+
+class OutOfMemoryError(EdgespecError):
+    """Weights, KV cache or buffers do not fit into the memory there is."""
+
+    exit_code = 5

@@ -1,0 +1,246 @@
+"""Choosing is a draw from the chain's law, repeatable, and pruning never changes what is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from edgespec.core.choose import Chooser, perturbed_best
+from edgespec.core.noise import gumbel64, hashes, key
+from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain
+
+OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
+GREEDY = SamplingSettings(temperature=0)
+LARGE = 151_936
+
+CHAINS = [
+    OFF,
+    SamplingSettings(),
+    replace(OFF, temperature=1.7),
+    replace(OFF, top_k=3, temperature=0.6),
+    replace(OFF, top_p=0.7),
+    replace(OFF, min_p=0.2),
+    replace(OFF, typical_p=0.6),
+    replace(OFF, repeat_penalty=1.5, presence_penalty=0.3, logit_bias=((4, 1.0), (0, -np.inf))),
+]
+
+
+def frozen(values: npt.ArrayLike) -> FloatRow:
+    row = np.array(values, np.float32)
+    row.flags.writeable = False
+    return row
+
+
+def make_rows() -> dict[str, FloatRow]:
+    random = np.random.default_rng(5)
+    return {
+        "normal": frozen(random.normal(0, 2.5, LARGE)),
+        "flat": frozen(random.normal(0, 0.1, 20_000)),
+        "equal": frozen(np.zeros(20_000)),
+        "peaky": frozen(random.normal(0, 2, 50_001) + 25 * (random.random(50_001) < 2e-4)),
+        "one winner": frozen(np.where(np.arange(8_000) == 4_321, 40, random.normal(0, 1, 8_000))),
+        "masked": frozen(np.where(random.random(30_000) < 0.95, -np.inf, random.normal(0, 2, 30_000))),
+        "ties": frozen(np.round(random.normal(0, 2, 40_000))),
+    }
+
+
+ROWS = make_rows()
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_choices_follow_the_law_of_the_chain(chain: SamplingSettings) -> None:
+    row = frozen([1.0, 2.0, 0.5, 1.8, -1.0, 0.0, 2.2, -3.0])
+    prefix = [1, 6, 6]
+    chooser = Chooser(chain, seed=4, sample=0, n_vocab=8)
+    draws = 8_000
+    counts = np.bincount([chooser.choose(row, prefix, position).id for position in range(draws)], minlength=8)
+    expected = draws * law(apply_chain(row, chain, prefix), 8)
+    assert counts[expected == 0].sum() == 0
+    likely = expected > 0
+    chi_square = float(((counts - expected)[likely] ** 2 / expected[likely]).sum())
+    freedom = int(likely.sum()) - 1
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5 + 4
+
+
+@pytest.mark.parametrize("vary", ["seed", "sample"])
+def test_the_law_holds_along_seeds_and_samples_too(vary: str) -> None:
+    row = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    draws = 6_000
+    ids = np.zeros(draws, np.int64)
+    for i in range(draws):
+        seed, sample = (i, 0) if vary == "seed" else (9, i)
+        ids[i] = Chooser(OFF, seed, sample, 3).choose(row, [], 2).id
+    assert np.bincount(ids) / draws == pytest.approx([0.5, 0.3, 0.2], abs=0.025)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("chain", [OFF, replace(OFF, temperature=0.8), replace(OFF, min_p=1e-4), SamplingSettings()])
+def test_pruning_equals_brute_force(name: str, chain: SamplingSettings) -> None:
+    row = ROWS[name]
+    chooser = Chooser(chain, seed=17, sample=1, n_vocab=len(row))
+    candidates = apply_chain(row, chain)
+    for position in range(12):
+        choice = chooser.choose(row, [], position)
+        assert (choice.id, choice.gap) == brute_force(candidates, key(17, 1, position))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrays(
+        np.float32, st.integers(1_025, 5_000), elements=st.floats(-50, 50, width=32), fill=st.floats(-9, 9, width=32)
+    ),
+    st.integers(0, 2**64 - 1),
+)
+def test_pruning_equals_brute_force_for_any_row(logits: FloatRow, seed: int) -> None:
+    candidates = Candidates(None, logits)
+    assert perturbed_best(candidates, key(seed, 0, 0)) == brute_force(candidates, key(seed, 0, 0))
+    ids = np.arange(0, 7 * len(logits), 7, dtype=np.int32)
+    assert perturbed_best(Candidates(ids, logits), key(seed, 0, 1)) == brute_force(
+        Candidates(ids, logits), key(seed, 0, 1)
+    )
+
+
+def test_the_choice_depends_on_seed_sample_and_position_and_on_nothing_else() -> None:
+    row = ROWS["normal"]
+    chooser = Chooser(OFF, seed=1, sample=0, n_vocab=LARGE)
+    forward = [chooser.choose(row, [], position).id for position in range(20)]
+    assert [chooser.choose(row, [3, 4], position).id for position in reversed(range(20))] == forward[::-1]
+    assert [Chooser(OFF, 1, 0, LARGE).choose(row, [], position).id for position in range(20)] == forward
+    assert [Chooser(OFF, 2, 0, LARGE).choose(row, [], position).id for position in range(20)] != forward
+    assert [Chooser(OFF, 1, 1, LARGE).choose(row, [], position).id for position in range(20)] != forward
+    assert len(set(forward)) > 10
+
+
+@pytest.mark.parametrize("size", [5, 3_000, LARGE])
+def test_greedy_takes_the_highest_logit_and_of_equals_the_lower_id(size: int) -> None:
+    row = np.zeros(size, np.float32)
+    row[[2, 4]] = 3.5
+    assert greedy(row, []) == (2, 0.0)
+    row[4] = 3.0
+    assert greedy(row, []) == (2, 0.5)
+    row[0] = 3.25
+    assert greedy(row, []) == (2, 0.25)
+
+
+def test_greedy_looks_at_the_prefix_with_the_accepted_tokens() -> None:
+    row = frozen([3.0, 2.8, 0.0])
+    chooser = Chooser(replace(GREEDY, presence_penalty=0.5), 0, 0, 3)
+    tokens: list[int] = []
+    for position in range(3):
+        tokens.append(chooser.choose(row, tokens, position).id)
+    assert tokens == [0, 1, 0]
+
+
+def test_greedy_with_typical_p_chooses_among_the_typical_tokens() -> None:
+    row = frozen(np.log([0.4, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06]))
+    assert greedy(row, [])[0] == 0
+    assert Chooser(replace(GREEDY, typical_p=0.5), 0, 0, 11).choose(row, [], 0).id == 1
+
+
+def test_an_only_candidate_has_an_infinite_gap() -> None:
+    row = frozen([1.0, 2.0, 3.0])
+    assert Chooser(replace(OFF, top_k=1), 0, 0, 3).choose(row, [], 0).gap == np.inf
+    assert Chooser(GREEDY, 0, 0, 1).choose(row[:1], [], 0).gap == np.inf
+    masked = frozen([-np.inf, 2.0, -np.inf])
+    for chain in (OFF, GREEDY):
+        choice = Chooser(chain, 0, 0, 3).choose(masked, [], 0)
+        assert (choice.id, choice.gap) == (1, np.inf)
+
+
+@pytest.mark.parametrize("chain", [OFF, GREEDY, SamplingSettings()])
+def test_banned_ids_are_never_chosen(chain: SamplingSettings) -> None:
+    row = frozen([9.0, 8.0, 1.0, 0.0])
+    chooser = Chooser(chain, 0, 0, 4, logprobs=4, banned=[0, 1])
+    choices = [chooser.choose(row, [], position) for position in range(50)]
+    assert {choice.id for choice in choices} <= {2, 3}
+    assert [id for id, _ in choices[0].top_logprobs] == [2, 3]
+
+
+@pytest.mark.parametrize("chain", [GREEDY, SamplingSettings(), replace(OFF, temperature=2)])
+def test_logprobs_are_those_before_truncation_and_temperature(chain: SamplingSettings) -> None:
+    chain = replace(chain, logit_bias=((1, 2.0),), presence_penalty=1.0)
+    row = ROWS["normal"]
+    biased = row.astype(np.float64)
+    biased[1] += 2
+    biased[[5, 6]] -= 1
+    expected = biased - biased.max() - np.log(np.exp(biased - biased.max()).sum())
+    choice = Chooser(chain, 3, 0, LARGE, logprobs=5).choose(row, [5, 6, 6], 8)
+    assert choice.logprob == pytest.approx(expected[choice.id], abs=1e-4)
+    assert [id for id, _ in choice.top_logprobs] == np.argsort(-expected, kind="stable")[:5].tolist()
+    assert [value for _, value in choice.top_logprobs] == pytest.approx(-np.sort(-expected)[:5], abs=1e-4)
+    without = Chooser(chain, 3, 0, LARGE).choose(row, [5, 6, 6], 8)
+    assert (without.id, without.gap, without.logprob, without.top_logprobs) == (choice.id, choice.gap, None, ())
+    assert Chooser(chain, 3, 0, LARGE, logprobs=0).choose(row, [5, 6, 6], 8) == replace(choice, top_logprobs=())
+
+
+@pytest.mark.parametrize("chain", [*CHAINS, GREEDY])
+def test_a_model_that_proposes_for_itself_is_always_right(chain: SamplingSettings) -> None:
+    row = ROWS["ties"]
+    chooser = Chooser(chain, 6, 0, len(row))
+    for position in range(10):
+        token, confidence = chooser.propose(row, [1, 2], position)
+        assert token == chooser.choose(row, [1, 2], position).id
+        assert 0 < confidence < 1
+
+
+def test_common_noise_couples_two_models() -> None:
+    """Guesses match at least as often as (1 - TV) / (1 + TV) (2408.07978), and more often when confident."""
+    random = np.random.default_rng(0)
+    target, draft = (frozen(random.normal(0, 0.7, 200) + 3 * (np.arange(200) < 6)) for _ in range(2))
+    of_target, of_draft = Chooser(OFF, 1, 0, 200), Chooser(OFF, 1, 0, 200)
+    distance = 0.5 * np.abs(law(apply_chain(target, OFF), 200) - law(apply_chain(draft, OFF), 200)).sum()
+    hits, confidences = np.zeros(4_000, bool), np.zeros(4_000)
+    for position in range(4_000):
+        token, confidences[position] = of_draft.propose(draft, [], position)
+        hits[position] = token == of_target.choose(target, [], position).id
+    assert hits.mean() > (1 - distance) / (1 + distance) - 0.03
+    sure = confidences > np.median(confidences)
+    assert hits[sure].mean() > hits[~sure].mean() + 0.1
+
+
+def test_the_confidence_of_a_greedy_guess_is_its_probability() -> None:
+    row = frozen(np.log([0.7, 0.2, 0.1]))
+    token, confidence = Chooser(GREEDY, 0, 0, 3).propose(row, [], 0)
+    assert token == 0
+    assert confidence == pytest.approx(0.7, abs=1e-6)
+
+
+@pytest.mark.parametrize("chain", [OFF, GREEDY, SamplingSettings(), replace(OFF, typical_p=0.9)])
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_a_row_without_finite_logits_is_refused(chain: SamplingSettings, bad: float) -> None:
+    chooser = Chooser(chain, 0, 0, 2_000)
+    with pytest.raises(ValueError, match="no finite logits"):
+        chooser.choose(np.full(2_000, bad, np.float32), [], 0)
+
+
+def test_a_row_of_another_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match="10 logits"):
+        Chooser(OFF, 0, 0, 10).choose(np.zeros(11, np.float32), [], 0)
+
+
+def greedy(row: FloatRow, tokens: list[int]) -> tuple[int, float]:
+    choice = Chooser(GREEDY, 0, 0, len(row)).choose(row, tokens, 0)
+    return choice.id, choice.gap
+
+
+def brute_force(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:
+    """Noise for everybody, and a full sort."""
+    ids = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
+    scores = candidates.logits + gumbel64(hashes(noise_key, ids))
+    order = np.lexsort((ids, -scores))
+    second = scores[order[1]] if len(order) > 1 else -np.inf
+    return int(ids[order[0]]), float(scores[order[0]]) - float(second)
+
+
+def law(candidates: Candidates, n_vocab: int) -> npt.NDArray[np.float64]:
+    ids = np.arange(n_vocab) if candidates.ids is None else candidates.ids
+    weights = np.exp(candidates.logits.astype(np.float64))
+    result = np.zeros(n_vocab)
+    result[ids] = weights / weights.sum()
+    return result
