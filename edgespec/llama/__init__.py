@@ -1,0 +1,1 @@
+"""The room around llama.cpp: the only place that touches the native library."""

@@ -1,0 +1,271 @@
+"""A decoding context: the KV cache of one model and the one call that fills it.
+
+Sequences share one unified cache, so that a token can belong to several of them (a tree). Everything about batches,
+output rows, cancel flags and return codes stays in here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
+from edgespec.llama.library import api, complaints, default_threads, first_complaint
+from edgespec.llama.model import Model
+
+CACHE_TYPES = {
+    name: getattr(api, f"GGML_TYPE_{name.upper()}")
+    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+    if hasattr(api, f"GGML_TYPE_{name.upper()}")
+} | {"bf16": 30}
+_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 0.75, "q5_0": 22 / 32}
+_CGROUP = Path("/sys/fs/cgroup")
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+
+
+class CacheFullError(Exception):
+    """There is no room for the batch in the KV cache; nothing was decoded."""
+
+
+class CancelledError(Exception):
+    """The cancel flag stopped a decode; what it left behind must be truncated."""
+
+
+class Context:
+    """KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
+
+    `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row.
+    Raises UsageError, OutOfMemoryError.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        n_ctx: int,
+        sequences: int = 1,
+        max_outputs: int = 1,
+        threads: int = 0,
+        threads_batch: int = 0,
+        cache_type_k: str = "f16",
+        cache_type_v: str = "f16",
+        flash_attention: Literal["auto", "on", "off"] = "auto",
+        n_batch: int = 512,
+    ) -> None:
+        for kind in (cache_type_k, cache_type_v):
+            if kind not in CACHE_TYPES:
+                raise UsageError(f"unknown KV cache type {kind}", hint=f"one of: {', '.join(CACHE_TYPES)}")
+        if flash_attention == "off" and _BYTES_PER_VALUE.get(cache_type_v, 0.5) < 2:
+            raise UsageError(
+                f"a {cache_type_v} cache of values needs flash attention", hint="leave flash attention on, or use f16"
+            )
+        self.model, self.n_ctx, self.n_batch = model, n_ctx, n_batch
+        self.max_outputs = max(max_outputs, sequences)
+        self.threads = threads or default_threads()
+        self.threads_batch = threads_batch or self.threads
+        self.decodes = 0
+        self._check_memory(n_ctx * sequences, cache_type_k, cache_type_v)
+
+        params = api.llama_context_default_params()
+        params.n_ctx = n_ctx * sequences
+        params.n_batch = params.n_ubatch = n_batch
+        params.n_seq_max = sequences
+        params.n_outputs_max = self.max_outputs
+        params.n_threads, params.n_threads_batch = self.threads, self.threads_batch
+        params.type_k, params.type_v = CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v]
+        params.flash_attn_type = _FLASH[flash_attention]
+        params.kv_unified = True
+        params.swa_full = model.has_sliding_window
+        params.no_perf = True
+        self._idle = CancelFlag()
+        params.abort_callback = _IS_SET
+        params.abort_callback_data = ctypes.addressof(self._idle.buffer)
+        with complaints() as lines:
+            self._handle = api.llama_init_from_model(model.handle, params)
+        if not self._handle:
+            raise OutOfMemoryError(
+                f"cannot make a context of {n_ctx * sequences} tokens for {model.path.name}",
+                why=first_complaint(lines),
+                hint="use a smaller context (-c)",
+            )
+        self._memory = api.llama_get_memory(self._handle)
+        self._batch = _Batch(n_batch, sequences)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            api.llama_free(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- decoding -------------------------------------------------------------------------------------------------
+
+    def watch(self, cancel: CancelFlag | None) -> None:
+        """Let `cancel` stop decodes from now on, natively and without the interpreter lock; None stops watching."""
+        self._watched = cancel or self._idle
+        api.llama_set_abort_callback(self._handle, _IS_SET, ctypes.addressof(self._watched.buffer))
+
+    def decode(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequence_ids: Sequence[tuple[int, ...]],
+        wanted: Sequence[bool],
+    ) -> None:
+        """Decode one batch of at most `n_batch` tokens: ids, their positions, the sequences each belongs to, and
+        whether its row of logits is wanted (at most `max_outputs`).
+
+        Raises CacheFullError (nothing decoded), CancelledError (truncate every sequence of the batch), GenerationError.
+        """
+        outputs = self._batch.fill(tokens, positions, sequence_ids, wanted)
+        if outputs > self.max_outputs:
+            raise ValueError(f"{outputs} rows wanted, at most {self.max_outputs} were allowed for")
+        self.decodes += 1
+        code = api.llama_decode(self._handle, self._batch.native)
+        if code == 0:
+            return
+        if code == 1:
+            raise CacheFullError
+        if code == 2:
+            raise CancelledError
+        raise GenerationError("decoding failed", why=f"llama.cpp returned {code}", hint="run with -v to see its log")
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        """float32[V] of batch entry `index`, a view that is valid until the next decode."""
+        return _row(api.llama_get_logits_ith(self._handle, index), self.model.n_vocab)
+
+    def hidden(self, index: int) -> NDArray[np.float32]:
+        """float32[D], the normed hidden state of batch entry `index`; only while `hidden_states` are switched on."""
+        return _row(api.llama_get_embeddings_ith(self._handle, index), self.model.n_embd)
+
+    def hidden_states(self, on: bool) -> None:
+        """Switch hidden states on or off. While on, every token of a batch is an output and counts as one."""
+        self._batch.all_outputs = on
+        api.llama_set_embeddings(self._handle, on)
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    def length(self, sequence: int) -> int:
+        """How many positions the cache holds of a sequence."""
+        return int(api.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+
+    def truncate(self, sequence: int, length: int) -> bool:
+        """Forget a sequence from position `length` on; False when this memory cannot, then nothing changed."""
+        return bool(api.llama_memory_seq_rm(self._memory, sequence, length, -1))
+
+    def forget(self, sequence: int) -> None:
+        """Drop a sequence; its cells are free again."""
+        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def copy(self, source: int, destination: int, length: int = -1) -> None:
+        """Let `destination` share the first `length` cells of `source` (all by default); costs no memory."""
+        api.llama_memory_seq_cp(self._memory, source, destination, 0, length)
+
+    def _check_memory(self, cells: int, cache_type_k: str, cache_type_v: str) -> None:
+        """Refuse a cache that cannot fit before the system starts to kill processes over it."""
+        row_k, row_v = self.model.kv_values_per_token
+        per_token = row_k * _BYTES_PER_VALUE.get(cache_type_k, 0.6) + row_v * _BYTES_PER_VALUE.get(cache_type_v, 0.6)
+        rows = self.max_outputs * self.model.n_vocab * 4
+        needed, free = cells * per_token + rows, available_memory_bytes()
+        if needed > free:
+            fitting = max(0, int((free * 0.9 - rows) / per_token)) if per_token else 0
+            raise OutOfMemoryError(
+                f"a context of {cells} tokens does not fit",
+                why=f"its KV cache needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB of memory are free",
+                hint=f"about {fitting // 256 * 256} tokens fit (-c), more with a quantised cache (-ctk q8_0 -ctv q8_0)",
+            )
+
+
+class _Batch:
+    """The native batch over numpy arrays, so that filling it takes no loop over ctypes elements."""
+
+    def __init__(self, capacity: int, sequences: int) -> None:
+        self.capacity = capacity
+        self.all_outputs = False
+        self.tokens = np.zeros(capacity, np.int32)
+        self.positions = np.zeros(capacity, np.int32)
+        self.n_sequences = np.ones(capacity, np.int32)
+        self.sequences = np.zeros((capacity, sequences), np.int32)
+        self.outputs = np.zeros(capacity, np.int8)
+        rows = self.sequences.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequences.strides[0]
+        self._row_pointers = np.ascontiguousarray(rows)
+        self.native = api.llama_batch(
+            n_tokens=0,
+            token=_pointer(self.tokens, api.llama_token),
+            embd=None,
+            pos=_pointer(self.positions, api.llama_pos),
+            n_seq_id=_pointer(self.n_sequences, ctypes.c_int32),
+            seq_id=_pointer(self._row_pointers, ctypes.POINTER(api.llama_seq_id)),
+            logits=_pointer(self.outputs, ctypes.c_int8),
+        )
+
+    def fill(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequence_ids: Sequence[tuple[int, ...]],
+        wanted: Sequence[bool],
+    ) -> int:
+        """Write one batch and return how many rows it asks for."""
+        n = len(tokens)
+        if not 0 < n <= self.capacity:
+            raise ValueError(f"a batch holds 1 to {self.capacity} tokens, not {n}")
+        self.native.n_tokens = n
+        self.tokens[:n] = tokens
+        self.positions[:n] = positions
+        self.outputs[:n] = wanted
+        for index, ids in enumerate(sequence_ids):
+            self.n_sequences[index] = len(ids)
+            self.sequences[index, : len(ids)] = ids
+        return n if self.all_outputs else int(self.outputs[:n].sum())
+
+
+def available_memory_bytes() -> int:
+    """Memory a new allocation can have, the control group's limit included where there is one."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((_CGROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
+        accounts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
+    except (OSError, ValueError):  # no control group, or one without a limit ("max")
+        return free
+    return min(free, limit - used + int(accounts.get("file", 0)))
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
+
+
+def _row(pointer: Any, width: int) -> NDArray[np.float32]:
+    if not pointer:
+        raise ValueError("no row was asked for at this batch index")
+    return np.ctypeslib.as_array(pointer, (width,))
+
+
+def _is_set_function() -> Any:
+    """An abort callback that asks whether a C string is not empty: `strlen` over the flag's one byte.
+
+    llama.cpp calls it for every graph node, so that a Python function would slow decoding down.
+    """
+    libc = (
+        ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL("libSystem.dylib" if sys.platform == "darwin" else None)
+    )
+    return ctypes.cast(libc.strlen, api.ggml_abort_callback)
+
+
+_IS_SET = _is_set_function()

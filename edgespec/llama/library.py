@@ -1,0 +1,138 @@
+"""Start-up of the native library: its log, its build, its devices, the machine's threads."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import logging
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import psutil
+from llama_cpp._ggml import libggml
+
+api: Any = llama_cpp.llama_cpp
+"""The ctypes binding, for this package only."""
+
+logger = logging.getLogger("edgespec.llama")
+# A library does not write to a user's terminal; the command line decides what is shown.
+logger.addHandler(logging.NullHandler())
+
+_LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.DEBUG, 5: logging.DEBUG}
+_complaints: collections.deque[str] = collections.deque(maxlen=8)
+
+
+@api.llama_log_callback  # type: ignore[untyped-decorator]
+def _log(level: int, text: bytes | None, _user_data: Any) -> None:
+    """Route one line of llama.cpp's log to `logging`, and keep its errors to explain a failure with."""
+    line = (text or b"").decode("utf-8", "replace").strip()
+    if not line or line == ".":
+        return
+    if level == 3:
+        _complaints.append(line)
+    logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+# Importing the binding installs a callback that prints to stderr; ours replaces it before anything is logged.
+api.llama_log_set(_log, None)
+api.llama_backend_init()
+
+
+@contextmanager
+def complaints() -> Iterator[collections.deque[str]]:
+    """The errors llama.cpp logs inside the block, oldest first."""
+    _complaints.clear()
+    yield _complaints
+
+
+def first_complaint(lines: collections.deque[str]) -> str:
+    """The most telling line of a failure: the first error, without the C++ function that logged it."""
+    if not lines:
+        return "the native library gave no reason"
+    _, found, rest = lines[0].partition(": ")
+    return rest if found and " " not in lines[0].partition(": ")[0] else lines[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One compute device of this build; memory in bytes."""
+
+    name: str
+    description: str
+    kind: str
+    free_bytes: int
+    total_bytes: int
+
+
+def devices() -> list[Device]:
+    """All devices the build can use, the CPU among them."""
+    get = _ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    count = _ggml_function("ggml_backend_dev_count", ctypes.c_size_t)()
+    name = _ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    description = _ggml_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    kind = _ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    memory = _ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
+    found = []
+    for index in range(count):
+        handle = get(index)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(handle, ctypes.byref(free), ctypes.byref(total))
+        kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
+        found.append(
+            Device(
+                name(handle).decode(),
+                description(handle).decode(),
+                kinds.get(kind(handle), "other"),
+                free.value,
+                total.value,
+            )
+        )
+    return found
+
+
+def gpus() -> list[Device]:
+    return [device for device in devices() if "GPU" in device.kind]
+
+
+def supports_gpu() -> bool:
+    """Whether layers can be offloaded: the build has a GPU backend and a device is there."""
+    return bool(api.llama_supports_gpu_offload()) and bool(gpus())
+
+
+def build_flags() -> str:
+    """llama.cpp's own line of instruction sets and options, `AVX2 = 1 | ...`."""
+    return str(api.llama_print_system_info().decode("utf-8", "replace"))
+
+
+def library_path() -> Path:
+    """The loaded llama.cpp shared library."""
+    return Path(api._lib._name)
+
+
+def build_id() -> str:
+    """Names this build on this machine: what was learnt about one need not hold for another."""
+    stat = library_path().stat()
+    return f"{llama_cpp.__version__}-{stat.st_size}-{stat.st_mtime_ns}-{platform.node()}-{platform.machine()}"
+
+
+def default_threads() -> int:
+    """Physical cores this process may use; hyper-threads only slow the matrix products down."""
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no affinity masks
+        allowed = os.cpu_count() or physical
+    return max(1, min(physical, allowed))
+
+
+def _ggml_function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(libggml, name)
+    function.restype, function.argtypes = result, list(arguments)
+    return function

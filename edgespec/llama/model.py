@@ -1,0 +1,271 @@
+"""A GGUF model in memory: its weights, its vocabulary, what it can do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+from edgespec.errors import ModelFileError, UsageError
+from edgespec.header import check_model
+from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
+from edgespec.settings import Offload
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file.
+
+    The file's header is checked before llama.cpp sees it. Raises ModelNotFoundError or ModelFileError. `progress` is
+    called with 0..1 while the weights load and may return False to give up.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        gpu_layers: Offload = "auto",
+        use_extra_bufts: bool = True,
+        vocabulary_only: bool = False,
+        progress: Callable[[float], bool] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.notes: list[str] = []
+        self._handle = None
+        if not vocabulary_only:
+            self.header = check_model(self.path)
+        params = api.llama_model_default_params()
+        params.vocab_only = vocabulary_only
+        params.use_extra_bufts = use_extra_bufts
+        params.n_gpu_layers = 0 if vocabulary_only else self._layers_to_offload(gpu_layers)
+        # ctypes keeps no reference of its own to a callback.
+        self._progress = _progress_callback(progress)
+        params.progress_callback = self._progress
+        with complaints() as lines:
+            self._handle = api.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self._handle:
+            raise ModelFileError(
+                f"cannot load {self.path}",
+                why=first_complaint(lines),
+                hint="the file may be damaged or made for a newer llama.cpp: fetch it again or try another",
+            )
+        self._vocab = api.llama_model_get_vocab(self._handle)
+        self._pieces: dict[int, bytes] = {}
+        self.n_vocab: int = api.llama_vocab_n_tokens(self._vocab)
+
+    @classmethod
+    def load_vocabulary(cls, path: str | os.PathLike[str]) -> Model:
+        """Only the tokenizer of a file, also of one without weights."""
+        return cls(path, vocabulary_only=True)
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise ValueError("the model is closed")
+        return int(self._handle)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            api.llama_model_free(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what it is -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def name(self) -> str:
+        return self.metadata("general.name") or self.path.stem
+
+    @cached_property
+    def architecture(self) -> str:
+        return self.metadata("general.architecture") or "unknown"
+
+    @cached_property
+    def description(self) -> str:
+        """llama.cpp's own summary, such as "llama 7B Q4_K - Medium"."""
+        buffer = ctypes.create_string_buffer(256)
+        api.llama_model_desc(self.handle, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    @cached_property
+    def n_params(self) -> int:
+        return int(api.llama_model_n_params(self.handle))
+
+    @cached_property
+    def size_bytes(self) -> int:
+        return int(api.llama_model_size(self.handle))
+
+    @cached_property
+    def n_ctx_train(self) -> int:
+        return int(api.llama_model_n_ctx_train(self.handle))
+
+    @cached_property
+    def n_embd(self) -> int:
+        return int(api.llama_model_n_embd(self.handle))
+
+    @cached_property
+    def n_layer(self) -> int:
+        return int(api.llama_model_n_layer(self.handle))
+
+    @cached_property
+    def kv_values_per_token(self) -> tuple[int, int]:
+        """How many numbers one token adds to the caches of keys and of values, all layers together."""
+        header = self.header
+        heads = header.number("attention.head_count")
+        per_layer = header.metadata.get(f"{header.architecture}.attention.head_count_kv", heads)
+        kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else int(per_layer) * self.n_layer  # type: ignore[arg-type]
+        width = header.number("embedding_length") // max(1, heads)
+        return (
+            kv_heads * header.number("attention.key_length", width),
+            kv_heads * header.number("attention.value_length", width),
+        )
+
+    @cached_property
+    def can_roll_back(self) -> bool:
+        """Whether tokens can be taken out of its memory again: not so for recurrent and hybrid models."""
+        return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
+
+    @cached_property
+    def has_sliding_window(self) -> bool:
+        return int(api.llama_model_n_swa(self.handle)) > 0
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the file's default chat template."""
+        template = api.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8", "replace") if template else None
+
+    def metadata(self, key: str) -> str | None:
+        """One metadata value as text."""
+        length = api.llama_model_meta_val_str(self.handle, key.encode(), None, 0)
+        if length < 0:
+            return None
+        buffer = ctypes.create_string_buffer(length + 1)
+        api.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    # --- vocabulary -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def vocabulary_type(self) -> int:
+        """llama.cpp's number of the tokenizer's kind (SPM, BPE, ...)."""
+        return int(api.llama_vocab_type(self._vocab))
+
+    @cached_property
+    def bos(self) -> int | None:
+        return _token_or_none(api.llama_vocab_bos(self._vocab))
+
+    @cached_property
+    def eos(self) -> int | None:
+        return _token_or_none(api.llama_vocab_eos(self._vocab))
+
+    @cached_property
+    def adds_bos(self) -> bool:
+        return bool(api.llama_vocab_get_add_bos(self._vocab))
+
+    def is_end(self, token: int) -> bool:
+        """Whether this id ends a generation."""
+        return bool(api.llama_vocab_is_eog(self._vocab, token))
+
+    @cached_property
+    def end_tokens(self) -> tuple[int, ...]:
+        """All ids that end a generation; asks the whole vocabulary once."""
+        return tuple(token for token in range(self.n_vocab) if self.is_end(token))
+
+    def is_control(self, token: int) -> bool:
+        return bool(api.llama_vocab_is_control(self._vocab, token))
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """Text to ids. `add_special` adds what the model wants around a prompt (BOS), `parse_special` lets control
+        tokens written in the text stand for themselves."""
+        data = text.encode("utf-8")
+        room = len(data) + 16
+        while True:
+            ids = (api.llama_token * room)()
+            count = api.llama_tokenize(self._vocab, data, len(data), ids, room, add_special, parse_special)
+            if count >= 0:
+                return list(ids[:count])
+            if count == -(2**31):
+                raise UsageError("the text is too long to tokenize", hint="give less than 2 GB")
+            room = -count
+
+    def token_bytes(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes one id stands for; control tokens are empty unless `special`."""
+        key = token if not special else ~token
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = self._read_piece(token, special)
+        return piece
+
+    def detokenize(self, tokens: list[int], *, special: bool = False) -> bytes:
+        return b"".join(self.token_bytes(token, special=special) for token in tokens)
+
+    def token_text(self, token: int) -> str:
+        """The raw vocabulary entry, as stored in the file."""
+        return str(api.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            length = api.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if length >= 0:
+                return buffer.raw[:length]
+            room = -length
+
+    # --- offload --------------------------------------------------------------------------------------------------
+
+    def _layers_to_offload(self, wanted: Offload) -> int:
+        """llama.cpp's layer count for the setting; -1 is all of them."""
+        if not supports_gpu():
+            if wanted == "all" or (isinstance(wanted, int) and wanted != 0):
+                self.notes.append("no GPU can be used by this build of llama.cpp: all layers stay on the CPU")
+            return 0
+        if isinstance(wanted, int):
+            return wanted
+        if wanted == "all":
+            return -1
+        layers = self.header.number("block_count") + 1
+        weights = self.header.weights_bytes
+        # A tenth and half a gigabyte are left for the KV cache and the compute buffers.
+        room = sum(gpu.free_bytes for gpu in gpus()) * 0.9 - 5e8
+        fitting = int(room / (weights / layers)) if weights else layers
+        return -1 if fitting >= layers else max(0, fitting)
+
+
+def same_vocabulary(target: Model, draft: Model) -> str:
+    """Why the draft's token ids do not mean what the target's mean; empty when they do."""
+    if target.vocabulary_type != draft.vocabulary_type:
+        return f"their tokenizers are of different kinds ({target.vocabulary_type} and {draft.vocabulary_type})"
+    if target.adds_bos != draft.adds_bos or (target.adds_bos and target.bos != draft.bos):
+        return f"they begin a text differently (BOS {target.bos} and {draft.bos})"
+    if target.eos != draft.eos:
+        return f"their end-of-text tokens differ ({target.eos} and {draft.eos})"
+    if target.n_vocab != draft.n_vocab:
+        return f"their vocabularies differ in size ({target.n_vocab} and {draft.n_vocab} tokens)"
+    texts = (model.header.strings("tokenizer.ggml.tokens") for model in (target, draft))
+    for token, (ours, theirs) in enumerate(zip(*texts, strict=True)):
+        if ours != theirs:
+            shown = (text.decode("utf-8", "replace") for text in (ours, theirs))
+            return "token {} is {!r} in the target and {!r} in the draft".format(token, *shown)
+    return ""
+
+
+def _token_or_none(token: int) -> int | None:
+    return None if token < 0 else int(token)
+
+
+def _progress_callback(progress: Callable[[float], bool] | None) -> object:
+    def call(fraction: float, _user_data: object) -> bool:
+        return True if progress is None else progress(fraction)
+
+    return api.llama_progress_callback(call)

@@ -1,0 +1,176 @@
+"""Trying files out in a child process, so that a native crash kills the child and not the program.
+
+Two things can only be found by trying. A build of llama.cpp may crash with every quantised model (GCC 12 miscompiles
+its AMX kernels); then the weight repacking that leads there is switched off for this build. And a damaged file may
+pass every check of its header and still run into an assertion. Both answers are remembered: a build is tried once a
+machine, a file once. What ended for another reason (Ctrl-C, no memory) was no trial, and is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from edgespec import errors
+from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
+from edgespec.llama.library import build_id
+from edgespec.paths import read_cache, write_cache
+
+SelfCheck = Literal["works", "works without extra buffers", "crashes"]
+
+REFUSED = 3
+# -P: a file numpy.py in the folder edgespec is called from must not pass for numpy.
+CHILD = (sys.executable, "-P", "-m", "edgespec.llama.trial")
+# The bundled draft: quantised, known to be good, loaded in milliseconds.
+KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
+# Below this, threads that wait for each other on a busy machine cost more than they save.
+SMALL_BYTES = 500_000_000
+_CRASHES = {
+    getattr(signal, name)
+    for name in ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
+    if hasattr(signal, name)
+}
+
+
+def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD) -> bool:
+    """Whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
+
+    Tries the file the first time it is seen. `warn` gets one line when this build has to run without repacking. Raises
+    ModelFileError when llama.cpp dies of the file, GenerationError when it dies of a good one too, and what the file is
+    refused with.
+    """
+    check = self_check(child)
+    if check == "crashes":
+        raise GenerationError(
+            "this build of llama.cpp crashes on this machine",
+            why="it died of a model that is known to be good",
+            hint="it may be made for another processor: install llama-cpp-python again, built on this machine",
+        )
+    extra_buffers = check == "works"
+    if not extra_buffers:
+        warn(
+            "this build of llama.cpp crashes with repacked weights on this machine (GCC 12 is known to miscompile its "
+            "AMX code): they are switched off, which costs speed; build it again with clang or GCC 13"
+        )
+    stat = path.stat()
+    key = {"file": str(path.resolve()), "size": stat.st_size, "mtime": stat.st_mtime_ns, "build": build_id()}
+    if _recall(key) != "works":
+        if not _survives(path, child, extra_buffers=extra_buffers):
+            raise ModelFileError(
+                f"cannot load {path}",
+                why="llama.cpp crashed when it was tried out",
+                hint="the file is damaged in a way its header does not show; fetch it again",
+            )
+        _remember(key, "works")
+    return extra_buffers
+
+
+def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
+    """How this build takes a quantised model that is known to be good; tried once a build and machine."""
+    key: dict[str, object] = {"build": build_id(), "check": "quantised model"}
+    known = _recall(key)
+    for answer in ("works", "works without extra buffers", "crashes"):
+        if known == answer:
+            return answer
+    try:
+        found: SelfCheck = "works"
+        if not _survives(KNOWN_GOOD, child, extra_buffers=True):
+            without = _survives(KNOWN_GOOD, child, extra_buffers=False)
+            found = "works without extra buffers" if without else "crashes"
+    except EdgespecError:  # it could not be tried, which says nothing about the build
+        return "works"
+    _remember(key, found)
+    return found
+
+
+def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool) -> bool:
+    """Load the file in a child and decode a few tokens; False when the child crashes.
+
+    Raises the child's error when it refuses the file, and GenerationError, OutOfMemoryError or KeyboardInterrupt when
+    it ended before it could tell.
+    """
+    command = [*child, str(path), "1" if extra_buffers else "0"]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    code, reply = done.returncode, done.stdout.strip().splitlines()
+    if code == 0:
+        return True
+    if code == REFUSED and reply:
+        refusal = json.loads(reply[-1])
+        raise getattr(errors, refusal.pop("error"))(**refusal)
+    if _is_crash(code):
+        return False
+    if code == -signal.SIGINT or code == _WINDOWS_CTRL_C:
+        raise KeyboardInterrupt
+    if os.name == "posix" and code == -signal.SIGKILL:
+        raise OutOfMemoryError(
+            f"cannot load {path}",
+            why="the process that tried it out was killed, as systems do when memory runs out",
+            hint="use a smaller model or a smaller quantisation of it",
+        )
+    last_words = done.stderr.strip().splitlines()[-1:] or [f"it ended with code {code}"]
+    raise GenerationError(f"cannot try out {path} in a child process", why=last_words[0])
+
+
+_WINDOWS_CTRL_C = 0xC000013A
+
+
+def _is_crash(code: int) -> bool:
+    """Whether a process that ended with `code` died of its own doing."""
+    if os.name == "posix":
+        return -code in _CRASHES
+    return code != _WINDOWS_CTRL_C and (code == 3 or code >= 0xC0000000)  # 3 is how abort() ends
+
+
+def _child(path: str, extra_buffers: str) -> int:
+    from edgespec.llama.context import Context
+    from edgespec.llama.model import Model
+
+    try:
+        with (
+            Model(path, gpu_layers=0, use_extra_bufts=extra_buffers == "1") as model,
+            Context(
+                model, n_ctx=256, max_outputs=1, threads=1 if model.size_bytes < SMALL_BYTES else 0, n_batch=64
+            ) as context,
+        ):
+            # Wide and narrow batches take different kernels.
+            for start, width in ((0, 32), (32, 4), (36, 1)):
+                tokens = [position % model.n_vocab for position in range(start, start + width)]
+                wanted = [False] * (width - 1) + [True]
+                context.decode(tokens, range(start, start + width), [(0,)] * width, wanted)
+                context.logits(width - 1)
+    except EdgespecError as error:
+        print(json.dumps({"error": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}))
+        return REFUSED
+    return 0
+
+
+def _cache_name(key: dict[str, object]) -> str:
+    return f"trials/{sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]}.json"
+
+
+def _recall(key: dict[str, object]) -> str | None:
+    return read_cache(_cache_name(key))
+
+
+def _remember(key: dict[str, object], found: str) -> None:
+    write_cache(_cache_name(key), found)
+
+
+if __name__ == "__main__":
+    sys.exit(_child(*sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""Where edgespec keeps its own files: settings, things it measured and may forget, and data it must not lose."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import platformdirs
+
+log = logging.getLogger(__name__)
+
+
+def config_dir() -> Path:
+    """Folder of the user's settings; nothing here is created before something is written."""
+    return _home("config") or platformdirs.user_config_path("edgespec", appauthor=False)
+
+
+def cache_dir() -> Path:
+    """Folder of what can be measured again."""
+    return _home("cache") or platformdirs.user_cache_path("edgespec", appauthor=False)
+
+
+def data_dir() -> Path:
+    """Folder of what belongs to the user."""
+    return _home("data") or platformdirs.user_data_path("edgespec", appauthor=False)
+
+
+def read_cache(name: str) -> str | None:
+    """What `write_cache` stored under `name`, or None; a cache that cannot be read is an empty one."""
+    try:
+        return (cache_dir() / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.debug("cache %s cannot be read: %s", name, error)
+        return None
+
+
+def write_cache(name: str, text: str) -> bool:
+    """Store `text` under `name`, whole or not at all; False, and no error, where the cache cannot be written."""
+    file = cache_dir() / name
+    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(file)
+    except OSError as error:
+        log.debug("cache %s cannot be written: %s", name, error)
+        return False
+    return True
+
+
+def _home(subfolder: str) -> Path | None:
+    """`EDGESPEC_HOME` overrides the system's folders with subfolders of one."""
+    home = os.environ.get("EDGESPEC_HOME")
+    return Path(home).expanduser() / subfolder if home else None

@@ -1,0 +1,182 @@
+"""How much a row of logits depends on how many tokens share its batch: the rounding of kernels, measured.
+
+The same tokens after the same prefix give the same row by the mathematics, whatever the width of the batch. Kernels
+sum in another order for another width, so in practice rows can differ in their last bits. Verifying drafts decodes
+wider batches than plain decoding, and where the best two tokens are closer than the difference, the text changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.llama.context import Context
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
+ROWS = 32
+_TEXT = (
+    "The river rose in the night, and by the morning the lower road was gone. People came out to look at it.\n"
+    "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What changed when the same `n_rows` tokens after `n_past` others were decoded `widths[i]` at a time.
+
+    Differences are the largest of any logit in any row, 0.0 when all are bit-identical. `changed_choices` counts the
+    rows whose best token is another one than at width 1, `gaps` holds how far the best token is above the second best
+    in each row at width 1, smallest first.
+    """
+
+    n_past: int
+    widths: tuple[int, ...]
+    from_width_1: tuple[float, ...]
+    from_width_2: tuple[float, ...]
+    changed_choices: tuple[int, ...]
+    gaps: tuple[float, ...]
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.gaps)
+
+    @property
+    def max_difference(self) -> float:
+        """The largest difference from plain decoding, at any width."""
+        return max(self.from_width_1)
+
+    @property
+    def n_close(self) -> int:
+        """Rows in which a difference of that size could make another token the best one."""
+        return sum(gap < 2 * self.max_difference for gap in self.gaps)
+
+    def summary(self) -> str:
+        """One sentence: which widths are bit-identical, and by how much the others differ."""
+        last = self.widths[-1]
+        differing = _first_differing(self.from_width_1)
+        if differing is None:
+            return f"rows are bit-identical for widths 1 to {last}"
+        if self.widths[differing] > 2:
+            narrow = _span(self.widths[:differing])
+            return (
+                f"rows are bit-identical for {narrow}, "
+                f"from width {self.widths[differing]} on they differ by up to {self.max_difference:.2g} logits"
+            )
+        first = f"rows of width 1 differ from wider ones by up to {self.max_difference:.2g} logits"
+        again = _first_differing(self.from_width_2[1:])
+        if again is None:
+            return f"{first}, {_span(self.widths[1:])} are bit-identical" if last > 2 else first
+        wide, difference = self.widths[1:], max(self.from_width_2[1:])
+        equal = f"{_span(wide[:again])} are bit-identical, " if again > 1 else ""
+        return (
+            f"{first}, {equal}from width {wide[again]} on rows differ from those of width 2 by up to {difference:.2g}"
+        )
+
+
+def measure_rounding(
+    context: Context,
+    n_past: int,
+    *,
+    widest: int = WIDTHS[-1],
+    progress: Callable[[float], None] | None = None,
+) -> Rounding:
+    """Let the model go on from `n_past` tokens, its best token each time, then decode the same again in wider batches.
+
+    Takes about a hundred passes. Uses sequence 0 of `context`, which is empty afterwards, and needs `widest` outputs.
+    `progress` is called with 0..1. Raises ValueError when the context is too small or its memory cannot be rolled back.
+    """
+    widths = tuple(width for width in WIDTHS if width <= widest)
+    if n_past < 1 or n_past + ROWS > context.n_ctx:
+        raise ValueError(f"{n_past} tokens and {ROWS} after them do not fit into a context of {context.n_ctx}")
+    if widest < 2 or widths[-1] > min(context.max_outputs, context.n_batch):
+        raise ValueError(f"widths up to {widest} need as many outputs, the context allows {context.max_outputs}")
+    if not context.model.can_roll_back:
+        raise ValueError("this memory cannot be rolled back, so that nothing can be decoded a second time")
+    steps = _Steps(n_past, widths, progress)
+    try:
+        tokens, plain = _go_on(context, _prefix(context, n_past), steps)
+        narrowest = plain
+        from_1, from_2, changed = [0.0], [0.0], [0]
+        for width in widths[1:]:
+            rows = _decode_again(context, tokens, n_past, width, steps)
+            if width == 2:
+                narrowest = rows
+                from_2[0] = _difference(rows, plain)
+            from_1.append(_difference(rows, plain))
+            from_2.append(_difference(rows, narrowest))
+            changed.append(int((rows.argmax(axis=1) != plain.argmax(axis=1)).sum()))
+    finally:
+        context.forget(0)
+    best = np.partition(plain, -2, axis=1)[:, -2:]
+    gaps = sorted(float(gap) for gap in best[:, 1] - best[:, 0])
+    return Rounding(n_past, widths, tuple(from_1), tuple(from_2), tuple(changed), tuple(gaps))
+
+
+class _Steps:
+    """Turns decoded tokens into a fraction of the work; a prompt token costs far less than a pass."""
+
+    def __init__(self, n_past: int, widths: tuple[int, ...], progress: Callable[[float], None] | None) -> None:
+        self._done, self._progress = 0.0, progress
+        self._total = n_past / 8 + sum(-(-ROWS // width) for width in widths)
+
+    def add(self, passes: float) -> None:
+        self._done += passes
+        if self._progress is not None:
+            self._progress(min(1.0, self._done / self._total))
+
+
+def _prefix(context: Context, length: int) -> list[int]:
+    tokens = context.model.tokenize(_TEXT, add_special=True)
+    while len(tokens) < length:
+        tokens += context.model.tokenize(_TEXT) or [0]
+    return tokens[:length]
+
+
+def _go_on(context: Context, prefix: list[int], steps: _Steps) -> tuple[list[int], NDArray[np.float32]]:
+    """Decode the prefix, then the best token each time: ids[ROWS] and the rows float32[ROWS, V] after each of them."""
+    context.forget(0)
+    chunk = min(context.n_batch, 64)
+    for start in range(0, len(prefix), chunk):
+        part = prefix[start : start + chunk]
+        n = len(part)
+        context.decode(part, range(start, start + n), [(0,)] * n, [False] * (n - 1) + [True])
+        steps.add(n / 8)
+    tokens = [int(context.logits(n - 1).argmax())]
+    rows = np.empty((ROWS, context.model.n_vocab), np.float32)
+    for index in range(ROWS):
+        context.decode(tokens[-1:], [len(prefix) + index], [(0,)], [True])
+        rows[index] = context.logits(0)
+        tokens.append(int(rows[index].argmax()))
+        steps.add(1)
+    return tokens[:ROWS], rows
+
+
+def _decode_again(context: Context, tokens: list[int], n_past: int, width: int, steps: _Steps) -> NDArray[np.float32]:
+    """The rows float32[ROWS, V] after `tokens`, decoded `width` at a time; the last batch overlaps the one before."""
+    rows = np.empty((len(tokens), context.model.n_vocab), np.float32)
+    for start in range(0, len(tokens), width):
+        start = min(start, len(tokens) - width)
+        context.truncate(0, n_past + start)
+        first = n_past + start
+        part = tokens[start : start + width]
+        context.decode(part, range(first, first + width), [(0,)] * width, [True] * width)
+        for index in range(width):
+            rows[start + index] = context.logits(index)
+        steps.add(1)
+    return rows
+
+
+def _difference(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    # Equal infinities, as of forbidden tokens, differ by nothing.
+    return float(np.abs(rows - others, where=rows != others, out=np.zeros_like(rows)).max())
+
+
+def _first_differing(differences: tuple[float, ...]) -> int | None:
+    return next((index for index, difference in enumerate(differences) if difference > 0), None)
+
+
+def _span(widths: tuple[int, ...]) -> str:
+    return f"width {widths[0]}" if len(widths) == 1 else f"widths {widths[0]} to {widths[-1]}"

@@ -1,0 +1,131 @@
+"""The KV cache and the one call that fills it, on the bundled draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import OutOfMemoryError, UsageError
+from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.model import Model
+from edgespec.models.spec import resolve
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with Model(resolve("demo:draft").path) as model:
+        yield model
+
+
+@pytest.fixture
+def context(model: Model) -> Iterator[Context]:
+    with Context(model, n_ctx=256, sequences=4, max_outputs=8) as context:
+        yield context
+
+
+def decode_chain(context: Context, tokens: list[int], start: int = 0, slot: int = 0) -> np.ndarray:
+    """Decode a chain and return the rows after each of its tokens."""
+    n = len(tokens)
+    context.decode(tokens, range(start, start + n), [(slot,)] * n, [True] * n)
+    return np.stack([context.logits(index) for index in range(n)]).copy()
+
+
+def test_a_row_is_the_same_alone_and_in_a_chain(context: Context) -> None:
+    together = decode_chain(context, [5, 6, 7], slot=0)
+    one_by_one = np.concatenate([decode_chain(context, [t], start=i, slot=1) for i, t in enumerate((5, 6, 7))])
+    np.testing.assert_allclose(together, one_by_one, atol=0.02)
+
+
+def test_truncating_takes_the_tail_out_of_the_cache(context: Context) -> None:
+    wanted = decode_chain(context, [5, 6, 7])[2]
+    assert context.truncate(0, 2)
+    assert context.length(0) == 2
+    decode_chain(context, [900, 901], start=2)
+    assert context.truncate(0, 2)
+    np.testing.assert_allclose(decode_chain(context, [7], start=2)[0], wanted, atol=0.02)
+
+
+def test_the_branches_of_a_tree_do_not_see_each_other(context: Context) -> None:
+    decode_chain(context, [5, 6])
+    context.copy(0, 1)
+    # Two children of one node, each with a child of its own, in one batch.
+    context.decode([7, 8, 9, 9], [2, 2, 3, 3], [(0,), (1,), (0,), (1,)], [True] * 4)
+    rows = [context.logits(index).copy() for index in range(4)]
+    for slot, path in ((2, [5, 6, 7, 9]), (3, [5, 6, 8, 9])):
+        chain = decode_chain(context, path, slot=slot)
+        np.testing.assert_allclose(rows[slot - 2], chain[2], atol=0.05)
+        np.testing.assert_allclose(rows[slot], chain[3], atol=0.05)
+    assert np.abs(rows[2] - rows[3]).max() > 0.05
+
+
+def test_a_full_cache_says_so_and_keeps_what_it_had(model: Model) -> None:
+    with Context(model, n_ctx=256, max_outputs=1) as context:
+        context.decode([5] * 256, range(256), [(0,)] * 256, [False] * 255 + [True])
+        with pytest.raises(CacheFullError):
+            context.decode([5], [256], [(0,)], [True])
+        assert context.length(0) == 256
+
+
+def test_a_set_flag_stops_a_decode_and_the_context_can_be_used_again(context: Context) -> None:
+    wanted = decode_chain(context, [5, 6, 7])
+    context.truncate(0, 0)
+    cancel = CancelFlag()
+    context.watch(cancel)
+    cancel.set()
+    with pytest.raises(CancelledError):
+        decode_chain(context, [5, 6, 7])
+    context.truncate(0, 0)
+    cancel.clear()
+    np.testing.assert_array_equal(decode_chain(context, [5, 6, 7]), wanted)
+
+
+def test_hidden_states_come_beside_the_logits(context: Context) -> None:
+    plain = decode_chain(context, [5, 6])[-1]
+    context.truncate(0, 0)
+    context.hidden_states(True)
+    again = decode_chain(context, [5, 6])[-1]
+    hidden = context.hidden(1)
+    assert hidden.shape == (context.model.n_embd,)
+    assert np.abs(hidden).max() > 0
+    np.testing.assert_allclose(again, plain, atol=0.02)
+    with pytest.raises(ValueError, match="rows wanted"):
+        context.decode([5] * 9, range(2, 11), [(0,)] * 9, [False] * 9)
+
+
+def test_more_rows_than_allowed_are_refused_before_llama_cpp_aborts(context: Context) -> None:
+    with pytest.raises(ValueError, match="9 rows wanted, at most 8"):
+        context.decode([5] * 9, range(9), [(0,)] * 9, [True] * 9)
+
+
+def test_batches_beyond_the_capacity_are_refused(context: Context) -> None:
+    with pytest.raises(ValueError, match="a batch holds 1 to 512 tokens"):
+        context.decode([5] * 513, range(513), [(0,)] * 513, [False] * 513)
+    with pytest.raises(ValueError, match="a batch holds"):
+        context.decode([], [], [], [])
+
+
+def test_a_row_that_was_not_asked_for_is_refused(context: Context) -> None:
+    context.decode([5, 6], [0, 1], [(0,), (0,)], [False, True])
+    with pytest.raises(ValueError, match="no row"):
+        context.logits(0)
+
+
+def test_a_context_larger_than_memory_is_refused_with_what_fits(model: Model) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"KV cache needs .* GB.*\n.*fit \(-c\)"):
+        Context(model, n_ctx=2**30)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0", "bf16", "f32"])
+def test_the_cache_can_be_of_another_type(model: Model, kind: str) -> None:
+    with Context(model, n_ctx=256, cache_type_k=kind, cache_type_v=kind, max_outputs=3) as context:
+        assert np.isfinite(decode_chain(context, [5, 6, 7])).all()
+
+
+def test_impossible_cache_types_are_refused(model: Model) -> None:
+    with pytest.raises(UsageError, match="unknown KV cache type"):
+        Context(model, n_ctx=256, cache_type_k="q3_x")
+    with pytest.raises(UsageError, match="needs flash attention"):
+        Context(model, n_ctx=256, cache_type_v="q8_0", flash_attention="off")
