@@ -1,0 +1,34 @@
+"""What comes out of a generation, token by token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from edgespec.core.stats import Stats
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One token of an answer, or its end.
+
+    `text` is complete UTF-8 only: bytes of an unfinished character, and text that may yet become a stop string, are
+    held back and come with a later event. The last event has `id` -1, the rest of the text, `finish_reason`, `stats`.
+    `logprob` is the natural logarithm of the token's probability after bias and penalties, before truncation and
+    temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names the drafter when `from_draft`.
+    `round` counts target passes of this answer from 0; `gap` is how far the token's score lay above the second best's.
+    """
+
+    id: int
+    text: str
+    from_draft: bool = False
+    source: str = ""
+    round: int = 0
+    gap: float = math.inf
+    logprob: float | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    finish_reason: FinishReason | None = None
+    stats: Stats | None = None

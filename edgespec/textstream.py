@@ -1,0 +1,65 @@
+"""Turns the bytes of tokens into text that may be shown: whole characters only, and nothing of a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from edgespec.errors import UsageError
+
+
+class TextStream:
+    """Text of one answer as its tokens arrive.
+
+    Bytes of an unfinished character, and text that may yet become a stop string, are held back until it is clear what
+    they are. Invalid bytes become U+FFFD as in `bytes.decode(errors="replace")`. The stop string that is complete first
+    wins (of several that end together, the longest); a stop string may span tokens.
+
+    `stopped` becomes true with the token that completes a stop string; the text before it has been returned by then.
+    """
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        if any(not text for text in stop):
+            raise UsageError("a stop string is empty", why="it would end every answer before its first character")
+        self.stopped = False
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def push(self, piece: bytes) -> str:
+        """The text that `piece`, the bytes of one token, makes certain."""
+        return self._advance(self._decoder.decode(piece))
+
+    def flush(self) -> str:
+        """The rest, when the answer is over."""
+        certain = self._advance(self._decoder.decode(b"", final=True))
+        rest, self._held = self._held, ""
+        return certain + rest
+
+    def _advance(self, decoded: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + decoded
+        cut = _first_stop(text, self._stop)
+        if cut is not None:
+            self.stopped, self._held = True, ""
+            return text[:cut]
+        certain = len(text) - _undecided(text, self._stop)
+        self._held = text[certain:]
+        return text[:certain]
+
+
+def _first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Where the stop string that ends first begins."""
+    found = [(start + len(string), start) for string in stop if (start := text.find(string)) >= 0]
+    return min(found)[1] if found else None
+
+
+def _undecided(text: str, stop: Sequence[str]) -> int:
+    """Length of the longest end of `text` with which a stop string begins."""
+    longest = max((len(string) for string in stop), default=0) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        end = text[-length:]
+        if any(string.startswith(end) for string in stop):
+            return length
+    return 0

@@ -1,0 +1,260 @@
+"""Rounds: one target pass each, the same text with every drafter, and a cache that holds what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
+from edgespec.core.draft import Draft
+from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.base import Drafter, Guessable
+from edgespec.drafters.model import ModelDrafter
+from edgespec.engine import Engine
+from edgespec.engine import Sequence as Answer
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.models.spec import resolve
+
+PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Model]:
+    with Model(resolve("demo").path) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Model]:
+    with Model(resolve("demo:draft").path) as model:
+        yield model
+
+
+class Scripted:
+    """A drafter that proposes whatever it is told to."""
+
+    name = "scripted"
+
+    def __init__(self, guess: object) -> None:
+        self.guess = guess
+        self.proposals = 0
+
+    def begin(self, sequence: Guessable) -> None: ...
+    def observe(self, sequence: Guessable) -> None: ...
+    def end(self, sequence: Guessable) -> None: ...
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[int]) -> list[Draft]:
+        self.proposals += 1
+        if isinstance(self.guess, Exception):
+            raise self.guess
+        assert callable(self.guess)
+        chains = [self.guess(s.tokens, budget) for s, budget in zip(sequences, budgets, strict=True)]
+        return [Draft.chain(chain, [0.5] * len(chain), self.name) for chain in chains]
+
+
+def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Chooser:
+    return Chooser(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab)
+
+
+def run(engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed: int = 1) -> Answer:
+    """Run one prompt to its end and give the slot back."""
+    model = engine.context.model
+    sequence = engine.start(model.tokenize(prompt), chooser_for(model, temperature, seed), n, CancelFlag())
+    while sequence.finish is None:
+        engine.round()
+        assert sequence.finish or sequence.n_decoded <= len(sequence.tokens) - 1
+        assert engine.context.length(sequence.slot) == sequence.n_decoded
+    engine.end(sequence)
+    return sequence
+
+
+def make(target: Model, drafter: Drafter | None = None, *, n_max: int = 4, slots: int = 1, n_ctx: int = 512) -> Engine:
+    context = Context(target, n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + n_max))
+    return Engine(context, slots=slots, drafter=drafter, draft_n_max=n_max)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
+    with Context(small, n_ctx=512, max_outputs=1) as draft_context:
+        plain, drafted = make(target), make(target, ModelDrafter(draft_context))
+        for seed, prompt in enumerate(PROMPTS):
+            want, got = (run(engine, prompt, temperature=temperature, seed=seed) for engine in (plain, drafted))
+            assert got.tokens == want.tokens
+            assert want.stats.proposed == 0 < got.stats.proposed
+            assert got.stats.rounds <= want.stats.rounds
+        plain.context.close()
+        drafted.context.close()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_drafts_for_itself_is_accepted(target: Model, temperature: float) -> None:
+    with Context(target, n_ctx=512, max_outputs=1) as draft_context:
+        engine = make(target, ModelDrafter(draft_context))
+        answer = run(engine, PROMPTS[0], temperature=temperature)
+        engine.context.close()
+    assert answer.stats.acceptance_rate > 0.95
+    assert answer.stats.tokens_per_round > 3.5
+
+
+def test_the_draft_model_decodes_each_token_once(target: Model, small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[tuple[int, int]] = []
+    with Context(small, n_ctx=512, max_outputs=1) as draft_context:
+        original = draft_context.decode
+
+        def recording(tokens: Sequence[int], positions: Sequence[int], *rest: object) -> None:
+            decoded.extend(zip(positions, tokens, strict=True))
+            original(tokens, positions, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(draft_context, "decode", recording)
+        engine = make(target, ModelDrafter(draft_context))
+        answer = run(engine, PROMPTS[2])
+        engine.context.close()
+    kept = [decoded.count((position, token)) for position, token in enumerate(answer.tokens[:-5])]
+    assert max(kept) == 1
+    assert len(decoded) <= answer.n_prompt + answer.stats.generated_tokens + answer.stats.proposed
+
+
+def wrong(tokens: list[int], budget: int) -> list[int]:
+    return [11] * budget
+
+
+def nonsense(tokens: list[int], budget: int) -> list[int]:
+    return [10**6] * budget
+
+
+def too_many(tokens: list[int], budget: int) -> list[int]:
+    return [11] * (budget + 5)
+
+
+def silent(tokens: list[int], budget: int) -> list[int]:
+    return []
+
+
+@pytest.mark.parametrize("guess", [wrong, silent])
+def test_useless_drafts_cost_rounds_but_never_text(target: Model, guess: object) -> None:
+    plain, drafted = make(target), make(target, Scripted(guess))
+    want, got = run(plain, PROMPTS[3]), run(drafted, PROMPTS[3])
+    assert got.tokens == want.tokens
+    assert got.stats.accepted <= got.stats.proposed // 10
+    for engine in (plain, drafted):
+        engine.context.close()
+
+
+@pytest.mark.parametrize("guess", [nonsense, too_many, RuntimeError("out of ideas")])
+def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess: object) -> None:
+    warnings: list[str] = []
+    drafter = Scripted(guess)
+    engine, plain = make(target, drafter), make(target)
+    engine.warn = warnings.append
+    assert run(engine, PROMPTS[1]).tokens == run(plain, PROMPTS[1]).tokens
+    assert drafter.proposals == 1
+    assert len(warnings) == 1
+    assert "scripted failed" in warnings[0]
+    # The next answer tries again.
+    run(engine, PROMPTS[1])
+    assert drafter.proposals == 2
+    for each in (engine, plain):
+        each.context.close()
+
+
+def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small: Model) -> None:
+    with Context(small, n_ctx=1024, sequences=3, max_outputs=3) as draft_context:
+        engine = make(target, ModelDrafter(draft_context), slots=3, n_ctx=1024)
+        # One of them is longer than a batch: it takes several rounds, the others do not wait for it.
+        prompts = [PROMPTS[0], PROMPTS[1], "x = 1\n" * 130]
+        answers = [
+            engine.start(target.tokenize(text), chooser_for(target, 0.8, seed), 24, CancelFlag())
+            for seed, text in enumerate(prompts)
+        ]
+        rounds = 0
+        while any(answer.finish is None for answer in answers):
+            before = engine.context.decodes
+            engine.round()
+            rounds += 1
+            assert engine.context.decodes == before + 1
+        for answer in answers:
+            assert answer.finish in ("length", "stop")
+            assert answer.stats.proposed > 0
+            assert len(answer.tokens) - answer.n_prompt <= 24
+        assert rounds < sum(answer.stats.rounds for answer in answers)
+        engine.context.close()
+
+
+def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> None:
+    end = target.eos
+    assert end is not None
+    prompt = target.tokenize("x")
+    engine = make(target, Scripted(lambda tokens, budget: [end, 11, 12, 13][:budget]))
+    # A bias makes the target say the end token as soon as it speaks.
+    chooser = Chooser(SamplingSettings(temperature=0, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
+    sequence = engine.start(prompt, chooser, 20, CancelFlag())
+    emissions = engine.round()
+    assert [choice.id for choice in emissions[0].choices] == [end]
+    assert sequence.finish == "stop"
+    assert engine.context.length(sequence.slot) == sequence.n_decoded == len(prompt)
+    engine.context.close()
+
+
+def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, small: Model) -> None:
+    with Context(small, n_ctx=256, max_outputs=1) as draft_context:
+        engine = make(target, ModelDrafter(draft_context), n_ctx=256)
+        model = engine.context.model
+        chooser = Chooser(SamplingSettings(temperature=0), 0, 0, model.n_vocab, banned=model.end_tokens)
+        sequence = engine.start(model.tokenize("x = 1\n" * 30), chooser, 10**6, CancelFlag())
+        while sequence.finish is None:
+            engine.round()
+        assert sequence.finish == "length"
+        assert len(sequence.tokens) == 256
+        engine.context.close()
+
+
+def test_a_cancelled_answer_leaves_a_usable_context(target: Model) -> None:
+    engine = make(target)
+    want = run(engine, PROMPTS[0], n=10).tokens
+    cancel = CancelFlag()
+    sequence = engine.start(target.tokenize("x = 1\n" * 50), chooser_for(target), 20, cancel)
+    engine.context.watch(cancel)
+    cancel.set()
+    assert engine.round() == []
+    assert sequence.finish == "cancelled"
+    engine.end(sequence)
+    engine.context.watch(None)
+    assert run(engine, PROMPTS[0], n=10).tokens == want
+    engine.context.close()
+
+
+def test_a_decode_that_is_aborted_half_way_is_taken_back(target: Model) -> None:
+    """The native flag is set while the sequence's own is not looked at before the decode."""
+    engine = make(target)
+    cancel, native = CancelFlag(), CancelFlag()
+    sequence = engine.start(target.tokenize(PROMPTS[0]), chooser_for(target), 20, cancel)
+    engine.round()
+    n_decoded = sequence.n_decoded
+    engine.context.watch(native)
+    native.set()
+    assert engine.round() == []
+    assert sequence.finish is None
+    assert engine.context.length(sequence.slot) == n_decoded
+    native.clear()
+    while sequence.finish is None:
+        engine.round()
+    engine.context.watch(None)
+    engine.end(sequence)
+    assert sequence.tokens == run(engine, PROMPTS[0], n=20).tokens
+    engine.context.close()
+
+
+def test_statistics_add_up(target: Model) -> None:
+    engine = make(target, Scripted(lambda tokens, budget: [11] * budget))
+    stats = run(engine, PROMPTS[1], n=30).stats
+    assert stats.generated_tokens == 30
+    assert stats.generated_tokens == stats.rounds + stats.accepted
+    assert sum(stats.accepted_histogram) == stats.rounds
+    assert sum(stats.proposed_per_pos) == stats.proposed
+    assert sum(stats.accepted_per_pos) == stats.accepted
+    assert np.isclose(stats.tokens_per_round, 30 / stats.rounds)
+    engine.context.close()
