@@ -1,0 +1,77 @@
+"""The program `edgespec`: runs a command and turns whatever becomes of it into one message and an exit code.
+
+Nothing heavier than `signal` is imported before Ctrl-C is taken care of. Exit codes: 0 done (or the reader of the
+output went away), 1 generation failed, 2 usage, 3 model not found or no model, 4 the pair does not fit, 5 not enough
+memory, 128 + the signal when interrupted (130 for Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgespec.cli.interrupt import Interrupted, Interrupts
+
+if TYPE_CHECKING:
+    import click
+
+    from edgespec.cli.output import Output
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the program with `args`, by default those of the process, and return its exit code."""
+    try:
+        interrupts = Interrupts()
+        interrupts.install()
+        return run_program(sys.argv[1:] if args is None else args, interrupts)
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
+    """Run the command that `args` name and return the exit code. Signals are the caller's business."""
+    import click
+
+    from edgespec.cli.commands import edgespec
+    from edgespec.cli.output import Output, StdoutClosed
+    from edgespec.errors import EdgespecError, OutOfMemoryError
+
+    errors = Output(quiet=False)
+    try:
+        # A prompt is no file pattern, so Windows must not expand it as one.
+        code = edgespec.main(
+            list(args), prog_name="edgespec", standalone_mode=False, windows_expand_args=False, obj=interrupts
+        )
+        return code if isinstance(code, int) else 0
+    except StdoutClosed:
+        return 0
+    except Interrupted as interrupted:
+        return 128 + interrupted.signal_number
+    except click.Abort:
+        return 130
+    except click.ClickException as error:
+        _show_usage_error(error, errors)
+        return error.exit_code
+    except EdgespecError as error:
+        errors.error(str(error), trace=True)
+        return error.exit_code
+    except MemoryError:
+        errors.error("Python ran out of memory", trace=True)
+        return OutOfMemoryError.exit_code
+    except Exception as error:
+        shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        errors.error(f"unexpected error: {shown}", trace=True, hint="run with -v to see where")
+        return 1
+    except SystemExit as leaving:  # click's own way out: shell completion, or --help into a closed pipe
+        return leaving.code if isinstance(leaving.code, int) else 1
+
+
+def _show_usage_error(error: click.ClickException, errors: Output) -> None:
+    import click
+
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    errors.error(error.format_message(), hint=f"try '{context.command_path} --help'" if context else "")

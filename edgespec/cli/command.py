@@ -1,0 +1,104 @@
+"""Commands whose options come in sections and take defaults from the environment and from configuration files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.config import Check, Setting, config_files, read_settings
+
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
+SECTIONS = ("Prompt", "Model", "Speculation", "Sampling", "Answer", "Output")
+
+
+class Option(click.Option):
+    """An option of one section. Its long name is its key in configuration files, and with `EDGESPEC_` its variable.
+
+    `config` is false for what only makes sense on a command line.
+    """
+
+    def __init__(self, *args: Any, section: str = "Output", config: bool = True, **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.section = section
+        self.key = max(self.opts, key=len).lstrip("-")
+        self.config = config
+        if config:
+            self.envvar = "EDGESPEC_" + self.key.upper().replace("-", "_")
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        hint = super().get_error_hint(ctx)
+        if ctx and self.name and ctx.get_parameter_source(self.name) is click.ParameterSource.ENVIRONMENT:
+            return f"{hint} (from the environment variable {self.envvar})"
+        return hint
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)  # a message about a value out of range names it
+        return extra
+
+    def check(self, ctx: click.Context, value: Any, file: Path) -> Any:
+        """A value from TOML as this option takes it. Raises ValueError."""
+        values = value if self.multiple and isinstance(value, list) else [value]
+        for item in values:
+            if type(item) not in self._toml_types():
+                raise ValueError(f"{item!r} is no {self._toml_types()[-1].__name__}")
+        if hasattr(self.type, "relative_to"):
+            values = [self.type.relative_to(file.parent, item) for item in values]
+        try:
+            self.type_cast_value(ctx, values if self.multiple else values[0])
+        except click.BadParameter as error:
+            raise ValueError(error.message) from error
+        return values if self.multiple else values[0]
+
+    def _toml_types(self) -> tuple[type, ...]:
+        if self.is_flag:
+            return (bool,)
+        if isinstance(self.type, click.IntRange):
+            return (int,)
+        if isinstance(self.type, click.FloatRange):
+            return (int, float)
+        return getattr(self.type, "toml_types", (str,))
+
+
+class Command(click.Command):
+    """A command that reads the configuration files before its arguments."""
+
+    def __init__(self, *args: Any, **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.context_settings.setdefault("help_option_names", ["-h", "--help"])
+        self.context_settings.setdefault("max_content_width", 110)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asks_for_help = any(arg in ctx.help_option_names for arg in args)
+        if not ctx.resilient_parsing and not asks_for_help:
+            settings = configured(ctx, self)
+            ctx.default_map = {name: setting.value for name, setting in settings.items()}
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                sections[getattr(param, "section", "Output")].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records, col_max=34)
+
+
+def configured(ctx: click.Context, command: click.Command) -> Mapping[str, Setting]:
+    """What the configuration files say, by parameter name. Raises UsageError."""
+    options = {param.key: param for param in command.params if isinstance(param, Option) and param.config}
+    checks: dict[str, Check] = {key: _checker(ctx, option) for key, option in options.items()}
+    settings = read_settings(config_files(Path.cwd()), checks)
+    return {str(options[key].name): setting for key, setting in settings.items()}
+
+
+def _checker(ctx: click.Context, option: Option) -> Check:
+    return lambda value, file: option.check(ctx, value, file)

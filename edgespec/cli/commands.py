@@ -1,0 +1,57 @@
+"""The command `edgespec` and its subcommands, which are imported when they are called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from edgespec import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SUBCOMMANDS = {
+    "run": ("edgespec.cli.run:run", "Answer one prompt."),
+    "doctor": ("edgespec.cli.doctor:doctor", "Check this machine, this build and a model."),
+    "config": ("edgespec.cli.config:config", "Show the settings in force and the files they come from."),
+    "completion": ("edgespec.cli.completion:completion", "Print a shell's completion script."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands by name and summary, so that its help imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, _, name = SUBCOMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in SUBCOMMANDS if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=SUBCOMMANDS[name][1]) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, "-V", "--version", message="edgespec %(version)s")
+def edgespec() -> None:
+    """Fast, exact answers from local GGUF models.
+
+    \b
+    Try it with the bundled models:
+      edgespec run "def fibonacci(n):" -n 64 --stats
+    """

@@ -1,0 +1,33 @@
+"""`edgespec config`: the settings in force, and the files they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edgespec.cli.command import configured
+from edgespec.cli.output import Output
+from edgespec.config import project_file, user_file
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def config(ctx: click.Context) -> None:
+    """Show the settings in force and the files they come from.
+
+    A flag that is typed wins over the environment (EDGESPEC_TEMP), that over the project's edgespec.toml (here or in a
+    folder above), that over the user's config.toml. Keys are the long option names of 'edgespec run'.
+    """
+    from edgespec.cli.run import run
+
+    output = Output(quiet=False)
+    user, project = user_file(), project_file(Path.cwd())
+    output.line(f"user file     {user}{'' if user.is_file() else ' (not there)'}")
+    output.line(f"project file  {project or '(none here or above)'}")
+    settings = configured(click.Context(run), run)
+    names = {param.name: max(param.opts, key=len).lstrip("-") for param in run.params}
+    for name, setting in settings.items():
+        origin = "project" if setting.file == project else "user"
+        output.line(f"{names[name]} = {json.dumps(setting.value, ensure_ascii=False)}  # {origin}")

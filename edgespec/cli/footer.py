@@ -1,0 +1,55 @@
+"""The statistics of an answer as a user reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgespec.core.stats import Stats
+
+
+def footer(stats: Stats, *, details: bool) -> list[str]:
+    """Lines about an answer: one, or with `details` a few more."""
+    parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generation_s else []
+    parts.append(_count(stats.generated_tokens, "token"))
+    if stats.proposed:
+        parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted".replace("%", " %"))
+        parts.append(f"{stats.tokens_per_round:.1f} tokens a round")
+    lines = [" · ".join(parts)]
+    if details:
+        lines += _details(stats)
+    return lines
+
+
+def _details(stats: Stats) -> list[str]:
+    prompt = f"prompt: {_count(stats.prompt_tokens, 'token')} in {stats.prompt_s:.2f} s"
+    if stats.prompt_s:
+        prompt += f", {_rate(stats.prompt_tokens_per_s)} tok/s"
+    if stats.cached_tokens:
+        prompt += f", {stats.cached_tokens} of them remembered"
+    lines = [
+        prompt,
+        f"answer: {_count(stats.rounds, 'round')} in {stats.generation_s:.2f} s, "
+        f"{stats.target_s:.2f} s of it in the target and {stats.draft_s:.2f} s in the draft",
+    ]
+    if stats.proposed:
+        lines.append(f"drafts: {stats.accepted} of {stats.proposed} tokens accepted; by position {_positions(stats)}")
+        lines.append(f"rounds by tokens accepted: {_histogram(stats.accepted_histogram)}")
+    return lines
+
+
+def _positions(stats: Stats) -> str:
+    """How often the first, second, ... token of a draft was accepted."""
+    pairs = zip(stats.accepted_per_pos, stats.proposed_per_pos, strict=True)
+    return ", ".join(f"{accepted / proposed:.0%}".replace("%", " %") for accepted, proposed in pairs if proposed)
+
+
+def _histogram(counts: Sequence[int]) -> str:
+    return ", ".join(f"{accepted}: {rounds}" for accepted, rounds in enumerate(counts))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.1f}"

@@ -1,0 +1,237 @@
+"""The options of commands that generate text, each declared once, and the settings they become.
+
+An option that configures a model or a request carries the name of the field it sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+import click
+
+from edgespec import __version__
+from edgespec.cli.command import Option
+from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, StopText, Text
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.settings import LoadSettings, Message, Request
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+MOST_THREADS = 512  # GGML_MAX_N_THREADS
+LARGEST = 2**31 - 1
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def _default(settings: type, name: str) -> Any:
+    """The default of a field, so that it stands in `settings` alone."""
+    field = next(field for field in fields(settings) if field.name == name)
+    return field.default_factory() if field.default is MISSING and callable(field.default_factory) else field.default
+
+
+def _declare(section: str, settings: type, *names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    """An option that sets the field `names[-1]` of `settings`."""
+    attrs.setdefault("default", _default(settings, names[-1]))
+    attrs.setdefault("show_default", attrs["default"] is not None and attrs["default"] != ())
+    return click.option(*names, cls=Option, section=section, **attrs)
+
+
+def _model(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    return _declare("Model", LoadSettings, *names, **attrs)
+
+
+def _sampling(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    return _declare("Sampling", SamplingSettings, *names, **attrs)
+
+
+def _flag(*names: str, help: str) -> Callable[[Decorated], Decorated]:
+    return click.option(*names, cls=Option, section="Output", is_flag=True, help=help)
+
+
+PROMPT = [
+    click.option(
+        "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE",
+        type=click.Path(dir_okay=True, allow_dash=True),
+        help="Read the prompt from FILE (UTF-8); one newline at its end is dropped.",
+    ),
+    click.option(
+        "-s", "--system", cls=Option, section="Prompt", type=Text(), metavar="TEXT",
+        help="System message that comes before the prompt in a chat.",
+    ),
+    click.option(
+        "--chat/--raw", cls=Option, section="Prompt", default=None, show_default="chat if the model has a template",
+        help="Ask the prompt as a question, or let the model go on from it as it stands.",
+    ),
+    _declare(
+        "Prompt", Request, "--special", "special", is_flag=True,
+        help="Let control tokens written in the prompt (<|im_end|>) be control tokens instead of text.",
+    ),
+]  # fmt: skip
+
+MODEL = [
+    click.option(
+        "-m", "--model", cls=Option, section="Model", type=ModelSpec(), metavar="MODEL", show_default="demo",
+        help="Target model: a GGUF file, or 'demo' for the bundled pair.",
+    ),
+    _model(
+        "-c", "--ctx-size", "ctx_size", type=Integer(1, LARGEST), default=None, metavar="N",
+        show_default="as the model was trained, within reason", help="Context size in tokens.",
+    ),
+    _model(
+        "-ngl", "--gpu-layers", "gpu_layers", type=Layers(), metavar="N|auto|all",
+        help="Layers of the target kept on the GPU.",
+    ),
+    _model(
+        "-ngld", "--gpu-layers-draft", "gpu_layers_draft", type=Layers(), metavar="N|auto|all",
+        help="Layers of the draft model kept on the GPU.",
+    ),
+    _model(
+        "-t", "--threads", "threads", type=Integer(1, MOST_THREADS), default=None, metavar="N",
+        show_default="physical cores", help="Threads for passes over one token.",
+    ),
+    _model(
+        "-tb", "--threads-batch", "threads_batch", type=Integer(1, MOST_THREADS), default=None, metavar="N",
+        show_default="as --threads", help="Threads for prompts and for checking drafts.",
+    ),
+    _model(
+        "-fa", "--flash-attn", "flash_attention", type=click.Choice(["auto", "on", "off"], case_sensitive=False),
+        help="Flash attention.",
+    ),
+    _model(
+        "-ctk", "--cache-type-k", "cache_type_k", type=click.Choice(CACHE_TYPES, case_sensitive=False),
+        metavar="TYPE", help=f"Type of the cached keys: {', '.join(CACHE_TYPES)}.",
+    ),
+    _model(
+        "-ctv", "--cache-type-v", "cache_type_v", type=click.Choice(CACHE_TYPES, case_sensitive=False),
+        metavar="TYPE", help="Type of the cached values; a quantised one needs flash attention.",
+    ),
+]  # fmt: skip
+
+SPECULATION = [
+    _declare(
+        "Speculation", LoadSettings, "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
+        show_default="the one that comes with the target, if any",
+        help="Draft model; its vocabulary must be the target's.",
+    ),
+    _declare(
+        "Speculation", LoadSettings, "--spec-type", "spec_type", type=click.Choice(["none", "draft"]),
+        help="How tokens are guessed: not at all, or by the draft model.",
+    ),
+    _declare(
+        "Speculation", LoadSettings, "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, 64), metavar="N",
+        help="Most tokens to guess at a time; 0 guesses none.",
+    ),
+]  # fmt: skip
+
+SAMPLING = [
+    _sampling(
+        "--temp", "temperature", type=Number(min=0), metavar="T",
+        help="Temperature; 0 takes the likeliest token.",
+    ),
+    _sampling(
+        "--top-k", "top_k", type=Integer(min=-1), metavar="N",
+        help="Keep the N likeliest tokens; 0 keeps all.",
+    ),
+    _sampling(
+        "--top-p", "top_p", type=Number(0, 1, min_open=True), metavar="P",
+        help="Keep the likeliest tokens up to a probability of P in all; 1 keeps all.",
+    ),
+    _sampling(
+        "--min-p", "min_p", type=Number(0, 1), metavar="P",
+        help="Keep tokens at least P times as likely as the likeliest; 0 keeps all.",
+    ),
+    _sampling(
+        "--typical-p", "typical_p", type=Number(0, 1, min_open=True), metavar="P",
+        help="Keep the most typical tokens up to a probability of P in all; 1 keeps all.",
+    ),
+    _sampling(
+        "--repeat-penalty", "repeat_penalty", type=Number(min=0, min_open=True), metavar="X",
+        help="Make tokens that occurred X times less likely; 1 is off.",
+    ),
+    _sampling(
+        "--repeat-last-n", "repeat_last_n", type=Integer(min=-1), metavar="N",
+        help="Tokens the penalties look back on; 0 is off, -1 all.",
+    ),
+    _sampling(
+        "--presence-penalty", "presence_penalty", type=Number(), metavar="X",
+        help="Taken off the logit of tokens that occurred.",
+    ),
+    _sampling(
+        "--frequency-penalty", "frequency_penalty", type=Number(), metavar="X",
+        help="Taken off a token's logit for each time it occurred.",
+    ),
+    _sampling(
+        "-l", "--logit-bias", "logit_bias", type=LogitBias(), multiple=True, metavar="ID+BIAS|ID-BIAS",
+        help="Make token ID likelier or less likely; ID-inf forbids it. Repeatable.",
+    ),
+    _declare(
+        "Sampling", Request, "--seed", "seed", type=Integer(-1, 2**64 - 1), default=-1, metavar="N",
+        show_default="random", help="Same seed, same text; -1 draws one and shows it.",
+    ),
+]  # fmt: skip
+
+ANSWER = [
+    _declare(
+        "Answer", Request, "-n", "--max-tokens", "max_tokens", type=Integer(-1, LARGEST), metavar="N",
+        help="Most tokens to generate; 0 prints nothing, -1 goes on until the model ends or the context is full.",
+    ),
+    _declare(
+        "Answer", Request, "--stop", "stop", type=StopText(), multiple=True, metavar="TEXT",
+        help="End the answer before TEXT. Repeatable.",
+    ),
+    _declare(
+        "Answer", Request, "--ignore-eos", "ignore_eos", is_flag=True,
+        help="Go on past the end the model would choose.",
+    ),
+    _declare(
+        "Answer", Request, "--logprobs", "logprobs", type=Integer(min=0), metavar="N",
+        help="With --json: each token's log-probability, and those of the N likeliest.",
+    ),
+]  # fmt: skip
+
+OUTPUT = [
+    _flag("--json", "as_json", help="Print one JSON object at the end instead of text."),
+    _flag("--stats", help="Show on stderr what the answer cost and what guessing earned."),
+    _flag("-q", "--quiet", help="No notes, no seed, no footer on stderr."),
+    _flag("-v", "--verbose", help="Log to stderr what happens, and show where errors come from."),
+    click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
+]  # fmt: skip
+
+
+def generation_options(command: Decorated) -> Decorated:
+    """All the options above, in this order."""
+    for option in reversed([*PROMPT, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]):
+        command = option(command)
+    return command
+
+
+def load_settings(values: Mapping[str, Any]) -> LoadSettings:
+    """What to load, from the values of the options by name."""
+    return LoadSettings(**_given(LoadSettings, values))
+
+
+def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
+    """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
+    try:
+        sampling = SamplingSettings(**_given(SamplingSettings, values))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    system = values["system"]
+    turns = [Message("system", system)] if system else []
+    return Request(
+        **_given(Request, values)
+        | {
+            "prompt": "" if chat else prompt,
+            "messages": (*turns, Message("user", prompt)) if chat else (),
+            "sampling": sampling,
+            "seed": seed,
+        }
+    )
+
+
+def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that name a field of `settings`; None leaves the field's own default."""
+    names = {field.name for field in fields(settings)}
+    return {name: value for name, value in values.items() if name in names and value is not None}

@@ -1,0 +1,169 @@
+"""Everything the program writes: the answer on stdout - nothing else writes there - and the rest on stderr."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import click
+
+from edgespec.errors import EdgespecError
+
+# A model must not be able to drive the terminal: control characters but tab and newline are shown as U+FFFD.
+_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd") | {ord("\t"): "\t", ord("\n"): "\n"}
+_ASCII = str.maketrans({"·": "|", "…": "..."})
+
+
+READER_GONE = (errno.EPIPE, errno.EINVAL, errno.EBADF)  # EINVAL is how Windows says it
+
+
+class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
+    """Whoever read the output has gone away (`| head -1`): there is no one left to write for."""
+
+
+class Output:
+    """The two streams of the process as they stand now. `quiet` drops notes and progress."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self._stdout, self._stderr = sys.stdout, sys.stderr
+        self._newlines = 0
+        self._answered = False
+        if self._stdout is not None:
+            _prepare(self._stdout)
+
+    @property
+    def stderr_is_terminal(self) -> bool:
+        return self._stderr is not None and self._stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def answer(self, text: str) -> None:
+        """Go on with the answer. Newlines at its end wait for more text, so that it ends with exactly one."""
+        body = text.rstrip("\n")
+        trailing = len(text) - len(body)
+        self._answered = self._answered or text != ""
+        if body:
+            self._write("\n" * self._newlines + body)
+            self._newlines = 0
+        self._newlines += trailing
+
+    def end_answer(self) -> None:
+        """Finish the answer's last line; an answer of nothing writes nothing."""
+        if self._answered:
+            self._write("\n")
+        self._answered, self._newlines = False, 0
+
+    def line(self, text: str) -> None:
+        """A line of a command whose result is not a model's answer."""
+        self._write(text + "\n")
+
+    def json(self, value: Any) -> None:
+        """One JSON value on a line of its own."""
+        self._write(json.dumps(value, ensure_ascii=False) + "\n", as_is=True)
+
+    def note(self, text: str) -> None:
+        """Something the user should know, unless they asked for quiet."""
+        if not self.quiet:
+            self.aside(f"note: {text}")
+
+    def aside(self, text: str) -> None:
+        """A line on stderr that keeps in the background."""
+        shown = _printable(text)
+        self._tell(click.style(shown, dim=True) if self._has_colour() else shown)
+
+    def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
+        """Say why the program ends; with -v also where (`trace`)."""
+        if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
+            self._tell(traceback.format_exc().rstrip())
+        self._tell(_printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else ""))
+
+    @contextmanager
+    def loading(self, name: str) -> Iterator[None]:
+        """Show on a terminal that `name` is being loaded, and take that away again."""
+        if self.quiet or not self.stderr_is_terminal:
+            yield
+            return
+        text = self._fit(_printable(f"loading {name} …"))
+        self._tell(text, end="")
+        try:
+            yield
+        finally:
+            self._tell("\r" + " " * len(text) + "\r", end="")
+
+    def log_to_stderr(self, *, verbose: bool) -> None:
+        """Show the program's warnings, or with `verbose` all it and llama.cpp have to say."""
+        handler = logging.StreamHandler(self._stderr)
+        if verbose:
+            handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
+        else:
+            handler.setFormatter(logging.Formatter("warning: %(message)s"))
+            handler.addFilter(lambda record: record.name != "edgespec.llama")  # llama.cpp's own words
+        logger = logging.getLogger("edgespec")
+        logger.handlers[:] = [handler]
+        logger.setLevel(logging.DEBUG if verbose else logging.ERROR if self.quiet else logging.WARNING)
+
+    def _write(self, text: str, *, as_is: bool = False) -> None:
+        if self._stdout is None:
+            raise StdoutClosed
+        try:
+            self._stdout.write(text if as_is or not self._stdout.isatty() else _printable(text))
+            self._stdout.flush()
+        except (OSError, ValueError) as error:
+            _discard(self._stdout)
+            if isinstance(error, OSError) and error.errno not in READER_GONE:
+                raise EdgespecError("the output cannot be written", why=error.strerror or str(error)) from error
+            raise StdoutClosed from None
+
+    def _tell(self, text: str, end: str = "\n") -> None:
+        if self._stderr is None:
+            return
+        try:
+            self._stderr.write(self._fit(text) + end)
+            self._stderr.flush()
+        except (OSError, ValueError):  # without stderr there is no way left to say so
+            _discard(self._stderr)
+
+    def _fit(self, text: str) -> str:
+        """`text` in characters that stderr can show."""
+        encoding = getattr(self._stderr, "encoding", None) or "ascii"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+        return text
+
+    def _has_colour(self) -> bool:
+        if os.environ.get("NO_COLOR"):
+            return False
+        return bool(os.environ.get("FORCE_COLOR")) or self.stderr_is_terminal
+
+
+def _prepare(stdout: TextIO) -> None:
+    """Into a pipe or file goes UTF-8 as it is; a terminal gets what it can show."""
+    reconfigure = getattr(stdout, "reconfigure", None)
+    if reconfigure is None:
+        return
+    if stdout.isatty():
+        reconfigure(errors="replace")
+    else:
+        reconfigure(encoding="utf-8", errors="replace", newline="\n")
+
+
+def _printable(text: str) -> str:
+    return text.translate(_CONTROL)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is still buffered nowhere, or the interpreter complains about it when it ends."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,141 @@
+"""`edgespec run`: answer one prompt."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.command import Command
+from edgespec.cli.footer import footer
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.options import generation_options, load_settings, request
+from edgespec.cli.output import Output
+from edgespec.cli.prompt import read_prompt
+from edgespec.errors import GenerationError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.settings import LoadSettings, Request
+
+if TYPE_CHECKING:
+    from edgespec.runtime import Runtime
+
+
+@click.command(cls=Command)
+@click.argument("prompt", required=False)
+@generation_options
+@click.pass_context
+def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
+    """Answer one prompt.
+
+    PROMPT is the prompt's text, or '-' to read it from stdin. Without PROMPT and --file, what is piped in is the
+    prompt; beside PROMPT it is ignored. The answer goes to stdout, everything else to stderr. Ctrl-C stops the
+    answer, a second one the program.
+
+    Every option can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
+    long name, and as an environment variable EDGESPEC_<LONG_NAME>.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    text = read_prompt(prompt, values["file"])
+    _refuse_contradictions(text, values)
+    if values["model"] is None:
+        values["model"] = "demo"
+        output.note("no model given (-m MODEL), so the bundled demo answers")
+    settings = load_settings(values)
+    with _load(settings, output) as llm:
+        chat = llm.has_chat_template if values["chat"] is None else values["chat"]
+        if values["system"] and not chat:
+            raise UsageError(
+                "a system message needs a chat",
+                why="--raw was asked for" if values["chat"] is False else "this model has no chat template",
+                hint="put it at the beginning of the prompt",
+            )
+        draws_seed = values["seed"] < 0
+        seed = secrets.randbits(32) if draws_seed else values["seed"]
+        asked = request(values, text, chat=chat, seed=seed)
+        cancel = CancelFlag()
+        stream = llm.answer(asked, cancel)
+        if draws_seed and values["temperature"] > 0 and not output.quiet:
+            output.aside(f"seed {seed}")  # only this number brings the same text back
+        interrupts = ctx.find_object(Interrupts) or Interrupts()
+        with interrupts.cancelling(cancel):
+            events = _show_answer(llm, stream, output, as_json=values["as_json"])
+        if values["as_json"]:
+            output.json(_as_json(llm, asked, events))
+        _account(llm, output, interrupts, stats=values["stats"])
+        if events[-1].finish_reason == "error":
+            raise GenerationError("the answer broke off", hint="run with -v to see what llama.cpp said")
+
+
+def _refuse_contradictions(text: str, values: dict[str, Any]) -> None:
+    if not text and values["chat"] is not False:
+        raise UsageError("the prompt is empty", hint="with --raw, a model can start from nothing")
+    if values["logprobs"] is not None and not values["as_json"]:
+        raise UsageError("--logprobs shows in JSON only", hint="add --json")
+
+
+def _load(settings: LoadSettings, output: Output) -> Runtime:
+    with output.loading(settings.model):
+        from edgespec.runtime import Runtime
+
+        return Runtime(settings)
+
+
+def _show_answer(llm: Runtime, stream: Iterator[TokenEvent], output: Output, *, as_json: bool) -> list[TokenEvent]:
+    """Show the answer while it comes, with the notes there are before and after it."""
+    shown = _show_notes(llm, output, 0)
+    events: list[TokenEvent] = []
+    try:
+        for event in stream:
+            events.append(event)
+            if not as_json:
+                output.answer(event.text)
+    finally:
+        output.end_answer()
+    _show_notes(llm, output, shown)
+    return events
+
+
+def _account(llm: Runtime, output: Output, interrupts: Interrupts, *, stats: bool) -> None:
+    """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
+    interrupted = interrupts.received is not None
+    if stats or (not output.quiet and (interrupted or output.stderr_is_terminal)):
+        for line in footer(llm.stats, details=stats):
+            output.aside(line)
+    interrupts.raise_if_received()
+
+
+def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
+    """Show the notes that are new since `shown` of them were."""
+    for note in llm.notes[shown:]:
+        output.note(note)
+    return len(llm.notes)
+
+
+def _as_json(llm: Runtime, asked: Request, events: list[TokenEvent]) -> dict[str, Any]:
+    about = llm.describe()
+    return {
+        "content": "".join(event.text for event in events),
+        "model": about["model"],
+        "draft_model": about["draft_model"],
+        "seed": asked.seed,
+        "finish_reason": events[-1].finish_reason,
+        **llm.stats.as_json(),
+        "tokens": [_token_as_json(event) for event in events if event.id >= 0],
+        "notes": list(llm.notes),
+    }
+
+
+def _token_as_json(event: TokenEvent) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "text": event.text,
+        "from_draft": event.from_draft,
+        "source": event.source,
+        "round": event.round,
+        "logprob": event.logprob,
+        "top_logprobs": [{"id": token, "logprob": logprob} for token, logprob in event.top_logprobs],
+    }

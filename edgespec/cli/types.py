@@ -1,0 +1,116 @@
+"""What option values look like, and what is said about those that do not."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from edgespec.models.spec import NAMES, is_path
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # a generic class in the newest versions of click only
+
+
+class Text(ParamType):
+    """Text in UTF-8. One environment variable holds one text, whatever spaces it has."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        invalid = first_invalid_byte(text)
+        if invalid is not None:
+            self.fail(f"not UTF-8: byte {invalid} is invalid.", param, ctx)
+        return text
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]
+
+
+class StopText(Text):
+    """A stop string; an empty one would end every answer before it began."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx)
+        if not text:
+            self.fail("a stop string cannot be empty.", param, ctx)
+        return text
+
+
+class ModelSpec(Text):
+    """A model spec; what it names is looked up later. In a configuration file, paths start from its folder."""
+
+    name = "model"
+
+    def relative_to(self, folder: Path, spec: str) -> str:
+        path = Path(spec)
+        if not is_path(spec) or spec.startswith("~") or path.is_absolute():
+            return spec
+        return str(folder / path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
+        return names if incomplete and names else [*names, CompletionItem(incomplete, type="file")]
+
+
+class Integer(click.IntRange):
+    """A whole number within a range."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """A finite number within a range."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+class Layers(ParamType):
+    """How many layers go to the GPU."""
+
+    name = "layers"
+    toml_types = (int, str)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value).strip().lower()
+        if text in ("auto", "all"):
+            return text
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            self.fail(f"{value!r} is neither a number of layers (0 or more) nor 'auto' nor 'all'.", param, ctx)
+        return int(text)
+
+
+class LogitBias(ParamType):
+    """`ID+BIAS` or `ID-BIAS`, as llama.cpp writes it; `ID-inf` forbids the token."""
+
+    name = "bias"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"\s*(\d{1,9})\s*([+-])\s*(\d+\.?\d*|\.\d+|inf)\s*", str(value))
+        if match is None or match[0].strip().endswith("+inf"):
+            self.fail(f"{value!r} is not of the form ID+BIAS or ID-BIAS (15043+1.5, 15043-inf).", param, ctx)
+        return int(match[1]), float(match[2] + match[3])
+
+
+def first_invalid_byte(text: str) -> int | None:
+    """Where an argument or variable that the system handed over as bytes stops being UTF-8 (byte offset)."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return len(text[: error.start].encode("utf-8"))
+    return None

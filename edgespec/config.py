@@ -1,0 +1,75 @@
+"""Settings from TOML files: the user's own, and above it the project's."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import UsageError
+from edgespec.paths import config_dir
+
+PROJECT_FILE = "edgespec.toml"
+
+Check = Callable[[Any, Path], Any]
+"""Turns a value from the file at a path into the value to use; raises ValueError with what is wrong about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A checked value and the file that gave it."""
+
+    value: Any
+    file: Path
+
+
+def user_file() -> Path:
+    return config_dir() / "config.toml"
+
+
+def project_file(folder: Path) -> Path | None:
+    """The nearest `edgespec.toml` in `folder` or a folder above it."""
+    candidates = (above / PROJECT_FILE for above in (folder, *folder.parents))
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def config_files(folder: Path) -> list[Path]:
+    """The files that count for someone who works in `folder`, the weakest first."""
+    user, project = user_file(), project_file(folder)
+    return [file for file in (user, project) if file is not None and file.is_file()]
+
+
+def read_settings(files: Iterable[Path], checks: Mapping[str, Check]) -> dict[str, Setting]:
+    """The settings of all `files`, a later file over an earlier one; `checks` holds the keys there are.
+
+    Raises UsageError naming the file and the key.
+    """
+    settings: dict[str, Setting] = {}
+    for file in files:
+        for key, value in _parse(file).items():
+            if key not in checks:
+                raise UsageError(f"{file}: there is no setting '{key}'", hint=_near(key, checks))
+            try:
+                settings[key] = Setting(checks[key](value, file), file)
+            except ValueError as error:
+                raise UsageError(f"{file}: setting '{key}' cannot be used", why=str(error)) from error
+    return settings
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read", why=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8", why=f"byte {error.start} is invalid") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not valid TOML", why=str(error)) from error
+
+
+def _near(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
+    return f"did you mean '{near[0]}'?" if near else "'edgespec run --help' lists them: keys are the long option names"

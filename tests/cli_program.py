@@ -1,0 +1,66 @@
+"""Runs the program `edgespec` as a user's shell would, away from the settings of whoever runs the tests."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from edgespec.cli import run_program
+from edgespec.cli.interrupt import Interrupts
+
+COMMAND = [sys.executable, "-m", "edgespec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the program left behind."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    """This process's environment with `home` as EDGESPEC_HOME and no settings but `variables`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("EDGESPEC_")}
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        inherited.pop(name, None)
+    return inherited | {"EDGESPEC_HOME": str(home), "PYTHONIOENCODING": "utf-8"} | variables
+
+
+def edgespec(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in a process of its own, in the folder `home`."""
+    done = subprocess.run(
+        [*COMMAND, *args],
+        input=stdin,
+        capture_output=True,
+        cwd=home,
+        env=environment(home, **variables),
+        timeout=100,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
+    """Run the program in this process, with streams like those of a process of its own: faster by its start."""
+    variables = environment(home, **variables)
+    encoding = variables["PYTHONIOENCODING"]
+    streams = [io.TextIOWrapper(io.BytesIO(data), encoding=encoding) for data in (stdin, b"", b"")]
+    texts = [os.fsdecode(arg) for arg in args]
+    with (
+        chdir(home),
+        patch.dict(os.environ, variables, clear=True),
+        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]),
+    ):
+        code = run_program(texts, Interrupts())
+    _, stdout, stderr = (stream.buffer for stream in streams)
+    assert isinstance(stdout, io.BytesIO)
+    assert isinstance(stderr, io.BytesIO)
+    return Finished(code, stdout.getvalue(), stderr.getvalue())

@@ -1,0 +1,325 @@
+"""`edgespec run` as a shell sees it: what comes out where, for good input and for bad."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment
+from tiny_gguf import CHATML, write_model
+
+import edgespec as api
+from edgespec.models.spec import BUNDLED
+
+PROMPT = "def return"
+FIRST = ["-m", "chat.gguf", "-t", "1", "-n", "24", "--seed", "7"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a chat model, a draft for it, and a model without template; also EDGESPEC_HOME."""
+    folder = tmp_path_factory.mktemp("home")
+    write_model(folder / "chat.gguf", "llama", chat_template=CHATML)
+    write_model(folder / "draft.gguf", "llama", noise=0.05)
+    write_model(folder / "raw.gguf", "llama")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(home: Path) -> dict[str, str]:
+    """What the Python API says to PROMPT with the settings of FIRST: as a question, and as a text to go on from."""
+    with api.load(str(home / "chat.gguf"), threads=1) as llm:
+        asked = "".join(token.text for token in llm.chat([{"role": "user", "content": PROMPT}], max_tokens=24, seed=7))
+        continued = "".join(token.text for token in llm.generate(PROMPT, max_tokens=24, seed=7))
+    assert asked != continued
+    return {"chat": asked, "raw": continued}
+
+
+def shown(answer: str) -> bytes:
+    """An answer as stdout has it: with one newline at its end."""
+    return (answer.rstrip("\n") + "\n").encode()
+
+
+def refusal(done: Finished, code: int = 2) -> str:
+    """The message of a run that was refused: code, nothing on stdout, one message without traceback on stderr."""
+    message = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (code, b""), message
+    assert message.count("edgespec: ") == 1
+    assert "Traceback" not in message
+    return message
+
+
+# --- where the prompt comes from --------------------------------------------------------------------------------------
+
+
+def test_a_model_with_a_template_is_asked(home: Path, answers: dict[str, str]) -> None:
+    done = edgespec("run", PROMPT, *FIRST, home=home)
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown(answers["chat"]), b"")
+
+
+def test_raw_goes_on_from_the_prompt(home: Path, answers: dict[str, str]) -> None:
+    assert edgespec_here("run", PROMPT, "--raw", *FIRST, home=home).stdout == shown(answers["raw"])
+
+
+def test_a_model_without_a_template_goes_on_from_the_prompt(home: Path, answers: dict[str, str]) -> None:
+    assert edgespec_here("run", PROMPT, *FIRST, "-m", "raw.gguf", home=home).stdout == shown(answers["raw"])
+
+
+@pytest.mark.parametrize("prompt", [[], ["-"], ["-f", "-"]])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_piped_prompt_is_one_without_its_last_newline(
+    home: Path, answers: dict[str, str], prompt: list[str], end: str
+) -> None:
+    done = edgespec_here("run", *prompt, *FIRST, home=home, stdin=(PROMPT + end).encode())
+    assert done.stdout == shown(answers["chat"])
+
+
+@pytest.mark.parametrize("data", [PROMPT, PROMPT + "\n", "\ufeff" + PROMPT])
+def test_a_file_may_hold_the_prompt(home: Path, answers: dict[str, str], data: str) -> None:
+    (home / "prompt.txt").write_bytes(data.encode())
+    assert edgespec_here("run", "-f", "prompt.txt", *FIRST, home=home).stdout == shown(answers["chat"])
+
+
+def test_an_argument_wins_over_what_is_piped_in(home: Path, answers: dict[str, str]) -> None:
+    assert edgespec_here("run", PROMPT, *FIRST, home=home, stdin=b"something else").stdout == shown(answers["chat"])
+
+
+def test_a_prompt_may_look_like_an_option(home: Path) -> None:
+    assert edgespec_here("run", *FIRST, "--", "--json", home=home).returncode == 0
+
+
+# --- which model answers ----------------------------------------------------------------------------------------------
+
+
+def test_the_environment_and_the_project_may_name_the_model(
+    home: Path, answers: dict[str, str], tmp_path: Path
+) -> None:
+    args = ["run", PROMPT, *FIRST[2:]]
+    model = str(home / "chat.gguf")
+    assert edgespec_here(*args, home=tmp_path, EDGESPEC_MODEL=model).stdout == shown(answers["chat"])
+    (tmp_path / "edgespec.toml").write_text(f"model = {json.dumps(model)}")
+    done = edgespec_here(*args, home=tmp_path)
+    assert (done.stdout, done.stderr) == (shown(answers["chat"]), b"")
+
+
+@pytest.mark.skipif(not (BUNDLED / "target.gguf").is_file(), reason="the bundled pair has not been trained here")
+def test_without_a_model_the_bundled_pair_answers_and_drafts(tmp_path: Path) -> None:
+    args = ["run", "def fibonacci(n):", "-n", "24", "-t", "1", "-tb", "1", "--seed", "1"]
+    drafted = edgespec(*args, "--stats", home=tmp_path)
+    note, footer, *_ = drafted.stderr.decode().splitlines()
+    assert (drafted.returncode, note) == (0, "note: no model given (-m MODEL), so the bundled demo answers")
+    assert "% of drafts accepted" in footer
+    assert edgespec_here(*args, "--spec-type", "none", "-q", home=tmp_path).stdout == drafted.stdout != b""
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def test_the_draft_changes_no_byte(home: Path, answers: dict[str, str]) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", home=home)
+    assert done.stdout == shown(answers["chat"])
+
+
+def test_a_drawn_seed_is_shown_and_brings_the_text_back(home: Path) -> None:
+    drawn = edgespec_here("run", PROMPT, *FIRST, "--seed", "-1", home=home)
+    word, seed = drawn.stderr.decode().split()
+    assert word == "seed"
+    assert edgespec_here("run", PROMPT, *FIRST, "--seed", seed, home=home).stdout == drawn.stdout
+
+
+@pytest.mark.parametrize("args", [["-q"], ["--temp", "0"]])
+def test_a_seed_is_not_shown_to_those_who_want_quiet_or_that_matters_not(home: Path, args: list[str]) -> None:
+    assert edgespec_here("run", PROMPT, *FIRST, "--seed", "-1", *args, home=home).stderr == b""
+
+
+def test_statistics_are_shown_on_request(home: Path) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--stats", home=home)
+    footer, *details = done.stderr.decode().splitlines()
+    assert [part.split(" ", 1)[1] for part in footer.split(" · ")] == [
+        "tok/s", "tokens", "% of drafts accepted", "tokens a round",
+    ]  # fmt: skip
+    assert [line.partition(":")[0] for line in details] == ["prompt", "answer", "drafts", "rounds by tokens accepted"]
+
+
+def test_a_stream_that_knows_ascii_only_gets_a_footer_in_ascii(home: Path) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--stats", home=home, PYTHONIOENCODING="ascii")
+    assert done.stderr.isascii()
+    assert b" tok/s | 24 tokens | " in done.stderr
+
+
+def test_colour_comes_only_when_forced_and_never_against_no_color(home: Path) -> None:
+    args = ["run", PROMPT, *FIRST, "--stats"]
+    assert b"\x1b" not in edgespec_here(*args, home=home).stderr
+    assert edgespec_here(*args, home=home, FORCE_COLOR="1").stderr.startswith(b"\x1b[2m")
+    assert b"\x1b" not in edgespec_here(*args, home=home, FORCE_COLOR="1", NO_COLOR="1").stderr
+
+
+def test_json_holds_text_tokens_and_figures(home: Path, answers: dict[str, str]) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--json", "--logprobs", "2", home=home)
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
+    assert result["content"] == answers["chat"]
+    assert (result["seed"], result["finish_reason"], result["notes"]) == (7, "length", [])
+    assert (Path(result["model"]).name, Path(result["draft_model"]).name) == ("chat.gguf", "draft.gguf")
+    tokens, timings = result["tokens"], result["timings"]
+    assert len(tokens) == timings["predicted_n"] == 24
+    assert set(tokens[0]) == {"id", "text", "from_draft", "source", "round", "logprob", "top_logprobs"}
+    assert result["content"].startswith("".join(token["text"] for token in tokens))
+    assert sum(token["from_draft"] for token in tokens) == timings["draft_n_accepted"] <= timings["draft_n"]
+    assert [token["source"] for token in tokens] == ["draft" if token["from_draft"] else "" for token in tokens]
+    assert [len(token["top_logprobs"]) for token in tokens] == [2] * 24
+    assert tokens[-1]["round"] + 1 == result["rounds"]
+    assert sum(result["accepted_per_pos"]) == timings["draft_n_accepted"]
+
+
+def test_what_the_user_should_know_is_said_once(home: Path) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-c", "4096", home=home)
+    assert done.stderr.decode() == "note: the model was trained for 2048 tokens of context, not for 4096\n"
+    assert edgespec_here("run", PROMPT, *FIRST, "-c", "4096", "-q", home=home).stderr == b""
+    notes = json.loads(edgespec_here("run", PROMPT, *FIRST, "-c", "4096", "-q", "--json", home=home).stdout)["notes"]
+    assert notes == ["the model was trained for 2048 tokens of context, not for 4096"]
+
+
+def test_no_tokens_are_no_output(home: Path) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-n", "0", home=home)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_stop_string_ends_the_answer_before_it(home: Path, answers: dict[str, str]) -> None:
+    answer = answers["raw"]
+    stop = answer[len(answer) // 2 :][:3]
+    done = edgespec_here("run", PROMPT, "--raw", *FIRST, "--stop", stop, "--json", home=home)
+    result = json.loads(done.stdout)
+    assert (result["content"], result["finish_reason"]) == (answer.partition(stop)[0], "stop")
+
+
+def test_verbose_tells_what_happens_and_llama_cpp_is_silent_without_it(home: Path) -> None:
+    assert edgespec("run", PROMPT, *FIRST, home=home).stderr == b""
+    assert b"llama_model_loader" in edgespec_here("run", PROMPT, *FIRST, "-v", home=home).stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell pipe")
+def test_a_reader_that_goes_away_ends_the_answer_without_a_word(home: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "run", PROMPT, *FIRST, "-n", "-1", "--ignore-eos", "-c", "100000", "-q"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=environment(home),
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        assert program.stderr is not None
+        program.stdout.read(10)
+        program.stdout.close()
+        said = program.stderr.read()
+        assert (program.wait(60), said) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_said_to_be_so(home: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "run", PROMPT, *FIRST], stdout=full, stderr=subprocess.PIPE, cwd=home, env=environment(home),
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.decode() == "edgespec: the output cannot be written: No space left on device\n"
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_prompt_is_refused_in_a_chat(home: Path) -> None:
+    assert "the prompt is empty" in refusal(edgespec_here("run", "", *FIRST, home=home))
+    assert "the prompt is empty" in refusal(edgespec_here("run", *FIRST, home=home, stdin=b"\n"))
+
+
+def test_a_model_with_a_first_token_of_its_own_can_start_from_nothing(home: Path) -> None:
+    write_model(home / "begins.gguf", "llama", metadata={"tokenizer.ggml.add_bos_token": True})
+    done = edgespec_here("run", "", "--raw", *FIRST, "-m", "begins.gguf", home=home)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "the prompt is empty" in refusal(edgespec_here("run", "", "--raw", *FIRST, home=home))
+
+
+@pytest.mark.parametrize("data", [b"abc\xffdef", b"abc\xe2\x82"])
+def test_input_that_is_not_utf8_is_refused_naming_the_byte(home: Path, data: bytes) -> None:
+    assert "the prompt from stdin is not UTF-8: byte 3 is invalid" in refusal(
+        edgespec_here("run", *FIRST, home=home, stdin=data)
+    )
+    (home / "bad.txt").write_bytes(data)
+    assert "the prompt from bad.txt is not UTF-8: byte 3 is invalid" in refusal(
+        edgespec_here("run", "-f", "bad.txt", *FIRST, home=home)
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="arguments are bytes on POSIX only")
+@pytest.mark.parametrize("args", [[b"abc\xff"], ["x", "-s", b"abc\xff"], ["x", "--stop", b"abc\xff"]])
+def test_an_argument_that_is_not_utf8_is_refused_naming_the_byte(home: Path, args: list[str | bytes]) -> None:
+    assert "not UTF-8: byte 3 is invalid" in refusal(edgespec_here("run", *args, *FIRST, home=home))
+
+
+def test_utf16_is_recognised(home: Path) -> None:
+    (home / "bad.txt").write_bytes("prompt".encode("utf-16"))
+    assert "it looks like UTF-16" in refusal(edgespec_here("run", "-f", "bad.txt", *FIRST, home=home))
+
+
+def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
+    assert "prompt file 'none.txt' cannot be read" in refusal(edgespec_here("run", "-f", "none.txt", *FIRST, home=home))
+    assert "prompt file '.' cannot be read" in refusal(edgespec_here("run", "-f", ".", *FIRST, home=home))
+
+
+@pytest.mark.parametrize("prompt", ["x", "-"])
+def test_two_prompts_are_refused(home: Path, prompt: str) -> None:
+    assert "there are two prompts" in refusal(edgespec_here("run", prompt, "-f", "p.txt", *FIRST, home=home))
+
+
+def test_logprobs_without_json_are_refused(home: Path) -> None:
+    assert "--logprobs shows in JSON only" in refusal(edgespec_here("run", "x", "--logprobs", "1", *FIRST, home=home))
+
+
+@pytest.mark.parametrize(
+    ("args", "why"), [(["--raw"], "--raw was asked for"), (["-m", "raw.gguf"], "no chat template")]
+)
+def test_a_system_message_outside_a_chat_is_refused(home: Path, args: list[str], why: str) -> None:
+    assert why in refusal(edgespec_here("run", "x", "-s", "Be brief.", *FIRST, *args, home=home))
+
+
+def test_a_chat_with_a_model_that_has_no_template_is_refused(home: Path) -> None:
+    assert "no chat template" in refusal(edgespec_here("run", "x", *FIRST, "--chat", "-m", "raw.gguf", home=home))
+
+
+def test_a_prompt_longer_than_the_context_is_refused(home: Path) -> None:
+    message = refusal(edgespec_here("run", "x" * 100, *FIRST, "-c", "32", home=home))
+    assert "the context holds 32" in message
+
+
+def test_a_full_context_ends_the_answer(home: Path) -> None:
+    done = edgespec_here("run", "x", "--raw", *FIRST, "-n", "-1", "--ignore-eos", "-c", "32", "--json", home=home)
+    assert (done.returncode, json.loads(done.stdout)["finish_reason"]) == (0, "length")
+
+
+def test_a_context_larger_than_memory_is_refused(home: Path) -> None:
+    assert "does not fit" in refusal(edgespec_here("run", "x", *FIRST, "-c", "2000000000", home=home), code=5)
+
+
+def test_models_that_are_none_are_refused(home: Path) -> None:
+    (home / "empty.gguf").write_bytes(b"")
+    for model, said in [("gone.gguf", "'gone.gguf' was not found"), ("empty.gguf", "empty"), (".", "folder|directory")]:
+        message = refusal(edgespec_here("run", "x", *FIRST, "-m", model, home=home), code=3)
+        assert any(word in message for word in said.split("|")), message
+
+
+def test_a_wrong_number_is_refused_before_anything_is_loaded(home: Path) -> None:
+    message = refusal(edgespec_here("run", "x", "-n", "-2", "-m", "gone.gguf", home=home))
+    assert "'-n' / '--max-tokens'" in message
+
+
+def test_a_wrong_setting_is_refused_with_its_file(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "edgespec.toml").write_text("temp = -1")
+    assert str(tmp_path / "edgespec.toml") in refusal(edgespec_here("run", "x", home=tmp_path))
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(home: Path, answers: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    done = edgespec_here("run", PROMPT, *FIRST, home=home, EDGESPEC_HOME=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown(answers["chat"]), b"")

@@ -1,0 +1,111 @@
+"""On a terminal: a loading line that goes away, the footer unasked, and no way for a model to drive the screen."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from cli_program import COMMAND, environment
+from tiny_gguf import CHATML, write_model
+
+from edgespec.cli.output import Output
+
+ARGS = ["run", "hello", "-m", "tiny.gguf", "-t", "1", "-n", "8", "--seed", "1"]
+
+
+class Terminal(io.TextIOWrapper):
+    """A stream that says it is a terminal and keeps what it gets."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.bytes = io.BytesIO()
+        super().__init__(self.bytes, encoding=encoding)
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(*args: str, home: Path, **variables: str) -> str:
+    """What a terminal gets to see on stderr, lines ended by newlines alone."""
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, *ARGS, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave, cwd=home,
+        env=environment(home, **({"TERM": "xterm"} | variables)),
+    ) as program:  # fmt: skip
+        os.close(slave)
+        seen = b""
+        try:
+            while data := os.read(master, 4096):
+                seen += data
+        except OSError:  # how Linux says that the other end is closed
+            pass
+        assert program.wait(60) == 0
+    os.close(master)
+    return seen.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    write_model(folder / "tiny.gguf", "llama", chat_template=CHATML)
+    return folder
+
+
+def test_loading_is_shown_and_taken_away_and_the_footer_comes_unasked(home: Path) -> None:
+    seen = on_terminal(home=home)
+    loading = "loading tiny.gguf …"
+    assert seen.startswith(f"{loading}\r{' ' * len(loading)}\r")
+    assert seen.count("\n") == 1
+    assert " · 8 tokens" in seen
+    assert "\x1b[2m" in seen
+
+
+def test_no_color_takes_the_colour_away(home: Path) -> None:
+    assert "\x1b" not in on_terminal(home=home, NO_COLOR="1")
+
+
+def test_a_terminal_that_can_do_nothing_gets_no_colour_no_progress_and_no_footer(home: Path) -> None:
+    assert on_terminal(home=home, TERM="dumb") == ""
+
+
+def test_quiet_shows_nothing_on_a_terminal_either(home: Path) -> None:
+    assert on_terminal("-q", home=home) == ""
+
+
+def test_control_characters_do_not_reach_a_terminal_but_a_pipe_gets_every_byte() -> None:
+    text = "a\x1b[2J\tb\x07\n\x9bc\r"
+    terminal, pipe = Terminal(), io.TextIOWrapper(io.BytesIO())
+    for stream in (terminal, pipe):
+        with patch.object(sys, "stdout", stream):
+            output = Output(quiet=True)
+            output.answer(text)
+            output.end_answer()
+    assert terminal.bytes.getvalue().decode() == "a\ufffd[2J\tb\ufffd\n\ufffdc\ufffd\n"
+    assert isinstance(pipe.buffer, io.BytesIO)
+    assert pipe.buffer.getvalue().decode() == text + "\n"
+
+
+def test_a_terminal_gets_what_its_encoding_can_show_and_a_pipe_utf8() -> None:
+    terminal, pipe = Terminal("latin-1"), io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    for stream in (terminal, pipe):
+        with patch.object(sys, "stdout", stream):
+            Output(quiet=True).line("é 😀")
+    assert terminal.bytes.getvalue() == b"\xe9 ?\n"
+    assert isinstance(pipe.buffer, io.BytesIO)
+    assert pipe.buffer.getvalue().decode() == "é 😀\n"
+
+
+def test_an_answer_ends_with_one_newline_however_its_pieces_come() -> None:
+    pipe = io.TextIOWrapper(io.BytesIO())
+    with patch.object(sys, "stdout", pipe):
+        output = Output(quiet=True)
+        for piece in ("\n", "a\n", "\n", "", "b", "\n\n", "\n"):
+            output.answer(piece)
+        output.end_answer()
+    assert isinstance(pipe.buffer, io.BytesIO)
+    assert pipe.buffer.getvalue() == b"\na\n\nb\n"

@@ -1,0 +1,172 @@
+"""`edgespec doctor`: what it tells about a machine, a build and a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import edgespec
+from click.testing import CliRunner, Result
+from tiny_gguf import write_model
+
+from edgespec import __version__
+from edgespec.cli.doctor import SELF_CHECK, doctor
+from edgespec.errors import ModelFileError
+from edgespec.llama import trial
+from edgespec.rounding import WIDTHS
+
+MACHINE = [
+    "edgespec", "llama-cpp-python", "library", "Python", "interpreter", "system", "build CPU", "CPU", "GPU", "threads",
+    "memory", "config", "cache", "data", "self-check",
+]  # fmt: skip
+MODEL = ["model", "file", "architecture", "weights", "vocabulary", "chat template", "context", "parameters", "KV cache"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama", width=256, type="Q8_0")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def labels(text: str) -> list[str]:
+    """The first column of a report, up to its table."""
+    lines = text.partition("\nrounding")[0].splitlines()
+    return [line[:18].strip() for line in lines if line[:18].strip()]
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(doctor, args, catch_exceptions=False)
+
+
+def facts(*args: str) -> dict[str, Any]:
+    result = run("--json", *args)
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_model_it_tells_about_the_machine(tmp_path: Path) -> None:
+    done = edgespec("doctor", home=tmp_path)
+    text = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    # A machine may have more devices and backends than a CPU, and then no line that says it has no GPU.
+    found = [label for label in labels(text) if label in MACHINE]
+    assert found == [label for label in MACHINE if label != "GPU" or "GPU" in found]
+    assert f"edgespec          {__version__}\n" in text
+    assert re.search(r"^self-check        quantised models (work$|crash with repacked weights)", text, re.MULTILINE)
+    assert re.search(r"^threads +[1-9]\d* by default, of \d+ logical and", text, re.MULTILINE)
+
+
+def test_a_report_is_plain_text_of_80_columns(home: Path, tiny: Path) -> None:
+    text = run(str(tiny)).stdout
+    assert re.search(r"[^\n\x20-\x7e]", text.replace(str(home), "")) is None
+    # Only what has no space in it, such as a long path, may be longer.
+    assert [line for line in text.splitlines() if len(line) > 80 and " " in line[18:]] == []
+    assert not re.search(r" $", text, re.MULTILINE)
+
+
+def test_json_says_the_same(home: Path) -> None:
+    found = facts()
+    assert found["edgespec"] == __version__
+    assert found["model"] is None
+    assert found["self_check"] in SELF_CHECK
+    assert 1 <= found["threads"] <= found["logical_cores"]
+    assert 0 < found["memory_available_bytes"] <= found["memory_total_bytes"]
+    assert "CPU" in found["build"]
+    assert [device["kind"] for device in found["devices"]].count("CPU") == 1
+    assert found["folders"]["cache"] == {"path": str(home / "home" / "cache"), "writable": True}
+
+
+def test_a_folder_that_cannot_be_written_is_pointed_out(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file, where a folder should be")
+    done = edgespec("doctor", home=tmp_path, EDGESPEC_HOME=str(tmp_path / "home"))
+    assert done.returncode == 0
+    assert done.stdout.decode().count("(cannot be written)") == 3
+
+
+@pytest.mark.parametrize(
+    ("found", "said", "code"),
+    [("works without extra buffers", "switched off", 0), ("crashes", "quantised models crash", 1)],
+)
+def test_a_build_that_crashes_is_pointed_out(
+    found: str, said: str, code: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "self_check", lambda: found)
+    result = run()
+    assert result.exit_code == code
+    assert said in result.stdout
+
+
+# --- a model ----------------------------------------------------------------------------------------------------------
+
+
+def test_with_a_model_it_tells_what_it_is_and_how_it_rounds(tiny: Path, tmp_path: Path) -> None:
+    done = edgespec("doctor", str(tiny), home=tmp_path)
+    text = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert labels(text)[-len(MODEL) :] == MODEL
+    assert "architecture      llama, 2 layers, width 256\n" in text
+    table = text.partition("after 512 tokens\n")[2].partition("\n\n")[0]
+    assert [int(line.split()[0]) for line in table.splitlines()] == list(WIDTHS)
+    assert {len(line.split()) for line in table.splitlines()} == {3}
+    assert re.search(r"\nafter 64  +rows .*\n(.*\n)*\nafter 512  +rows ", text)
+
+
+def test_json_holds_the_model_and_its_rounding(home: Path, tiny: Path) -> None:
+    model = facts(str(tiny))["model"]
+    assert (model["path"], model["size_bytes"]) == (str(tiny), tiny.stat().st_size)
+    assert (model["architecture"], model["layers"], model["width"], model["ctx_trained"]) == ("llama", 2, 256, 2048)
+    assert list(model["bytes_by_type"]) == ["Q8_0", "F32"]
+    assert model["can_roll_back"]
+    assert [rounding["n_past"] for rounding in model["rounding"]] == [64, 512]
+    for rounding in model["rounding"]:
+        assert rounding["widths"] == list(WIDTHS)
+        assert len(rounding["from_width_1"]) == len(rounding["from_width_2"]) == len(WIDTHS)
+        assert rounding["summary"].startswith("rows ")
+
+
+def test_a_short_context_is_measured_as_far_as_it_goes(home: Path, tmp_path: Path) -> None:
+    short = write_model(tmp_path / "short.gguf", "llama", n_ctx=256)
+    assert [rounding["n_past"] for rounding in facts(str(short))["model"]["rounding"]] == [64]
+    shortest = write_model(tmp_path / "shortest.gguf", "llama", n_ctx=64)
+    assert "too short to measure" in run(str(shortest)).stdout
+
+
+def test_a_model_without_rollback_is_told_apart(home: Path, tmp_path: Path) -> None:
+    mamba = write_model(tmp_path / "mamba.gguf", "mamba")
+    result = run(str(mamba))
+    assert result.exit_code == 0
+    assert "KV cache          cannot be rolled back" in result.stdout
+    assert "after 64 tokens" not in result.stdout
+
+
+# --- no model ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_model_ends_with_code_3_after_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    done = edgespec("doctor", "broken.gguf", home=tmp_path)
+    assert done.returncode == ModelFileError.exit_code == 3
+    assert "self-check" in labels(done.stdout.decode())
+    assert "model" not in labels(done.stdout.decode())
+    assert done.stderr.startswith(b"edgespec: broken.gguf")
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_missing_model_ends_with_code_3_and_in_json_nothing_is_half_said(tmp_path: Path) -> None:
+    (tmp_path / "there.gguf").write_bytes(b"")
+    for name, message in (("their.gguf", b"did you mean there.gguf?"), ("there.gguf", b"is empty")):
+        done = edgespec("doctor", "--json", name, home=tmp_path)
+        assert (done.returncode, done.stdout) == (3, b"")
+        assert message in done.stderr
