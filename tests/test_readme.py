@@ -1,0 +1,51 @@
+"""Every command and every snippet of the README works as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.partition("  #")[0].strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if "./scripts/edgespec" in line
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
+    before, _, command = line.rpartition("./scripts/edgespec ")
+    piped = re.fullmatch(r'echo "(.*)" \| ', before)
+    assert piped or not before
+    done = subprocess.run(
+        [sys.executable, "-m", "edgespec", *shlex.split(command)],
+        input=piped[1] + "\n" if piped else "",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_python_snippet_prints_an_answer() -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert "Stats(" in done.stdout
+
+
+def test_the_files_it_links_to_are_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
