@@ -19,12 +19,13 @@ from edgespec.engine import Emission, Engine
 from edgespec.engine import Sequence as EngineSequence
 from edgespec.errors import GenerationError, PairError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.header import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model, same_vocabulary
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.spec import resolve
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import LoadSettings, Message, Offload, Request
 from edgespec.textstream import TextStream
 
 logger = logging.getLogger("edgespec.runtime")
@@ -59,9 +60,7 @@ class Runtime:
         draft_path = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
         if settings.spec_type == "none" or settings.spec_draft_n_max == 0:
             draft_path = None
-        self.model = self._open(
-            Model(found.path, gpu_layers=settings.gpu_layers, use_extra_bufts=self._trial(found.path))
-        )
+        self.model = self._open_model(found.path, settings.gpu_layers)
         n_ctx = settings.ctx_size or min(self.model.n_ctx_train, DEFAULT_CTX_SIZE)
         if n_ctx > self.model.n_ctx_train:
             self._note(f"the model was trained for {self.model.n_ctx_train} tokens of context, not for {n_ctx}")
@@ -73,9 +72,7 @@ class Runtime:
         self.draft: Model | None = None
         drafter = None
         if draft_path is not None:
-            self.draft = self._open(
-                Model(draft_path, gpu_layers=settings.gpu_layers_draft, use_extra_bufts=self._trial(draft_path))
-            )
+            self.draft = self._open_model(draft_path, settings.gpu_layers_draft)
             drafter = self._make_drafter(self.draft, n_ctx)
         for note in [*self.model.notes, *(self.draft.notes if self.draft else [])]:
             self._note(note)
@@ -122,12 +119,11 @@ class Runtime:
         self._opened.append(context)
         return context
 
-    def _open(self, model: Model) -> Model:
+    def _open_model(self, path: Path, gpu_layers: Offload) -> Model:
+        header = check_model(path)
+        model = Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers_work(path, self._note))
         self._opened.append(model)
         return model
-
-    def _trial(self, path: Path) -> bool:
-        return extra_buffers_work(path, self._note)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

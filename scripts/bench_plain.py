@@ -1,7 +1,7 @@
 """Plain decoding against llama-cpp-python's own `Llama`: same file, threads and prompts, interleaved, greedy.
 
     python scripts/bench_plain.py                    the bundled target
-    python scripts/bench_plain.py --random 0.5       a random target of about 0.5 billion parameters in Q8_0, made for it
+    python scripts/bench_plain.py --random 0.5       a random target of about 0.5 billion parameters, Q8_0
     python scripts/bench_plain.py --model x.gguf
 
 Prints tokens per second of both (medians over the prompts) and the median of the ratios prompt by prompt. `Llama` is
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,7 +23,16 @@ import llama_cpp
 import edgespec
 from edgespec.models.spec import resolve
 
-PROMPTS = ["def quicksort(xs):", "import os\n", "class Stack:\n", "for line in", "The file", "x = [", "while True:", "try:\n"]
+PROMPTS = [
+    "def quicksort(xs):",
+    "import os\n",
+    "class Stack:\n",
+    "for line in",
+    "The file",
+    "x = [",
+    "while True:",
+    "try:",
+]
 
 
 def main() -> None:
@@ -54,7 +63,7 @@ def compare(path: Path, n: int, threads: int) -> None:
     native = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
     settings = {"threads": threads, "threads_batch": threads, "ctx_size": 1024, "flash_attention": "off"}
     with edgespec.load(str(path), spec_type="none", **settings) as llm:
-        runs = {
+        runs: dict[str, Callable[[str], Iterator[object]]] = {
             "edgespec": lambda p: llm.generate(p, max_tokens=n, temperature=0, ignore_eos=True),
             "Llama, text": lambda p: native.create_completion(p, max_tokens=n, temperature=0, stream=True),
             "Llama, ids": lambda p: native_ids(native, p, n),
@@ -63,7 +72,7 @@ def compare(path: Path, n: int, threads: int) -> None:
         for prompt in PROMPTS[:1] + PROMPTS:  # the first is the warm-up
             for name, start in runs.items():
                 native.reset()
-                rates[name].append(rate(iter(start(prompt)), n))
+                rates[name].append(rate(start(prompt), n))
     print(f"{'':12}  tokens/s  edgespec / it")
     for name, values in rates.items():
         ratios = [ours / theirs for ours, theirs in zip(rates["edgespec"][1:], values[1:], strict=True)]

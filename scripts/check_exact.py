@@ -41,13 +41,13 @@ def main() -> None:
                 difference = first_difference(want, got)
                 equal += difference is None
                 if difference is not None:
-                    print(f"  T {temperature} seed {seed} {prompt!r}: differs at token {difference[0]}, {difference[1]}")
+                    print(f"  T {temperature} seed {seed} {prompt!r}: token {difference[0]} differs, {difference[1]}")
                 stats = drafted.stats
                 proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
                 rounds, tokens = rounds + stats.rounds, tokens + stats.generated_tokens
             print(
-                f"temperature {temperature}: {equal} of {len(prompts)} texts equal; {accepted} of {proposed} drafted tokens "
-                f"accepted ({accepted / max(1, proposed):.0%}), {tokens / max(1, rounds):.2f} tokens a round"
+                f"temperature {temperature}: {equal} of {len(prompts)} texts equal; {accepted} of {proposed} drafted "
+                f"tokens accepted ({accepted / max(1, proposed):.0%}), {tokens / max(1, rounds):.2f} tokens a round"
             )
 
 

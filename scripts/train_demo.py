@@ -5,8 +5,8 @@
 
 Stages, each resumed from WORK when it was interrupted: text (source files, and ChatML turns made from docstrings),
 byte-level BPE, target, draft (taught by the text and by the target's own next-token laws), GGUF, model card.
-Learning rates follow the clock, not a step count, so a run ends on time on any machine; a GPU is used where there is one.
-PyTorch is needed by this script only, never by the package.
+Learning rates follow the clock, not a step count, so a run ends on time on any machine; a GPU is used where there is
+one. PyTorch is needed by this script only, never by the package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import importlib
 import inspect
 import json
 import math
-import os
 import random
 import sysconfig
 import time
@@ -29,7 +28,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor, nn
 
 VOCAB_SIZE = 8192
@@ -40,7 +39,8 @@ PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
@@ -423,7 +423,7 @@ def save(
         {"model": model.state_dict(), "optimizers": [o.state_dict() for o, _ in optimizers], "state": state},
         path.with_suffix(".tmp"),
     )
-    os.replace(path.with_suffix(".tmp"), path)
+    path.with_suffix(".tmp").replace(path)
 
 
 @torch.no_grad()

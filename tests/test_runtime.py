@@ -150,7 +150,7 @@ def test_a_row_without_numbers_ends_the_answer_with_an_error(llm: Runtime, monke
     with monkeypatch.context() as patch:
         patch.setattr(llm.context, "logits", lambda index: broken)
         with pytest.raises(GenerationError, match="no finite logits"):
-            got += events  # type: ignore[arg-type]
+            got += events
     assert got[-1].finish_reason == "error"
     assert list(llm.generate("import os\n", max_tokens=4))[-1].finish_reason == "length"
 

@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain, largest
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.models.spec import resolve
 
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0, typical_p=1)
 LARGE = 151_936
@@ -37,11 +40,21 @@ def make_rows() -> dict[str, FloatRow]:
         "few left": np.where(np.arange(3_000) % 1_000 == 5, random.normal(0, 1, 3_000), -np.inf),
         "large": random.normal(2, 2.5, LARGE),
         "large peaky": random.normal(0, 2, LARGE) + 30 * (random.random(LARGE) < 2e-5),
+        **real_rows(),
     }
     frozen = {name: row.astype(np.float32) for name, row in rows.items()}
     for row in frozen.values():
         row.flags.writeable = False
     return frozen
+
+
+def real_rows() -> dict[str, FloatRow]:
+    """Rows of the bundled target along a line of code."""
+    with Model(resolve("demo").path) as model, Context(model, n_ctx=256, max_outputs=64) as context:
+        tokens = model.tokenize("def __init__(self, path):\n    self.path = os.path")
+        n = len(tokens)
+        context.decode(tokens, range(n), [(0,)] * n, [True] * n)
+        return {f"real {index}": context.logits(index).copy() for index in range(0, n, 4)}
 
 
 ROWS = make_rows()

@@ -24,7 +24,9 @@ logger = logging.getLogger("edgespec.llama")
 # A library does not write to a user's terminal; the command line decides what is shown.
 logger.addHandler(logging.NullHandler())
 
-_LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.DEBUG, 5: logging.DEBUG}
+# ggml_log_level: none, debug, info, warn, error, and the continuation of a line
+_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
+_ERROR = 4
 _complaints: collections.deque[str] = collections.deque(maxlen=8)
 
 
@@ -34,9 +36,9 @@ def _log(level: int, text: bytes | None, _user_data: Any) -> None:
     line = (text or b"").decode("utf-8", "replace").strip()
     if not line or line == ".":
         return
-    if level == 3:
+    if level == _ERROR:
         _complaints.append(line)
-    logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+    logger.log(_LEVELS[level], "%s", line)
 
 
 # Importing the binding installs a callback that prints to stderr; ours replaces it before anything is logged.

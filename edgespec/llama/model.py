@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from edgespec.errors import ModelFileError, UsageError
-from edgespec.header import check_model
+from edgespec.header import Header, check_model
 from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
 from edgespec.settings import Offload
 
@@ -18,24 +18,25 @@ from edgespec.settings import Offload
 class Model:
     """Weights and vocabulary of one GGUF file.
 
-    The file's header is checked before llama.cpp sees it. Raises ModelNotFoundError or ModelFileError. `progress` is
-    called with 0..1 while the weights load and may return False to give up.
+    The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
+    ModelNotFoundError or ModelFileError. `progress` is called with 0..1 while the weights load and may return False to
+    give up.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Header,
         *,
         gpu_layers: Offload = "auto",
         use_extra_bufts: bool = True,
         vocabulary_only: bool = False,
         progress: Callable[[float], bool] | None = None,
     ) -> None:
-        self.path = Path(path)
+        self.path = path.path if isinstance(path, Header) else Path(path)
         self.notes: list[str] = []
         self._handle = None
         if not vocabulary_only:
-            self.header = check_model(self.path)
+            self.header = path if isinstance(path, Header) else check_model(self.path)
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts

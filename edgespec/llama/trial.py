@@ -33,6 +33,7 @@ CHILD = (sys.executable, "-P", "-m", "edgespec.llama.trial")
 KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
+SLOWEST_DISK = 10e6  # bytes a second
 _CRASHES = {
     getattr(signal, name)
     for name in ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
@@ -98,15 +99,24 @@ def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool) -> bool:
     it ended before it could tell.
     """
     command = [*child, str(path), "1" if extra_buffers else "0"]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    patience_s = 120 + path.stat().st_size / SLOWEST_DISK
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=patience_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelFileError(
+            f"cannot load {path}",
+            why=f"llama.cpp did not come back from trying it out for {patience_s:.0f} s",
+            hint="the file is damaged in a way its header does not show; fetch it again",
+        ) from None
     code, reply = done.returncode, done.stdout.strip().splitlines()
     if code == 0:
         return True
@@ -148,6 +158,7 @@ def _child(path: str, extra_buffers: str) -> int:
                 model, n_ctx=256, max_outputs=1, threads=1 if model.size_bytes < SMALL_BYTES else 0, n_batch=64
             ) as context,
         ):
+            model.tokenize("".join(map(chr, range(256))), add_special=True, parse_special=True)
             # Wide and narrow batches take different kernels.
             for start, width in ((0, 32), (32, 4), (36, 1)):
                 tokens = [position % model.n_vocab for position in range(start, start + width)]

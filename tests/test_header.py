@@ -1,0 +1,501 @@
+"""The header walk: what it reads from good files, and what it says about bad ones."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_gguf
+from tiny_gguf import raw_entry, raw_file, raw_string, raw_tensor, write_model
+
+from edgespec.errors import ModelFileError, ModelNotFoundError
+from edgespec.header import ARCHITECTURES, GGML_TYPES, OTHER_ARCHITECTURES, check_model, read_header
+
+U16, U32, F32, STRING, ARRAY, U64 = 2, 4, 6, 8, 9, 10
+ARCHITECTURE = raw_entry("general.architecture", STRING, raw_string("llama"))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "llama.gguf", "llama")
+
+
+def refusal(path: Path) -> str:
+    """What a user reads when the file is refused."""
+    with pytest.raises(ModelFileError) as refused:
+        check_model(path)
+    assert str(path) in str(refused.value)
+    return str(refused.value)
+
+
+# --- good files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", tiny_gguf.ARCHITECTURES)
+def test_a_good_file_passes_and_tells_what_it_is(tmp_path: Path, architecture: str) -> None:
+    path = write_model(tmp_path / "model.gguf", architecture, type="Q8_0")
+    header = check_model(path)
+    assert header.architecture == architecture
+    assert header.name == f"tiny {architecture}"
+    assert header.version == 3
+    assert header.n_vocab == len(header.strings("tokenizer.ggml.tokens"))
+    assert header.number("block_count") == 2
+    assert header.size_bytes == path.stat().st_size
+
+
+def test_tensors_are_where_the_header_says(llama: Path) -> None:
+    header, expected = check_model(llama), tiny_gguf.model_tensors("llama", tiny_gguf.model_metadata("llama"))
+    assert header.tensors.keys() == expected.keys()
+    for name, values in expected.items():
+        tensor = header.tensors[name]
+        assert (tensor.shape, tensor.type) == (values.shape[::-1], "F32")
+        with llama.open("rb") as file:
+            file.seek(tensor.offset)
+            assert file.read(tensor.size_bytes) == values.tobytes()
+
+
+def test_long_arrays_are_read_on_demand(llama: Path) -> None:
+    header, metadata = check_model(llama), tiny_gguf.model_metadata("llama")
+    texts, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
+    assert isinstance(texts, list) and isinstance(merges, list)
+    assert header.strings("tokenizer.ggml.tokens") == [text.encode() for text in texts]
+    assert header.strings("tokenizer.ggml.merges") == [merge.encode() for merge in merges]
+    assert header.numbers("tokenizer.ggml.token_type").tolist() == metadata["tokenizer.ggml.token_type"]
+    assert header.tokens is None
+    assert read_header(llama, tokens=True).tokens == tuple(header.strings("tokenizer.ggml.tokens"))
+
+
+def test_a_vocabulary_of_150_000_tokens(tmp_path: Path) -> None:
+    n = 150_000
+    path = write_model(
+        tmp_path / "large.gguf",
+        "llama",
+        metadata={
+            "tokenizer.ggml.tokens": [f"token {index}" for index in range(n)],
+            "tokenizer.ggml.token_type": [1] * n,
+            "tokenizer.ggml.scores": [0.5] * n,
+            "tokenizer.ggml.merges": [f"a{index} b" for index in range(n)],
+        },
+        tensors={name: np.zeros((n, 64), np.float32) for name in ("token_embd.weight", "output.weight")},
+    )
+    header = check_model(path)
+    assert header.n_vocab == n
+    assert header.strings("tokenizer.ggml.tokens")[-1] == b"token 149999"
+    assert header.length("tokenizer.ggml.merges") == n
+    assert header.numbers("tokenizer.ggml.scores").sum() == n / 2
+
+
+def test_heads_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
+    per_layer = {"openelm.attention.head_count": [4, 8], "openelm.attention.head_count_kv": [2, 0]}
+    metadata = tiny_gguf.model_metadata("llama", prefix="openelm") | per_layer
+    tensors = tiny_gguf.model_tensors("llama", tiny_gguf.model_metadata("llama"))
+    header = check_model(tiny_gguf.write_file(tmp_path / "model.gguf", metadata, tensors))
+    assert header.metadata["openelm.attention.head_count"] == (4, 8)
+
+
+def test_special_tokens_may_be_missing(tmp_path: Path) -> None:
+    for missing in (None, 0xFFFFFFFF):
+        check_model(write_model(tmp_path / "model.gguf", "llama", metadata={"tokenizer.ggml.bos_token_id": missing}))
+
+
+def test_a_split_model_counts_all_its_parts(tmp_path: Path, llama: Path) -> None:
+    parts, whole = tiny_gguf.write_split(tmp_path), check_model(llama)
+    header = check_model(parts[0])
+    assert header.parts == tuple(parts)
+    assert header.tensors.keys() == whole.tensors.keys()
+    assert {tensor.part for tensor in header.tensors.values()} == {0, 1}
+    assert header.size_bytes == sum(part.stat().st_size for part in parts)
+    assert header.weights_bytes == whole.weights_bytes
+
+
+def test_the_table_of_types_is_ggmls_own() -> None:
+    import ctypes
+
+    from llama_cpp._ggml import libggml
+
+    libggml.ggml_type_name.restype = ctypes.c_char_p
+    libggml.ggml_blck_size.restype = ctypes.c_int64
+    libggml.ggml_type_size.restype = ctypes.c_size_t
+    for number, (name, block_size, type_size) in GGML_TYPES.items():
+        assert libggml.ggml_type_name(number).decode().upper() == name.upper()
+        assert (libggml.ggml_blck_size(number), libggml.ggml_type_size(number)) == (block_size, type_size)
+
+
+def test_no_architecture_is_both_good_and_bad() -> None:
+    assert not ARCHITECTURES & OTHER_ARCHITECTURES.keys()
+
+
+# --- no model at all --------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "llama-3b.gguf").touch()
+    with pytest.raises(ModelNotFoundError, match="does not exist") as refused:
+        check_model(tmp_path / "lama-3b.gguf")
+    assert "Did you mean" in str(refused.value) and "llama-3b.gguf" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+def test_a_name_no_file_can_have_is_not_found(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        check_model(tmp_path / name)
+
+
+def test_a_directory_names_the_models_in_it(tmp_path: Path) -> None:
+    assert "is a directory" in refusal(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    assert "model.gguf" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in refusal(tmp_path / "pipe")
+
+
+def test_a_file_without_read_permission(tmp_path: Path, llama: Path) -> None:
+    path = tmp_path / "locked.gguf"
+    path.write_bytes(llama.read_bytes())
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    assert "permission denied" in refusal(path)
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.gguf").touch()
+    assert "is empty" in refusal(tmp_path / "empty.gguf")
+
+
+@pytest.mark.parametrize(
+    ("start", "named"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "git lfs pull"),
+        (struct.pack("<Q", 62) + b'{"__metadata__":{}}', "safetensors"),
+        (b"PK\x03\x04\x00\x00archive/data.pkl", "PyTorch"),
+        (b"\x80\x02}q\x00.", "PyTorch"),
+        (b"PK\x03\x04\x00\x00model.gguf", "archive"),
+        (b"\x1f\x8b\x08\x00", "archive"),
+        (b"<!DOCTYPE html><html><title>Login", "web page"),
+        (b'{"error": "Repository not found"}', "error message"),
+        (b"tjgg\x03\x00\x00\x00", "older than GGUF"),
+        (bytes(5000), "zeros"),
+        (b"hello", "instead of b'GGUF'"),
+        (b"G", "instead of b'GGUF'"),
+    ],
+)
+def test_another_kind_of_file_is_recognised(tmp_path: Path, start: bytes, named: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(start)
+    assert "is not a GGUF file" in refusal(path)
+    assert named in refusal(path)
+
+
+# --- damaged ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("twentieth", range(20))
+def test_truncated_anywhere(tmp_path: Path, llama: Path, twentieth: int) -> None:
+    """Ten places in the header, ten in the data."""
+    data, path = llama.read_bytes(), tmp_path / "short.gguf"
+    header_end = min(tensor.offset for tensor in check_model(llama).tensors.values())
+    header_cut = 5 + (header_end - 40) * twentieth // 10
+    data_cut = header_end + (len(data) - header_end) * (twentieth - 10) // 10
+    path.write_bytes(data[: header_cut if twentieth < 10 else data_cut])
+    message = refusal(path)
+    assert "incomplete" in message
+    whole_size = f"should have about {len(data):,} bytes"
+    assert any(named in message for named in ("the file ends", "more than fit into", whole_size))
+    assert "Download it again" in message
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [
+        (struct.pack("<I", 1), "version 1"),
+        (struct.pack("<I", 4), "version 4"),
+        (struct.pack("<I", 0), "version"),
+        (struct.pack(">I", 3), "big-endian"),
+    ],
+)
+def test_versions_that_cannot_be_read(tmp_path: Path, version: bytes, named: str) -> None:
+    if named == "version":
+        named = "big-endian"  # a zero is one either way
+    assert named in refusal(raw_file(tmp_path / "model.gguf", version=version))
+
+
+@pytest.mark.parametrize("count", [1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_counts_beyond_the_file(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "model.gguf"
+    assert f"{count:,} tensors" in refusal(raw_file(path, n_tensors=count))
+    assert f"{count:,} metadata entries" in refusal(raw_file(path, n_entries=count))
+    array = raw_entry("list", ARRAY, struct.pack("<IQ", U32, count))
+    assert f"{count:,} elements in 'list'" in refusal(raw_file(path, entries=[array]))
+    assert "ends" in refusal(raw_file(path, entries=[raw_entry("text", STRING, struct.pack("<Q", count))]))
+    strings = raw_entry("texts", ARRAY, struct.pack("<IQQ", STRING, 1, count))
+    assert "ends" in refusal(raw_file(path, entries=[strings]))
+
+
+@pytest.mark.parametrize(
+    ("entries", "named"),
+    [
+        ([raw_entry("odd", 13, b"")], "'odd' has the unknown type 13"),
+        ([raw_entry("odd", 0xFFFFFFFF, b"")], "unknown type"),
+        ([raw_entry("odd", ARRAY, struct.pack("<IQ", ARRAY, 0))], "'odd' is an array of the unknown or nested type 9"),
+        ([raw_entry("odd", ARRAY, struct.pack("<IQ", 99, 0))], "type 99"),
+        ([raw_entry("", U32, struct.pack("<I", 0))], "has no name"),
+        ([raw_entry("twice", U32, struct.pack("<I", 0))] * 2, "two metadata entries called 'twice'"),
+        ([raw_entry("general.alignment", U32, struct.pack("<I", 0))], "alignment is 0"),
+        ([raw_entry("general.alignment", U32, struct.pack("<I", 33))], "alignment is 33"),
+        ([raw_entry("general.alignment", STRING, raw_string("32"))], "alignment is '32'"),
+    ],
+)
+def test_damaged_metadata(tmp_path: Path, entries: list[bytes], named: str) -> None:
+    message = refusal(raw_file(tmp_path / "model.gguf", entries=entries))
+    assert "damaged" in message and named in message
+
+
+@pytest.mark.parametrize(
+    ("tensors", "named"),
+    [
+        ([raw_tensor("a", (4,)), raw_tensor("a", (4,), offset=32)], "two tensors called 'a'"),
+        ([raw_tensor("a" * 64, (4,))], "name of 64 characters"),
+        ([raw_tensor("a", (1, 1, 1, 1, 1))], "5 dimensions"),
+        ([raw_tensor("a", (4, 0))], "impossible shape (4, 0)"),
+        ([raw_tensor("a", ((1 << 64) - 4,))], "impossible shape (-4,)"),
+        ([raw_tensor("a", (1 << 32, 1 << 32))], "impossible shape"),
+        ([raw_tensor("a", (48,), type=8)], "rows of 48 elements, not a multiple of 32 (Q8_0)"),
+        ([raw_tensor("a", (128,), type=12)], "not a multiple of 256 (Q4_K)"),
+        ([raw_tensor("a", (8,), offset=1 << 40)], "outside the file"),
+        ([raw_tensor("a", (8,), offset=(1 << 64) - 32)], "outside the file"),
+        ([raw_tensor("a", (8,), offset=8)], "not a multiple of 32"),
+        ([raw_tensor("a", (8,), offset=32)], "leaves a gap"),
+        ([raw_tensor("a", (16,)), raw_tensor("b", (8,), offset=32)], "'b' overlaps the one before"),
+    ],
+)
+def test_damaged_tensors(tmp_path: Path, tensors: list[bytes], named: str) -> None:
+    message = refusal(raw_file(tmp_path / "model.gguf", entries=[ARCHITECTURE], tensors=tensors, data=bytes(256)))
+    assert "damaged" in message and named in message
+
+
+@pytest.mark.parametrize("type", [4, 5, 31, 36, 43, 1 << 31])
+def test_unknown_types_of_tensors(tmp_path: Path, type: int) -> None:
+    path = raw_file(tmp_path / "model.gguf", tensors=[raw_tensor("a", (32,), type)], data=bytes(256))
+    assert f"'a' has type {type}, which this llama.cpp does not know" in refusal(path)
+
+
+# --- split over several files -----------------------------------------------------------------------------------------
+
+
+def test_missing_parts_are_named(tmp_path: Path) -> None:
+    parts = tiny_gguf.write_split(tmp_path, n_parts=3)
+    parts[1].unlink()
+    message = refusal(parts[0])
+    assert "it has 3 parts" in message and "tiny-00002-of-00003.gguf" in message
+    assert "tiny-00003-of-00003.gguf" not in message
+
+
+def test_only_the_first_part_is_loaded(tmp_path: Path) -> None:
+    parts = tiny_gguf.write_split(tmp_path)
+    with pytest.raises(ModelFileError, match="not the first of its 2 parts") as refused:
+        check_model(parts[1])
+    assert str(parts[0]) in str(refused.value)
+
+
+def test_a_renamed_part(tmp_path: Path) -> None:
+    first = tiny_gguf.write_split(tmp_path)[0]
+    assert "not called ...-00001-of-00002.gguf" in refusal(first.rename(tmp_path / "model.gguf"))
+
+
+def test_a_part_of_another_model(tmp_path: Path) -> None:
+    parts = tiny_gguf.write_split(tmp_path)
+    parts[1].write_bytes(parts[0].read_bytes())
+    with pytest.raises(ModelFileError, match=r"00002.*does not belong to tiny-00001"):
+        check_model(parts[0])
+
+
+def test_a_damaged_part(tmp_path: Path) -> None:
+    parts = tiny_gguf.write_split(tmp_path)
+    parts[1].write_bytes(parts[1].read_bytes()[:-1000])
+    with pytest.raises(ModelFileError, match=r"tiny-00002-of-00002.gguf is incomplete"):
+        check_model(parts[0])
+
+
+# --- not a language model ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"general.architecture": None}, "does not name its architecture"),
+        ({"general.architecture": "llama9"}, "does not know its architecture 'llama9'"),
+        ({"general.architecture": "bert"}, "an embedding model"),
+        ({"general.architecture": "t5"}, "an encoder-decoder model"),
+        ({"general.architecture": "clip"}, "a vision projector (mmproj), not a language model"),
+        ({"general.architecture": "llada"}, "a diffusion model"),
+        ({"general.architecture": "eagle3"}, "a speculation head"),
+        ({"general.architecture": "wavtokenizer-dec"}, "a speech model"),
+        ({"general.type": "adapter"}, "a LoRA adapter"),
+        ({"general.type": "mmproj"}, "a vision projector (mmproj), not a language model"),
+        ({"general.type": "imatrix"}, "an importance matrix"),
+        ({"llama.attention.causal": False}, "an embedding model"),
+        ({"llama.pooling_type": 3}, "an embedding model"),
+        ({"tokenizer.ggml.model": "none"}, "no vocabulary"),
+        ({"tokenizer.ggml.model": None}, "no vocabulary"),
+        ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
+    ],
+)
+def test_files_that_are_no_language_model(
+    tmp_path: Path, metadata: dict[str, tiny_gguf.Value | None], named: str
+) -> None:
+    message = refusal(write_model(tmp_path / "model.gguf", "llama", metadata=metadata))
+    assert "cannot be used as a language model" in message and named in message
+
+
+def test_a_vocabulary_without_weights(tmp_path: Path) -> None:
+    assert "a vocabulary only, no weights" in refusal(tiny_gguf.write_vocabulary(tmp_path / "vocabulary.gguf"))
+
+
+def test_an_embedding_model(tmp_path: Path) -> None:
+    assert "turns text into vectors" in refusal(tiny_gguf.write_embedding_model(tmp_path / "bert.gguf"))
+
+
+# --- what llama.cpp would assert on, divide by or loop over -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"llama.block_count": None}, "'llama.block_count' is missing"),
+        ({"llama.block_count": 0}, "'llama.block_count' is 0"),
+        ({"llama.block_count": 513}, "'llama.block_count' is 513"),
+        ({"llama.block_count": 2.0}, "'llama.block_count' is 2.0, not a whole number"),
+        ({"llama.block_count": "two"}, "'llama.block_count' is 'two', not a whole number"),
+        ({"llama.block_count": True}, "'llama.block_count' is True, not a whole number"),
+        ({"llama.embedding_length": 0}, "'llama.embedding_length' is 0"),
+        ({"llama.embedding_length": 128, "llama.rope.dimension_count": 32}, "token embedding has the shape (64, "),
+        ({"llama.context_length": 0}, "'llama.context_length' is 0"),
+        ({"llama.context_length": 0xFFFFFFFF}, "'llama.context_length' is 4,294,967,295"),
+        ({"llama.feed_forward_length": 0xFFFFFFFF}, "'llama.feed_forward_length' is 4,294,967,295"),
+        ({"llama.attention.head_count": 5, "llama.attention.head_count_kv": 5}, "64 cannot be shared by 5"),
+        ({"llama.attention.head_count_kv": 3}, "4 attention heads cannot share 3 key-value heads"),
+        ({"llama.attention.head_count": [4, 4, 4]}, "has 3 values for 2 layers"),
+        ({"llama.attention.head_count": ["4", "4"]}, "llama.attention.head_count"),
+        ({"llama.attention.head_count": [-4, 4]}, "is (-4, 4)"),
+        ({"llama.attention.key_length": 0}, "'llama.attention.key_length' is 0"),
+        ({"llama.rope.dimension_count": 0}, "'llama.rope.dimension_count' is 0"),
+        ({"llama.rope.dimension_count": 15}, "15 rotary dimensions"),
+        ({"llama.rope.dimension_count": 18}, "18 rotary dimensions do not fit a head of 16"),
+        ({"llama.rope.dimension_count": 8}, "8 rotary dimensions do not fit a head of 16"),
+        ({"llama.rope.freq_base": 0.0}, "'llama.rope.freq_base' is 0.0"),
+        ({"llama.rope.scaling.factor": math.nan}, "'llama.rope.scaling.factor' is nan"),
+        ({"llama.rope.scaling.type": "twisted"}, "'llama.rope.scaling.type' is 'twisted'"),
+        ({"llama.attention.layer_norm_rms_epsilon": -1e-5}, "layer_norm_rms_epsilon' is -"),
+        ({"llama.attention.layer_norm_rms_epsilon": math.inf}, "layer_norm_rms_epsilon' is inf"),
+        ({"llama.expert_used_count": 2}, "it uses 2 of 0 experts"),
+        ({"llama.expert_count": 2}, "it uses 0 of 2 experts"),
+        ({"llama.expert_count": 4096, "llama.expert_used_count": 2}, "'llama.expert_count' is 4,096"),
+        (
+            {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_group_count": 3},
+            "8 experts cannot form 3",
+        ),
+        ({"llama.expert_group_count": 1}, "0 experts cannot form 1 groups"),
+        ({"llama.nextn_predict_layers": 3}, "more prediction layers than layers"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types"),
+        ({"tokenizer.ggml.scores": [0.0]}, "1 scores"),
+        ({"tokenizer.ggml.eos_token_id": 100_000}, "eos token is 100000, but its vocabulary has"),
+        ({"tokenizer.ggml.bos_token_id": "<s>"}, "bos token is '<s>'"),
+        ({"tokenizer.ggml.bos_token_id": 0xFFFFFFFF, "tokenizer.ggml.add_bos_token": True}, "asks for a bos token"),
+        ({"tokenizer.ggml.tokens": [1, 2, 3]}, "not a list of texts"),
+    ],
+)
+def test_values_that_cannot_be(tmp_path: Path, metadata: dict[str, tiny_gguf.Value | None], named: str) -> None:
+    message = refusal(write_model(tmp_path / "model.gguf", "llama", metadata=metadata))
+    assert "cannot be loaded" in message and named in message
+
+
+def test_tokens_that_stand_twice(tmp_path: Path) -> None:
+    tokens = tiny_gguf.model_metadata("llama")["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list)
+    path = write_model(tmp_path / "model.gguf", "llama", metadata={"tokenizer.ggml.tokens": [*tokens[:-1], "def"]})
+    assert "token 'def' stands in its vocabulary twice" in refusal(path)
+
+
+def test_empty_tokens_are_as_good_as_any(tmp_path: Path) -> None:
+    tokens = tiny_gguf.model_metadata("llama")["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list)
+    check_model(
+        write_model(tmp_path / "model.gguf", "llama", metadata={"tokenizer.ggml.tokens": ["", "", *tokens[2:]]})
+    )
+
+
+def test_a_vocabulary_that_cannot_write_every_byte(tmp_path: Path) -> None:
+    tokens = tiny_gguf.model_metadata("gemma")["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list)
+    broken = [token.replace("<0xC3>", "not a byte") for token in tokens]
+    path = write_model(tmp_path / "model.gguf", "gemma", metadata={"tokenizer.ggml.tokens": broken})
+    assert "no token for the byte 195" in refusal(path)
+
+
+def test_scores_that_are_no_numbers(tmp_path: Path) -> None:
+    scores = tiny_gguf.model_metadata("gemma")["tokenizer.ggml.scores"]
+    assert isinstance(scores, list)
+    path = write_model(tmp_path / "model.gguf", "gemma", metadata={"tokenizer.ggml.scores": [*scores[1:], math.nan]})
+    assert "score is not a number" in refusal(path)
+
+
+def test_a_model_without_embedding(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", "llama", tensors={"token_embd.weight": None})
+    assert "no token embedding" in refusal(path)
+
+
+def test_an_embedding_with_too_few_rows(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", "llama", tensors={"token_embd.weight": np.zeros((7, 64), np.float32)})
+    assert "token embedding has the shape (64, 7)" in refusal(path)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 26), (1, 25)])
+def test_weights_of_a_type_without_kernels(tmp_path: Path, old: int, new: int) -> None:
+    """F32 turned into I32, F16 into I16: of the same size, and a crash in llama.cpp."""
+    path = write_model(tmp_path / "model.gguf", "llama", type="F16" if old else "F32")
+    name, data = b"blk.0.attn_q.weight", path.read_bytes()
+    after = data.index(name) + len(name) + 4 + 2 * 8
+    assert struct.unpack_from("<I", data, after)[0] == old
+    path.write_bytes(data[:after] + struct.pack("<I", new) + data[after + 4 :])
+    assert "'blk.0.attn_q.weight' is of type I" in refusal(path)
+
+
+def test_a_norm_in_half_precision(tmp_path: Path) -> None:
+    header = tiny_gguf.model_metadata("llama")
+    tensors = tiny_gguf.model_tensors("llama", header)
+    path = tiny_gguf.write_file(
+        tmp_path / "model.gguf", header, tensors | {"output_norm.weight": tensors["token_embd.weight"]}
+    )
+    data, name = path.read_bytes(), b"output_norm.weight"
+    place = data.index(name) + len(name)
+    shape = struct.pack("<IQQI", 2, 64, tensors["token_embd.weight"].shape[0], 0)
+    assert data[place : place + len(shape)] == shape
+    n_bytes = 4 * tensors["token_embd.weight"].size
+    path.write_bytes(data.replace(name + shape, name + struct.pack("<IQQI", 2, n_bytes // 2, 1, 1)))
+    assert "'output_norm.weight' is of type F16" in refusal(path)
+
+
+def test_tensors_that_mmap_cannot_align(tmp_path: Path) -> None:
+    """A file's own alignment may be 8 bytes, but ggml wants 32: one header length in four gives that by chance."""
+    refused = 0
+    for n_bytes in (0, 8, 16, 24):
+        path = write_model(
+            tmp_path / "model.gguf",
+            "llama",
+            metadata={"general.alignment": 8, "general.author": "x" * n_bytes},
+        )
+        if read_header(path).tensors["token_embd.weight"].offset % 32:
+            assert "not aligned to 32 bytes (alignment 8)" in refusal(path)
+            refused += 1
+        else:
+            check_model(path)
+    assert refused == 3
