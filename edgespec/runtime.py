@@ -19,11 +19,11 @@ from edgespec.engine import Emission, Engine
 from edgespec.engine import Sequence as EngineSequence
 from edgespec.errors import GenerationError, PairError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.header import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model, same_vocabulary
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
+from edgespec.model_check import check_model
 from edgespec.models.spec import resolve
 from edgespec.settings import LoadSettings, Message, Offload, Request
 from edgespec.textstream import TextStream

@@ -175,10 +175,10 @@ def _machine_lines(facts: Facts) -> Iterator[str]:
 
 def _examine(path: Path, output: Output, show: Callable[[Iterable[str]], None]) -> Facts:
     """What MODEL is and how it rounds. Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError."""
-    from edgespec.header import check_model
     from edgespec.llama.library import default_threads
     from edgespec.llama.model import Model
     from edgespec.llama.trial import extra_buffers_work
+    from edgespec.model_check import check_model
 
     facts = _header_facts(check_model(path))
     show(_header_lines(facts))

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 
 from edgespec.errors import ModelFileError, UsageError
-from edgespec.header import Header, check_model
+from edgespec.header import Header
 from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
+from edgespec.model_check import check_model
 from edgespec.settings import Offload
 
 
