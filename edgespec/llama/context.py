@@ -100,6 +100,7 @@ class Context:
             )
         self._memory = api.llama_get_memory(self._handle)
         self._batch = _Batch(n_batch, sequences)
+        self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
     def close(self) -> None:
         if self._handle is not None:
@@ -148,11 +149,11 @@ class Context:
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """float32[V] of batch entry `index`, a view that is valid until the next decode."""
-        return _row(api.llama_get_logits_ith(self._handle, index), self.model.n_vocab)
+        return _row(api.llama_get_logits_ith(self._handle, index), self._logits_type)
 
     def hidden(self, index: int) -> NDArray[np.float32]:
         """float32[D], the normed hidden state of batch entry `index`; only while `hidden_states` are switched on."""
-        return _row(api.llama_get_embeddings_ith(self._handle, index), self.model.n_embd)
+        return _row(api.llama_get_embeddings_ith(self._handle, index), self._hidden_type)
 
     def hidden_states(self, on: bool) -> None:
         """Switch hidden states on or off. While on, every token of a batch is an output and counts as one."""
@@ -251,10 +252,11 @@ def _pointer(array: NDArray[Any], kind: Any) -> Any:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
-def _row(pointer: Any, width: int) -> NDArray[np.float32]:
+def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
     if not pointer:
         raise ValueError("no row was asked for at this batch index")
-    return np.ctypeslib.as_array(pointer, (width,))
+    # Five times faster than numpy.ctypeslib.as_array, which matters once a token.
+    return np.frombuffer(array_type.from_address(ctypes.addressof(pointer.contents)), np.float32)
 
 
 def _is_set_function() -> Any:
