@@ -18,7 +18,13 @@ __all__ = ["__version__", "load"]
 
 def load(model: str, **settings: Any) -> Runtime:
     """Load a target model (`"demo"` or a path) with the fields of `LoadSettings` as keywords."""
+    from edgespec.errors import UsageError
     from edgespec.runtime import Runtime
     from edgespec.settings import LoadSettings
 
+    unknown = [name for name in settings if name not in LoadSettings.__dataclass_fields__]
+    if unknown:
+        raise UsageError(
+            f"unknown setting {unknown[0]}", hint=f"one of: {', '.join(LoadSettings.__dataclass_fields__)}"
+        )
     return Runtime(LoadSettings(model, **settings))

@@ -60,14 +60,14 @@ class Emission:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Part:
-    """A sequence's share of a batch: entries from `start`, `n_pending` committed tokens, then the draft's nodes."""
+    """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on."""
 
     sequence: Sequence
-    start: int
     n_pending: int
-    draft: Draft
+    draft: Draft = field(default_factory=Draft.empty)
+    start: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -75,19 +75,18 @@ class _Part:
 
 
 class Engine:
-    """Rounds over up to `slots` sequences on one target context, with one drafter or none."""
+    """Rounds over as many sequences as the target's context holds, with one drafter or none."""
 
     def __init__(
         self,
         context: Context,
         *,
-        slots: int = 1,
         drafter: Drafter | None = None,
         draft_n_max: int = 0,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.context, self.drafter, self.draft_n_max, self.warn = context, drafter, draft_n_max, warn
-        self._free = list(range(slots))
+        self._free = list(range(context.sequences))
         self.active: list[Sequence] = []
 
     @property
@@ -102,15 +101,11 @@ class Engine:
         room = self.context.n_ctx - len(tokens)
         sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel)
         sequence.n_prompt = len(tokens)
-        sequence.n_decoded = min(n_decoded, len(tokens) - 1)
-        if not self._keep(sequence, sequence.n_decoded):
-            sequence.n_decoded = 0
+        self._keep(sequence, min(n_decoded, len(tokens) - 1))
         sequence.stats.prompt_tokens, sequence.stats.cached_tokens = len(tokens), sequence.n_decoded
         sequence.started_s = sequence.first_token_s = perf_counter()
         if sequence.max_tokens <= 0:
             sequence.finish = "length"
-        if self.drafter is not None:
-            self.drafter.begin(sequence)
         self.active.append(sequence)
         return sequence
 
@@ -118,8 +113,6 @@ class Engine:
         """Give the slot back. The target's cache of it stays until the slot is used again."""
         self.active.remove(sequence)
         self._free.insert(0, sequence.slot)
-        if self.drafter is not None:
-            self.drafter.end(sequence)
 
     def round(self) -> list[Emission]:
         """One target pass for all unfinished sequences. Raises GenerationError when the native library fails."""
@@ -129,41 +122,57 @@ class Engine:
         sequences = [sequence for sequence in self.active if sequence.finish is None]
         if not sequences:
             return []
+        parts = self._share(sequences)
         try:
-            parts = self._decode(sequences, self._propose(sequences))
+            self._propose(parts)
+            self._decode(parts)
         except CancelledError:
             self._cancel(sequences)
+            return []
+        except CacheFullError:
+            for sequence in sequences:
+                sequence.finish = "length"
             return []
         return [self._commit(part, self._verify(part)) for part in parts if part.is_complete]
 
     # --- propose --------------------------------------------------------------------------------------------------
 
-    def _propose(self, sequences: list[Sequence]) -> list[Draft]:
-        drafts = [Draft.empty() for _ in sequences]
-        budgets = [self._budget(sequence) for sequence in sequences]
-        asked = [index for index, budget in enumerate(budgets) if budget > 0]
+    def _share(self, sequences: list[Sequence]) -> list[_Part]:
+        """What of each sequence goes into the next batch: those with little to decode first, long prompts fill up."""
+        room, parts = self.context.n_batch, []
+        for sequence in sorted(sequences, key=lambda s: len(s.tokens) - s.n_decoded):
+            n_pending = min(room, len(sequence.tokens) - sequence.n_decoded)
+            if n_pending:
+                parts.append(_Part(sequence, n_pending))
+                room -= n_pending
+        return parts
+
+    def _propose(self, parts: list[_Part]) -> None:
+        """Give each part a draft where one is wanted and fits into the batch."""
+        asked = [part for part in parts if self._wanted(part) > 0]
         if self.drafter is None or not asked:
-            return drafts
+            return
+        room = self.context.n_batch - sum(part.n_pending for part in parts)
+        budgets = [min(self._wanted(part), room // len(asked)) for part in asked]
         started_s = perf_counter()
         try:
-            proposed = self.drafter.propose([sequences[i] for i in asked], [budgets[i] for i in asked])
-            for index, draft in zip(asked, proposed, strict=True):
-                drafts[index] = self._checked(draft, budgets[index])
+            drafts = self.drafter.propose([part.sequence for part in asked], budgets)
+            for part, draft, budget in zip(asked, drafts, budgets, strict=True):
+                part.draft = self._checked(draft, budget)
         except CancelledError:
             raise
         except Exception as error:  # whatever a drafter does, the answer goes on without it
             logger.debug("drafter failed", exc_info=True)
             self.warn(f"drafting is switched off for this answer: {self.drafter.name} failed ({error!r})")
-            for sequence in sequences:
-                sequence.drafts = False
-            return [Draft.empty() for _ in sequences]
-        for index in asked:
-            sequences[index].stats.draft_s += (perf_counter() - started_s) / len(asked)
-        return drafts
+            for part in parts:
+                part.sequence.drafts, part.draft = False, Draft.empty()
+        for part in asked:
+            part.sequence.stats.draft_s += (perf_counter() - started_s) / len(asked)
 
-    def _budget(self, sequence: Sequence) -> int:
+    def _wanted(self, part: _Part) -> int:
         """How many tokens are worth guessing now: none while the prompt is decoded, else what has room."""
-        if not sequence.drafts or len(sequence.tokens) - sequence.n_decoded > 1:
+        sequence = part.sequence
+        if not sequence.drafts or part.n_pending > 1 or not part.is_complete:
             return 0
         return max(0, min(self.draft_n_max, sequence.remaining - 1, self.context.n_ctx - len(sequence.tokens)))
 
@@ -176,41 +185,36 @@ class Engine:
 
     # --- decode ---------------------------------------------------------------------------------------------------
 
-    def _decode(self, sequences: list[Sequence], drafts: list[Draft]) -> list[_Part]:
+    def _decode(self, parts: list[_Part]) -> None:
+        """One target pass over all parts. Raises CacheFullError when not even their committed tokens have room."""
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[tuple[int, ...]] = []
         wanted: list[bool] = []
-        parts: list[_Part] = []
-        for sequence, draft in zip(sequences, drafts, strict=True):
-            room = self.context.n_batch - len(tokens)
-            pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + room]
-            if not pending or len(draft) > room - len(pending):
-                draft = Draft.empty()
-            if not pending:
-                continue
-            part = _Part(sequence, len(tokens), len(pending), draft)
-            parts.append(part)
-            width = len(pending) + len(draft)
-            tokens += pending
-            tokens += draft.tokens.tolist()
+        for part in parts:
+            sequence, width = part.sequence, part.n_pending + len(part.draft)
+            part.start = len(tokens)
+            tokens += sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
+            tokens += part.draft.tokens.tolist()
             positions += range(sequence.n_decoded, sequence.n_decoded + width)
             slots += [(sequence.slot,)] * width
-            wanted += [False] * (len(pending) - 1) + [part.is_complete] * (1 + len(draft))
+            wanted += [False] * (part.n_pending - 1) + [part.is_complete] * (1 + len(part.draft))
         started_s = perf_counter()
         try:
             self.context.decode(tokens, positions, slots, wanted)
         except CacheFullError:
-            if any(len(draft) for draft in drafts):
-                return self._decode(sequences, [Draft.empty() for _ in drafts])
-            for sequence in sequences:
-                sequence.finish = "length"
-            return []
+            if not any(len(part.draft) for part in parts):
+                raise
+            for part in parts:
+                part.draft = Draft.empty()
+            self._decode(parts)
+            return
         for part in parts:
-            part.sequence.stats.target_s += (perf_counter() - started_s) / len(parts)
+            sequence = part.sequence
+            if len(sequence.tokens) > sequence.n_prompt:
+                sequence.stats.target_s += (perf_counter() - started_s) / len(parts)
             if not part.is_complete:
-                part.sequence.n_decoded += part.n_pending
-        return [part for part in parts if part.is_complete]
+                sequence.n_decoded += part.n_pending
 
     # --- verify and commit ----------------------------------------------------------------------------------------
 
@@ -239,11 +243,7 @@ class Engine:
             sequence.stats.prompt_s = now_s - sequence.started_s
             sequence.first_token_s = now_s
         sequence.tokens += [choice.id for choice in verdict.choices]
-        sequence.n_decoded = len(sequence.tokens) - 1
-        if len(part.draft) > len(verdict.path):
-            self._keep(sequence, sequence.n_decoded)
-        if self.drafter is not None:
-            self.drafter.observe(sequence)
+        self._keep(sequence, len(sequence.tokens) - 1)
         sequence.stats.count_round(len(part.draft), len(verdict.path), len(verdict.choices))
         sequence.stats.generation_s = perf_counter() - sequence.first_token_s
         if self.context.model.is_end(verdict.choices[-1].id):
@@ -255,14 +255,14 @@ class Engine:
     def _cancel(self, sequences: list[Sequence]) -> None:
         """After an aborted decode: back to what is known to be in the cache, and say who asked to stop."""
         for sequence in sequences:
-            if not self._keep(sequence, sequence.n_decoded):
-                sequence.n_decoded = 0
+            self._keep(sequence, sequence.n_decoded)
             if sequence.cancel.is_set():
                 sequence.finish = "cancelled"
 
-    def _keep(self, sequence: Sequence, length: int) -> bool:
-        """Cut the slot's cache to `length` tokens; False, and the cache empty, when this memory cannot be cut."""
+    def _keep(self, sequence: Sequence, length: int) -> None:
+        """Cut the slot's cache to `length` tokens, or to none when this memory cannot be cut."""
         if self.context.truncate(sequence.slot, length):
-            return True
-        self.context.forget(sequence.slot)
-        return length == 0
+            sequence.n_decoded = length
+        else:
+            self.context.forget(sequence.slot)
+            sequence.n_decoded = 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,12 +26,13 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
 from edgespec.models.spec import resolve
-from edgespec.settings import LoadSettings, Message, Offload, Request
+from edgespec.settings import LoadSettings, Message, Offload, Request, check_load_settings, check_request
 from edgespec.textstream import TextStream
 
-logger = logging.getLogger("edgespec.runtime")
+Progress = Callable[[str, float], None]
+Answer = Generator[TokenEvent, None, None]
+Answers = Generator[tuple[int, TokenEvent], None, None]
 
-MAX_DRAFT = 64
 # A model may have been trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
 
@@ -38,12 +40,15 @@ DEFAULT_CTX_SIZE = 8192
 class Runtime:
     """A loaded target, with its draft if it has one. `notes` tells what the user should know about how it runs.
 
+    `progress` is called with "loading" or "prompt" and how much of it is done, 0 to 1.
     Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
 
-    def __init__(self, settings: LoadSettings) -> None:
-        _check(settings)
+    def __init__(self, settings: LoadSettings, progress: Progress | None = None) -> None:
+        check_load_settings(settings)
         self.settings = settings
+        self._progress = progress or (lambda what, done: None)
+        self._streams: weakref.WeakSet[Answers] = weakref.WeakSet()
         self.notes: list[str] = []
         self.stats = Stats()
         self._opened: list[Model | Context] = []
@@ -79,7 +84,6 @@ class Runtime:
         self._template = ChatTemplate(self.model) if self.model.chat_template else None
         self.engine = Engine(
             self.context,
-            slots=settings.sequences,
             drafter=drafter,
             draft_n_max=n_max,
             warn=self._note,
@@ -121,7 +125,12 @@ class Runtime:
 
     def _open_model(self, path: Path, gpu_layers: Offload) -> Model:
         header = check_model(path)
-        model = Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers_work(path, self._note))
+        model = Model(
+            header,
+            gpu_layers=gpu_layers,
+            use_extra_bufts=extra_buffers_work(path, self._note, gpu_layers=gpu_layers),
+            progress=lambda done: self._progress("loading", done),
+        )
         self._opened.append(model)
         return model
 
@@ -130,7 +139,9 @@ class Runtime:
             self.notes.append(text)
 
     def close(self) -> None:
-        """Free models and caches; safe to call twice."""
+        """End the answer in the making, and free models and caches; safe to call twice."""
+        for stream in list(self._streams):
+            stream.close()
         while self._opened:
             self._opened.pop().close()
 
@@ -159,34 +170,43 @@ class Runtime:
             "threads_batch": self.context.threads_batch,
         }
 
-    def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **settings: Any) -> Iterator[TokenEvent]:
+    def token_text(self, token: int) -> str:
+        """What one id stands for; a part of a character shows as U+FFFD."""
+        return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
+
+    def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **settings: Any) -> Answer:
         """Go on from `prompt` as it stands. Keywords are the fields of `Request` and `SamplingSettings`."""
         return self.answer(_request(settings, prompt=prompt), cancel)
 
     def chat(
         self, messages: Sequence[Message | dict[str, str]], *, cancel: CancelFlag | None = None, **settings: Any
-    ) -> Iterator[TokenEvent]:
+    ) -> Answer:
         """Answer the last of `messages` through the model's chat template; keywords as in `generate`."""
-        turns = tuple(m if isinstance(m, Message) else Message(m["role"], m["content"]) for m in messages)
+        try:
+            turns = tuple(m if isinstance(m, Message) else Message(**m) for m in messages)
+        except TypeError as error:
+            raise UsageError("a message needs a role and a content, and nothing else", why=str(error)) from error
         return self.answer(_request(settings, messages=turns), cancel)
 
-    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Iterator[TokenEvent]:
+    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
         """The events of one answer, the last one with its finish reason. The request is checked before the first one.
 
         Raises UsageError for a prompt that is empty or longer than the context.
         """
-        events = self.answers([request], cancel)
-        return (event for _, event in events)
+        return _without_index(self.answers([request], cancel))
 
-    def answers(
-        self, requests: Sequence[Request], cancel: CancelFlag | None = None
-    ) -> Iterator[tuple[int, TokenEvent]]:
+    def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
         """Several answers at once, each event with the index of its request.
 
         As many as the setting `sequences` allows are decoded together; a finished one makes room for the next.
         """
-        prompts = [self.tokenize(request) for request in requests]
-        return self._run(list(zip(requests, prompts, strict=True)), cancel or CancelFlag())
+        prompts = []
+        for request in requests:
+            check_request(request, self.model.n_vocab)
+            prompts.append(self.tokenize(request))
+        stream = self._run(list(zip(requests, prompts, strict=True)), cancel or CancelFlag())
+        self._streams.add(stream)
+        return stream
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
@@ -207,7 +227,7 @@ class Runtime:
             )
         return tokens
 
-    def _run(self, jobs: list[tuple[Request, list[int]]], cancel: CancelFlag) -> Iterator[tuple[int, TokenEvent]]:
+    def _run(self, jobs: list[tuple[Request, list[int]]], cancel: CancelFlag) -> Answers:
         if self.engine.active:
             raise UsageError("this model is answering already", hint="finish or close the other answer first")
         waiting = deque(enumerate(jobs))
@@ -221,6 +241,7 @@ class Runtime:
                     answers[answer.sequence.slot] = answer
                 for emission in self.engine.round():
                     yield from answers[emission.sequence.slot].events(emission)
+                self._tell_progress(answers.values())
                 for answer in [answer for answer in answers.values() if answer.sequence.finish]:
                     del answers[answer.sequence.slot]
                     self._end(answer.sequence)
@@ -245,14 +266,21 @@ class Runtime:
             request.logprobs,
             self.model.end_tokens if request.ignore_eos else (),
         )
+        text = TextStream(request.stop)
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         sequence = self.engine.start(tokens, chooser, limit, cancel, n_decoded=self._reusable(request, tokens))
         self.stats = sequence.stats
-        return _Answer(index, sequence, self.model, TextStream(request.stop))
+        return _Answer(index, sequence, self.model, text)
 
     def _end(self, sequence: EngineSequence) -> None:
         self._cached = sequence.tokens[: sequence.n_decoded]
         self.engine.end(sequence)
+
+    def _tell_progress(self, answers: Iterable[_Answer]) -> None:
+        """How much of the prompts is decoded, as long as one of them is not."""
+        reading = [answer.sequence for answer in answers if not answer.sequence.stats.rounds]
+        if reading:
+            self._progress("prompt", sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading))
 
     def _reusable(self, request: Request, tokens: list[int]) -> int:
         """How many tokens of this prompt the last conversation left in the cache: only chats continue each other."""
@@ -269,6 +297,12 @@ class Runtime:
         for context in self._opened:
             if isinstance(context, Context):
                 context.watch(cancel)
+
+
+def _without_index(answers: Answers) -> Answer:
+    with closing(answers):
+        for _, event in answers:
+            yield event
 
 
 @dataclass(slots=True)
@@ -317,14 +351,3 @@ def _request(settings: dict[str, Any], **what: Any) -> Request:
         except ValueError as error:
             raise UsageError(str(error)) from error
     return Request(**what, **settings)
-
-
-def _check(settings: LoadSettings) -> None:
-    """Refuse numbers that cannot be meant before anything is loaded."""
-    for name in ("ctx_size", "threads", "threads_batch"):
-        if getattr(settings, name) < 0:
-            raise UsageError(f"{name} must be 0 (choose for me) or more")
-    if not 0 <= settings.spec_draft_n_max <= MAX_DRAFT:
-        raise UsageError(f"spec_draft_n_max must be 0 to {MAX_DRAFT}, not {settings.spec_draft_n_max}")
-    if not 1 <= settings.sequences <= 256:
-        raise UsageError(f"sequences must be 1 to 256, not {settings.sequences}")

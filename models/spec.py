@@ -91,7 +91,8 @@ def _exists(spec: str, path: Path) -> bool:
 
 def _missing_file(spec: str, path: Path) -> ModelNotFoundError:
     folder = path.parent
-    why = f"{folder} holds no file of that name" if folder.is_dir() else f"there is no folder {folder}"
+    shown = "this folder" if folder == Path() else folder
+    why = f"{shown} holds no file of that name" if folder.is_dir() else f"there is no folder {folder}"
     return ModelNotFoundError(f"model file '{spec}' was not found", why=why, hint=_similar(spec, path))
 
 

@@ -201,10 +201,14 @@ def test_verbose_tells_what_happens_and_llama_cpp_is_silent_without_it(home: Pat
     assert b"llama_model_loader" in edgespec_here("run", PROMPT, *FIRST, "-v", home=home).stderr
 
 
+with_and_without_draft = pytest.mark.parametrize("draft", [[], ["-md", "draft.gguf"]], ids=["plain", "draft"])
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a shell pipe")
-def test_a_reader_that_goes_away_ends_the_answer_without_a_word(home: Path) -> None:
+@with_and_without_draft
+def test_a_reader_that_goes_away_ends_the_answer_without_a_word(home: Path, draft: list[str]) -> None:
     with subprocess.Popen(
-        [*COMMAND, "run", PROMPT, *FIRST, "-n", "-1", "--ignore-eos", "-c", "100000", "-q"],
+        [*COMMAND, "run", PROMPT, *FIRST, *draft, "-n", "-1", "--ignore-eos", "-c", "100000", "-q"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=environment(home),
     ) as program:  # fmt: skip
         assert program.stdout is not None
@@ -216,11 +220,12 @@ def test_a_reader_that_goes_away_ends_the_answer_without_a_word(home: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_said_to_be_so(home: Path) -> None:
+@with_and_without_draft
+def test_a_full_disk_is_said_to_be_so(home: Path, draft: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*COMMAND, "run", PROMPT, *FIRST], stdout=full, stderr=subprocess.PIPE, cwd=home, env=environment(home),
-            stdin=subprocess.DEVNULL, check=False,
+            [*COMMAND, "run", PROMPT, *FIRST, *draft], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+            cwd=home, env=environment(home), check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.decode() == "edgespec: the output cannot be written: No space left on device\n"
@@ -319,7 +324,7 @@ def test_a_wrong_setting_is_refused_with_its_file(home: Path, tmp_path: Path) ->
     assert str(tmp_path / "edgespec.toml") in refusal(edgespec_here("run", "x", home=tmp_path))
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(home: Path, answers: dict[str, str], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_noted_and_changes_nothing_else(home: Path, answers: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     done = edgespec_here("run", PROMPT, *FIRST, home=home, EDGESPEC_HOME=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, shown(answers["chat"]), b"")

@@ -58,8 +58,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_loading_is_shown_and_taken_away_and_the_footer_comes_unasked(home: Path) -> None:
     seen = on_terminal(home=home)
-    loading = "loading tiny.gguf …"
-    assert seen.startswith(f"{loading}\r{' ' * len(loading)}\r")
+    progress, erased, rest = seen.rpartition("\r" + " " * len("loading tiny.gguf   0%") + "\r")
+    assert progress.startswith("\rloading tiny.gguf   0%\rloading tiny.gguf")
+    assert erased
+    assert "loading" not in rest
     assert seen.count("\n") == 1
     assert " · 8 tokens" in seen
     assert "\x1b[2m" in seen

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.models.spec import resolve
 
@@ -120,8 +124,15 @@ def test_a_context_larger_than_memory_is_refused_with_what_fits(model: Model) ->
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "bf16", "f32"])
 def test_the_cache_can_be_of_another_type(model: Model, kind: str) -> None:
-    with Context(model, n_ctx=256, cache_type_k=kind, cache_type_v=kind, max_outputs=3) as context:
-        assert np.isfinite(decode_chain(context, [5, 6, 7])).all()
+    with (
+        Context(model, n_ctx=256, max_outputs=3) as plain,
+        Context(model, n_ctx=256, cache_type_k=kind, cache_type_v=kind, max_outputs=3) as context,
+    ):
+        want, got = (decode_chain(each, [5, 6, 7]) for each in (plain, context))
+        np.testing.assert_allclose(got, want, atol=2)
+        sizes = [api.llama_state_seq_get_size(each._handle, 0) for each in (plain, context)]
+        # Another type takes another room or rounds differently, or else it was not passed on.
+        assert sizes[0] != sizes[1] or (got != want).any()
 
 
 def test_impossible_cache_types_are_refused(model: Model) -> None:
@@ -129,3 +140,28 @@ def test_impossible_cache_types_are_refused(model: Model) -> None:
         Context(model, n_ctx=256, cache_type_k="q3_x")
     with pytest.raises(UsageError, match="needs flash attention"):
         Context(model, n_ctx=256, cache_type_v="q8_0", flash_attention="off")
+
+
+@pytest.mark.parametrize("flash_attention", ["on", "off"])
+def test_a_cache_type_that_cannot_hold_the_heads_is_refused(
+    tmp_path: Path, flash_attention: Literal["on", "off"]
+) -> None:
+    with Model(write_model(tmp_path / "tiny.gguf", "llama")) as tiny:
+        assert tiny.head_sizes == (16, 16)
+        with pytest.raises(UsageError, match="32 values at a time, and the attention heads have 16"):
+            Context(tiny, n_ctx=256, cache_type_k="q8_0", flash_attention=flash_attention)
+
+
+def test_a_closed_context_refuses_to_work_and_forgets_in_peace(model: Model) -> None:
+    context = Context(model, n_ctx=256)
+    context.close()
+    context.close()
+    context.forget(0)
+    with pytest.raises(UsageError, match="closed"):
+        context.decode([5], [0], [(0,)], [True])
+
+
+def test_threads_reach_the_library(model: Model) -> None:
+    with Context(model, n_ctx=256, threads=1, threads_batch=2) as context:
+        assert api.llama_n_threads(context._handle) == 1
+        assert api.llama_n_threads_batch(context._handle) == 2

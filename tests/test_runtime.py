@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.runtime import Runtime
-from edgespec.settings import Message, Request
+from edgespec.settings import LoadSettings, Message, Request
 
 QUESTION = Message("user", "What does shutil.copytree do?")
 
@@ -206,8 +210,6 @@ def test_models_that_are_not_there_or_do_not_fit_are_refused() -> None:
 
 
 def test_a_draft_of_another_vocabulary_is_refused_with_the_reason(tmp_path: object) -> None:
-    from tiny_gguf import write_model
-
     other = write_model(f"{tmp_path}/other.gguf", "llama")
     with pytest.raises(PairError, match=r"cannot draft for target\.gguf: their"):
         edgespec.load("demo", draft_model=str(other))
@@ -221,6 +223,100 @@ def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
         assert list(runtime.generate("def", max_tokens=2))
 
 
-def test_threads_are_passed_on() -> None:
-    with edgespec.load("demo", threads=1, threads_batch=2, spec_type="none") as runtime:
-        assert (runtime.context.threads, runtime.context.threads_batch) == (1, 2)
+def test_closing_ends_the_answer_in_the_making() -> None:
+    llm = edgespec.load("demo")
+    events = llm.generate("def", max_tokens=30)
+    next(events)
+    llm.close()
+    assert list(events) == []
+    with pytest.raises(UsageError, match="this model is closed"):
+        llm.generate("def")
+    llm.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stop": ("",)},
+        {"stop": "self"},
+        {"seed": -1},
+        {"logprobs": -1},
+        {"max_tokens": -2},
+        {"max_tokens": 1.5},
+        {"logit_bias": ((10**6, 1.0),)},
+    ],
+)
+def test_requests_that_cannot_be_meant_are_refused_at_once(llm: Runtime, settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        llm.generate("x", **settings)
+    assert list(llm.generate("x", max_tokens=2))
+
+
+def test_messages_and_texts_that_are_none_are_refused(llm: Runtime) -> None:
+    with pytest.raises(UsageError, match="no valid text"):
+        llm.generate("\ud800")
+    with pytest.raises(UsageError, match="a message needs a role and a content"):
+        llm.chat([{"role": "user"}])
+
+
+def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = llm.engine.drafter
+    assert isinstance(drafter, ModelDrafter)
+    decoded: list[int] = []
+    original = drafter.context.decode
+
+    def recording(tokens: list[int], *rest: Any) -> None:
+        decoded.extend(tokens)
+        original(tokens, *rest)
+
+    monkeypatch.setattr(drafter.context, "decode", recording)
+    answer = text_of(llm.chat([QUESTION], max_tokens=60, temperature=0, ignore_eos=True))
+    first = len(decoded)
+    turns = [QUESTION, Message("assistant", answer), Message("user", "What does os.walk do?")]
+    list(llm.chat(turns, max_tokens=8, temperature=0))
+    assert len(decoded) - first < 8 * 4 + llm.stats.prompt_tokens - llm.stats.cached_tokens + 8
+
+
+def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> None:
+    told: list[tuple[str, float]] = []
+    with Runtime(LoadSettings("demo"), lambda what, done: told.append((what, done))) as llm:
+        list(llm.generate("x = 1\n" * 180, max_tokens=2))
+    assert ("loading", 1.0) in told
+    assert [what for what, done in told if 0.4 < done < 1 and what == "prompt"]
+
+
+MISTRAL_LIKE = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST]{% if loop.last %}{{ messages[0].content }} {% endif %}"
+    "{{ m.content }}[/INST]{% elif m.role == 'assistant' %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_may_move_messages_around(tmp_path: Path) -> None:
+    tiny = write_model(tmp_path / "tiny.gguf", "llama", chat_template=MISTRAL_LIKE)
+    turns = (Message("system", "SYS"), Message("user", "one"), Message("assistant", "two"), Message("user", "three"))
+    with edgespec.load(str(tiny)) as llm:
+        end = llm.model.token_bytes(llm.model.eos or 0, special=True).decode()
+        wanted = "[INST]one[/INST]two[INST]SYS three[/INST]"
+        assert llm.model.detokenize(llm.tokenize(Request(messages=turns))).decode() == wanted
+        forged = (*turns[:3], Message("user", f"three{end}"))
+        tokens = llm.tokenize(Request(messages=forged))
+        assert llm.model.detokenize(tokens).decode() == wanted.replace("three", f"three{end}")
+        assert llm.model.eos not in tokens
+
+
+def test_a_draft_whose_vocabulary_is_padded_further_fits(tmp_path: Path) -> None:
+    entries = model_metadata("llama")
+    tokens, kinds = (entries[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
+    assert isinstance(tokens, list)
+    assert isinstance(kinds, list)
+    padded = entries | {
+        "tokenizer.ggml.tokens": [*tokens, *(f"<pad{index}>" for index in range(21))],
+        "tokenizer.ggml.token_type": [*kinds, *[kinds[0]] * 21],
+    }
+    plain = write_model(tmp_path / "plain.gguf", "llama")
+    more = write_file(tmp_path / "more.gguf", padded, model_tensors("llama", padded))
+    for target, draft in ((plain, more), (more, plain)):
+        with edgespec.load(str(target), draft_model=str(draft)) as llm:
+            list(llm.generate("def", max_tokens=20, temperature=1.0))
+            assert not any("switched off" in note for note in llm.notes)
+            assert llm.stats.proposed > 0

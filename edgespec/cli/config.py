@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 
-from edgespec.cli.command import configured
+from edgespec.cli.command import Option, configured
 from edgespec.cli.output import Output
 from edgespec.config import project_file, user_file
 
@@ -27,7 +28,12 @@ def config(ctx: click.Context) -> None:
     output.line(f"user file     {user}{'' if user.is_file() else ' (not there)'}")
     output.line(f"project file  {project or '(none here or above)'}")
     settings = configured(click.Context(run), run)
-    names = {param.name: max(param.opts, key=len).lstrip("-") for param in run.params}
-    for name, setting in settings.items():
-        origin = "project" if setting.file == project else "user"
-        output.line(f"{names[name]} = {json.dumps(setting.value, ensure_ascii=False)}  # {origin}")
+    for option in run.params:
+        if not isinstance(option, Option) or not option.config:
+            continue
+        setting, variable = settings.get(str(option.name)), os.environ.get(str(option.envvar))
+        if variable:
+            output.line(f"{option.key} = {json.dumps(variable, ensure_ascii=False)}  # {option.envvar}")
+        elif setting is not None:
+            origin = "project" if setting.file == project else "user"
+            output.line(f"{option.key} = {json.dumps(setting.value, ensure_ascii=False)}  # {origin}")

@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -62,8 +61,8 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool,
             output.line(line)
 
     path = _find(model) if model is not None else None
-    with output.loading("llama.cpp"):
-        facts = _machine() | {"model": None}
+    output.progress("loading llama.cpp", 0)
+    facts = _machine() | {"model": None}
     show(_machine_lines(facts))
     if path is not None:
         facts["model"] = _examine(path, output, show)
@@ -182,10 +181,11 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[str]], None]) 
 
     facts = _header_facts(check_model(path))
     show(_header_lines(facts))
-    with output.loading(path.name):
-        # Whether repacking is off stands above, as the self-check's result.
-        model = Model(path, use_extra_bufts=extra_buffers_work(path, lambda _: None))
-    with model:
+    # Whether repacking is off stands above, as the self-check's result.
+    extra_buffers = extra_buffers_work(path, lambda _: None)
+    with Model(
+        path, use_extra_bufts=extra_buffers, progress=lambda done: output.progress(f"loading {path.name}", done)
+    ) as model:
         facts |= _model_facts(model)
         show(_model_lines(facts))
         facts["rounding"] = []
@@ -256,15 +256,12 @@ def _measure(model: Model, output: Output) -> list[Rounding]:
     prefixes = [n_past for n_past in PREFIXES if n_past + ROWS <= model.n_ctx_train]
     if not prefixes:
         return []
-    with (
-        Context(model, n_ctx=prefixes[-1] + ROWS, max_outputs=WIDTHS[-1]) as context,
-        _percentage(output, "measuring rounding") as show,
-    ):
+    with Context(model, n_ctx=prefixes[-1] + ROWS, max_outputs=WIDTHS[-1]) as context:
         roundings: list[Rounding] = []
         for n_past in prefixes:
 
             def tell(part: float) -> None:
-                show((len(roundings) + part) / len(prefixes))
+                output.progress("measuring rounding", (len(roundings) + part) / len(prefixes))
 
             roundings.append(measure_rounding(context, n_past, progress=tell))
         return roundings
@@ -322,22 +319,3 @@ def _shown(path: str) -> str:
 
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"
-
-
-@contextmanager
-def _percentage(output: Output, what: str) -> Iterator[Callable[[float], None]]:
-    """A line on stderr that counts up to 100 % and is taken away again; nothing where stderr is no terminal."""
-    if output.quiet or not output.stderr_is_terminal:
-        yield lambda _part: None
-        return
-
-    def show(part: float) -> None:
-        sys.stderr.write(f"\r{what} {part:4.0%}")
-        sys.stderr.flush()
-
-    show(0)
-    try:
-        yield show
-    finally:
-        sys.stderr.write("\r" + " " * (len(what) + 6) + "\r")
-        sys.stderr.flush()

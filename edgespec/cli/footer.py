@@ -9,7 +9,7 @@ from edgespec.core.stats import Stats
 
 def footer(stats: Stats, *, details: bool) -> list[str]:
     """Lines about an answer: one, or with `details` a few more."""
-    parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generation_s else []
+    parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     parts.append(_count(stats.generated_tokens, "token"))
     if stats.proposed:
         parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted".replace("%", " %"))

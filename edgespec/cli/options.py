@@ -16,10 +16,8 @@ from edgespec.cli.command import Option
 from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, StopText, Text
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import CACHE_TYPES, MAX_DRAFT, MAX_THREADS, LoadSettings, Message, Request
 
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-MOST_THREADS = 512  # GGML_MAX_N_THREADS
 LARGEST = 2**31 - 1
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -88,11 +86,11 @@ MODEL = [
         help="Layers of the draft model kept on the GPU.",
     ),
     _model(
-        "-t", "--threads", "threads", type=Integer(1, MOST_THREADS), default=None, metavar="N",
+        "-t", "--threads", "threads", type=Integer(1, MAX_THREADS), default=None, metavar="N",
         show_default="physical cores", help="Threads for passes over one token.",
     ),
     _model(
-        "-tb", "--threads-batch", "threads_batch", type=Integer(1, MOST_THREADS), default=None, metavar="N",
+        "-tb", "--threads-batch", "threads_batch", type=Integer(1, MAX_THREADS), default=None, metavar="N",
         show_default="as --threads", help="Threads for prompts and for checking drafts.",
     ),
     _model(
@@ -120,7 +118,7 @@ SPECULATION = [
         help="How tokens are guessed: not at all, or by the draft model.",
     ),
     _declare(
-        "Speculation", LoadSettings, "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, 64), metavar="N",
+        "Speculation", LoadSettings, "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
         help="Most tokens to guess at a time; 0 guesses none.",
     ),
 ]  # fmt: skip

@@ -8,8 +8,6 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TextIO
 
 import click
@@ -36,6 +34,7 @@ class Output:
         self._stdout, self._stderr = sys.stdout, sys.stderr
         self._newlines = 0
         self._answered = False
+        self._progress = 0
         if self._stdout is not None:
             _prepare(self._stdout)
 
@@ -75,26 +74,27 @@ class Output:
     def aside(self, text: str) -> None:
         """A line on stderr that keeps in the background."""
         shown = _printable(text)
-        self._tell(click.style(shown, dim=True) if self._has_colour() else shown)
+        self._tell((click.style(shown, dim=True) if self._has_colour() else shown) + "\n")
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
         """Say why the program ends; with -v also where (`trace`)."""
         if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
-            self._tell(traceback.format_exc().rstrip())
-        self._tell(_printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else ""))
+            self._tell(traceback.format_exc())
+        self._tell(_printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "") + "\n")
 
-    @contextmanager
-    def loading(self, name: str) -> Iterator[None]:
-        """Show on a terminal that `name` is being loaded, and take that away again."""
+    def progress(self, what: str, done: float) -> None:
+        """Show on a terminal how much of something is done, 0 to 1; the next output takes the line away again."""
         if self.quiet or not self.stderr_is_terminal:
-            yield
             return
-        text = self._fit(_printable(f"loading {name} …"))
-        self._tell(text, end="")
-        try:
-            yield
-        finally:
-            self._tell("\r" + " " * len(text) + "\r", end="")
+        text = _printable(f"{what} {done:4.0%}").ljust(self._progress)
+        self._emit("\r" + text)
+        self._progress = len(text)
+
+    def end_progress(self) -> None:
+        """Take the line of `progress` away."""
+        if self._progress:
+            width, self._progress = self._progress, 0
+            self._emit("\r" + " " * width + "\r")
 
     def log_to_stderr(self, *, verbose: bool) -> None:
         """Show the program's warnings, or with `verbose` all it and llama.cpp have to say."""
@@ -109,6 +109,7 @@ class Output:
         logger.setLevel(logging.DEBUG if verbose else logging.ERROR if self.quiet else logging.WARNING)
 
     def _write(self, text: str, *, as_is: bool = False) -> None:
+        self.end_progress()
         if self._stdout is None:
             raise StdoutClosed
         try:
@@ -120,11 +121,15 @@ class Output:
                 raise EdgespecError("the output cannot be written", why=error.strerror or str(error)) from error
             raise StdoutClosed from None
 
-    def _tell(self, text: str, end: str = "\n") -> None:
+    def _tell(self, text: str) -> None:
+        self.end_progress()
+        self._emit(text)
+
+    def _emit(self, text: str) -> None:
         if self._stderr is None:
             return
         try:
-            self._stderr.write(self._fit(text) + end)
+            self._stderr.write(self._fit(text))
             self._stderr.flush()
         except (OSError, ValueError):  # without stderr there is no way left to say so
             _discard(self._stderr)

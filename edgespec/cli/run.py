@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +20,10 @@ from edgespec.events import TokenEvent
 from edgespec.settings import LoadSettings, Request
 
 if TYPE_CHECKING:
-    from edgespec.runtime import Runtime
+    from edgespec.runtime import Answer, Runtime
+
+
+PROGRESS = {"loading": "loading {}", "prompt": "reading the prompt"}
 
 
 @click.command(cls=Command)
@@ -40,7 +43,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     text = read_prompt(prompt, values["file"])
-    _refuse_contradictions(text, values)
+    _refuse_contradictions(ctx, text, values)
     if values["model"] is None:
         values["model"] = "demo"
         output.note("no model given (-m MODEL), so the bundled demo answers")
@@ -61,42 +64,50 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         if draws_seed and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # only this number brings the same text back
         interrupts = ctx.find_object(Interrupts) or Interrupts()
-        with interrupts.cancelling(cancel):
-            events = _show_answer(llm, stream, output, as_json=values["as_json"])
+        with interrupts.cancelling(cancel), closing(stream):
+            events, failure = _show_answer(llm, stream, output, as_json=values["as_json"])
         if values["as_json"]:
             output.json(_as_json(llm, asked, events))
         _account(llm, output, interrupts, stats=values["stats"])
-        if events[-1].finish_reason == "error":
-            raise GenerationError("the answer broke off", hint="run with -v to see what llama.cpp said")
+        if failure is not None:
+            raise failure
 
 
-def _refuse_contradictions(text: str, values: dict[str, Any]) -> None:
+def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
     if not text and values["chat"] is not False:
-        raise UsageError("the prompt is empty", hint="with --raw, a model can start from nothing")
-    if values["logprobs"] is not None and not values["as_json"]:
+        raise UsageError("the prompt is empty", hint="with --raw, a model that has a BOS token can start from nothing")
+    typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
+    if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
-    with output.loading(settings.model):
-        from edgespec.runtime import Runtime
+    output.progress(f"loading {settings.model}", 0)
+    from edgespec.runtime import Runtime
 
-        return Runtime(settings)
+    llm = Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+    output.end_progress()
+    return llm
 
 
-def _show_answer(llm: Runtime, stream: Iterator[TokenEvent], output: Output, *, as_json: bool) -> list[TokenEvent]:
-    """Show the answer while it comes, with the notes there are before and after it."""
+def _show_answer(
+    llm: Runtime, stream: Answer, output: Output, *, as_json: bool
+) -> tuple[list[TokenEvent], GenerationError | None]:
+    """Show the answer while it comes, with the notes before and after it; and what broke it off, if anything did."""
     shown = _show_notes(llm, output, 0)
     events: list[TokenEvent] = []
+    failure = None
     try:
         for event in stream:
             events.append(event)
             if not as_json:
                 output.answer(event.text)
+    except GenerationError as error:
+        failure = error
     finally:
         output.end_answer()
     _show_notes(llm, output, shown)
-    return events
+    return events, failure
 
 
 def _account(llm: Runtime, output: Output, interrupts: Interrupts, *, stats: bool) -> None:
@@ -124,12 +135,13 @@ def _as_json(llm: Runtime, asked: Request, events: list[TokenEvent]) -> dict[str
         "seed": asked.seed,
         "finish_reason": events[-1].finish_reason,
         **llm.stats.as_json(),
-        "tokens": [_token_as_json(event) for event in events if event.id >= 0],
+        "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
         "notes": list(llm.notes),
     }
 
 
-def _token_as_json(event: TokenEvent) -> dict[str, Any]:
+def _token_as_json(llm: Runtime, event: TokenEvent) -> dict[str, Any]:
+    top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
     return {
         "id": event.id,
         "text": event.text,
@@ -137,5 +149,5 @@ def _token_as_json(event: TokenEvent) -> dict[str, Any]:
         "source": event.source,
         "round": event.round,
         "logprob": event.logprob,
-        "top_logprobs": [{"id": token, "logprob": logprob} for token, logprob in event.top_logprobs],
+        "top_logprobs": top,
     }

@@ -68,7 +68,9 @@ class Chooser:
         Log-probabilities are natural logarithms of the softmax after bias and penalties, before truncation and
         temperature. Raises ValueError when the row has no finite logit, or a NaN.
         """
-        adjusted = self._adjust(row, tokens)
+        if row.shape != (self.n_vocab,):
+            raise ValueError(f"a row of {self.n_vocab} logits is wanted, not one of shape {row.shape}")
+        adjusted = adjust(row, self.settings, tokens, self.banned)
         token, gap = self._two_best(adjusted, position)
         if self.logprobs is None:
             return Choice(token, gap)
@@ -81,20 +83,16 @@ class Chooser:
     def propose(self, row: FloatRow, tokens: Sequence[int], position: int) -> tuple[int, float]:
         """The token this row would choose, and a raw estimate in (0, 1) that another model chooses it too.
 
-        The estimate is the logistic function of the gap; at temperature 0 it is the token's probability.
+        The estimate is the logistic function of the gap; at temperature 0 it is the token's probability. A draft
+        model's vocabulary may be padded to another length than the target's.
         """
-        adjusted = self._adjust(row, tokens)
+        adjusted = adjust(row[: self.n_vocab], self.settings, tokens, self.banned)
         token, gap = self._two_best(adjusted, position)
         if self.settings.temperature == 0:
             confidence = math.exp(float(adjusted[token]) - _log_sum_exp(adjusted))
         else:
             confidence = 1 / (1 + math.exp(-gap))
         return token, min(max(confidence, _NEVER_SURE), 1 - _NEVER_SURE)
-
-    def _adjust(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        if row.shape != (self.n_vocab,):
-            raise ValueError(f"a row of {self.n_vocab} logits is wanted, not one of shape {row.shape}")
-        return adjust(row, self.settings, tokens, self.banned)
 
     def _two_best(self, adjusted: FloatRow, position: int) -> tuple[int, float]:
         if self.settings.temperature == 0:

@@ -44,10 +44,3 @@ class Draft:
             if self.parents[index] == node and self.tokens[index] == token:
                 return index
         return None
-
-    def depths(self) -> NDArray[np.int32]:
-        """int32[n]: 0 for children of the last committed token."""
-        depths = np.zeros(len(self.tokens), np.int32)
-        for index, parent in enumerate(self.parents):
-            depths[index] = 0 if parent < 0 else depths[parent] + 1
-        return depths

@@ -8,8 +8,11 @@ from typing import Any
 
 @dataclass(slots=True)
 class Stats:
-    """Counters of one answer, times in seconds. The first token comes out of the prompt's last pass: it is counted
-    among the generated ones, its pass belongs to `prompt_s`."""
+    """Counters of one answer, times in seconds.
+
+    They count what was verified: the end token too, and tokens that a stop string then cut off. The first token comes
+    out of the prompt's last pass: it is among the generated ones, its pass belongs to `prompt_s`, as in llama.cpp.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -52,8 +55,7 @@ class Stats:
 
     @property
     def tokens_per_s(self) -> float:
-        """Generated tokens a second, the first one left out, which the prompt's pass has paid for."""
-        return (self.generated_tokens - 1) / self.generation_s if self.generation_s and self.generated_tokens else 0.0
+        return self.generated_tokens / self.generation_s if self.generation_s else 0.0
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -63,7 +65,7 @@ class Stats:
         """The figures under llama.cpp's names, times in milliseconds."""
         return {
             "timings": {
-                "prompt_n": self.prompt_tokens,
+                "prompt_n": self.prompt_tokens - self.cached_tokens,
                 "cache_n": self.cached_tokens,
                 "prompt_ms": round(self.prompt_s * 1e3, 3),
                 "prompt_per_second": round(self.prompt_tokens_per_s, 3),

@@ -18,18 +18,12 @@ class Guessable(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses for several sequences at once. One without an idea returns an empty draft; it never raises for that."""
+    """Guesses for several sequences at once. One without an idea returns an empty draft; it never raises for that.
+
+    What became of a draft shows in `sequence.tokens` the next time; a slot may hold another sequence by then.
+    """
 
     name: str
 
-    def begin(self, sequence: Guessable) -> None:
-        """A sequence starts in this slot; whatever the slot held before is gone."""
-
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[int]) -> list[Draft]:
         """One draft a sequence, of at most its budget of tokens."""
-
-    def observe(self, sequence: Guessable) -> None:
-        """`sequence.tokens` now ends with what the target made of the last draft."""
-
-    def end(self, sequence: Guessable) -> None:
-        """The sequence is over, its slot may be used again."""

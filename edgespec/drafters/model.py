@@ -14,27 +14,22 @@ from edgespec.llama.context import Context
 
 
 class ModelDrafter:
-    """`context` holds the draft model, with as many sequences as the engine has slots and a row for each."""
+    """`context` holds the draft model, with as many sequences as the target's and a row for each."""
 
     name = "draft"
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._decoded: dict[int, list[int]] = {}
-
-    def begin(self, sequence: Guessable) -> None:
-        self.context.forget(sequence.slot)
-        self._decoded[sequence.slot] = []
-
-    def end(self, sequence: Guessable) -> None:
-        self.context.forget(sequence.slot)
-        self._decoded.pop(sequence.slot, None)
+        # What the draft's cache holds of each slot; the next turn of a chat finds it there.
+        self._decoded: list[list[int]] = [[] for _ in range(context.sequences)]
 
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[int]) -> list[Draft]:
         chains: list[list[int]] = [[] for _ in sequences]
         confidences: list[list[float]] = [[] for _ in sequences]
         rooms = [self._room(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
         growing = [index for index, room in enumerate(rooms) if room > 0]
+        for index in growing:
+            self._rewind(sequences[index])
         while growing:
             rows = self._decode_pending([(sequences[i].slot, sequences[i].tokens + chains[i]) for i in growing])
             for index, row in zip(growing, rows, strict=True):
@@ -48,9 +43,10 @@ class ModelDrafter:
             growing = [i for i in growing if len(chains[i]) < rooms[i] and not self.context.model.is_end(chains[i][-1])]
         return [Draft.chain(chain, known, self.name) for chain, known in zip(chains, confidences, strict=True)]
 
-    def observe(self, sequence: Guessable) -> None:
+    def _rewind(self, sequence: Guessable) -> None:
+        """Take out of the cache what the sequence did not become; its last token is always left to decode."""
         decoded = self._decoded[sequence.slot]
-        agreed = _common_prefix(decoded, sequence.tokens)
+        agreed = _common_prefix(decoded, sequence.tokens[:-1])
         if agreed < len(decoded):
             self.context.truncate(sequence.slot, agreed)
             del decoded[agreed:]

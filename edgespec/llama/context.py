@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +21,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
+from edgespec.settings import CACHE_TYPES, CacheType
 
-CACHE_TYPES = {
-    name: getattr(api, f"GGML_TYPE_{name.upper()}")
-    for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-    if hasattr(api, f"GGML_TYPE_{name.upper()}")
-} | {"bf16": 30}
-_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 0.75, "q5_0": 22 / 32}
 _CGROUP = Path("/sys/fs/cgroup")
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
@@ -62,19 +56,20 @@ class Context:
         flash_attention: Literal["auto", "on", "off"] = "auto",
         n_batch: int = 512,
     ) -> None:
-        for kind in (cache_type_k, cache_type_v):
-            if kind not in CACHE_TYPES:
-                raise UsageError(f"unknown KV cache type {kind}", hint=f"one of: {', '.join(CACHE_TYPES)}")
-        if flash_attention == "off" and _BYTES_PER_VALUE.get(cache_type_v, 0.5) < 2:
+        type_k, type_v = (
+            _cache_type(name, head_size)
+            for name, head_size in zip((cache_type_k, cache_type_v), model.head_sizes, strict=True)
+        )
+        if flash_attention == "off" and type_v.block > 1:
             raise UsageError(
                 f"a {cache_type_v} cache of values needs flash attention", hint="leave flash attention on, or use f16"
             )
-        self.model, self.n_ctx, self.n_batch = model, n_ctx, n_batch
+        self.model, self.n_ctx, self.n_batch, self.sequences = model, n_ctx, n_batch, sequences
         self.max_outputs = max(max_outputs, sequences)
         self.threads = threads or default_threads()
         self.threads_batch = threads_batch or self.threads
         self.decodes = 0
-        self._check_memory(n_ctx * sequences, cache_type_k, cache_type_v)
+        self._check_memory(n_ctx * sequences, type_k, type_v)
 
         params = api.llama_context_default_params()
         params.n_ctx = n_ctx * sequences
@@ -82,7 +77,7 @@ class Context:
         params.n_seq_max = sequences
         params.n_outputs_max = self.max_outputs
         params.n_threads, params.n_threads_batch = self.threads, self.threads_batch
-        params.type_k, params.type_v = CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v]
+        params.type_k, params.type_v = type_k.ggml_type, type_v.ggml_type
         params.flash_attn_type = _FLASH[flash_attention]
         params.kv_unified = True
         params.swa_full = model.has_sliding_window
@@ -91,21 +86,21 @@ class Context:
         params.abort_callback = _IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
         with complaints() as lines:
-            self._handle = api.llama_init_from_model(model.handle, params)
-        if not self._handle:
+            self._native = api.llama_init_from_model(model.handle, params)
+        if not self._native:
             raise OutOfMemoryError(
                 f"cannot make a context of {n_ctx * sequences} tokens for {model.path.name}",
                 why=first_complaint(lines),
                 hint="use a smaller context (-c)",
             )
-        self._memory = api.llama_get_memory(self._handle)
         self._batch = _Batch(n_batch, sequences)
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
     def close(self) -> None:
-        if self._handle is not None:
-            api.llama_free(self._handle)
-            self._handle = None
+        """Free the cache; what is asked of it later raises UsageError, forgetting what it held does nothing."""
+        if self._native is not None:
+            api.llama_free(self._native)
+            self._native = None
 
     def __enter__(self) -> Context:
         return self
@@ -114,6 +109,12 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def _handle(self) -> Any:
+        if self._native is None:
+            raise UsageError("this model is closed")
+        return self._native
 
     # --- decoding -------------------------------------------------------------------------------------------------
 
@@ -164,24 +165,30 @@ class Context:
 
     def length(self, sequence: int) -> int:
         """How many positions the cache holds of a sequence."""
-        return int(api.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        return int(api.llama_memory_seq_pos_max(self._memory(), sequence)) + 1
 
     def truncate(self, sequence: int, length: int) -> bool:
         """Forget a sequence from position `length` on; False when this memory cannot, then nothing changed."""
-        return bool(api.llama_memory_seq_rm(self._memory, sequence, length, -1))
+        return bool(api.llama_memory_seq_rm(self._memory(), sequence, length, -1))
 
     def forget(self, sequence: int) -> None:
         """Drop a sequence; its cells are free again."""
-        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        if self._native is not None:
+            api.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
     def copy(self, source: int, destination: int, length: int = -1) -> None:
         """Let `destination` share the first `length` cells of `source` (all by default); costs no memory."""
-        api.llama_memory_seq_cp(self._memory, source, destination, 0, length)
+        api.llama_memory_seq_cp(self._memory(), source, destination, 0, length)
 
-    def _check_memory(self, cells: int, cache_type_k: str, cache_type_v: str) -> None:
+    def _memory(self) -> Any:
+        return api.llama_get_memory(self._handle)
+
+    def _check_memory(self, cells: int, type_k: CacheType, type_v: CacheType) -> None:
         """Refuse a cache that cannot fit before the system starts to kill processes over it."""
+        if self.model.is_offloaded:  # the cache lies on the GPU, whose driver refuses by itself
+            return
         row_k, row_v = self.model.kv_values_per_token
-        per_token = row_k * _BYTES_PER_VALUE.get(cache_type_k, 0.6) + row_v * _BYTES_PER_VALUE.get(cache_type_v, 0.6)
+        per_token = row_k * type_k.block_bytes / type_k.block + row_v * type_v.block_bytes / type_v.block
         rows = self.max_outputs * self.model.n_vocab * 4
         needed, free = cells * per_token + rows, available_memory_bytes()
         if needed > free:
@@ -237,6 +244,20 @@ class _Batch:
         return n if self.all_outputs else int(self.outputs[:n].sum())
 
 
+def _cache_type(name: str, head_size: int) -> CacheType:
+    """The type of that name, if heads of this size can be stored in it."""
+    cache_type = CACHE_TYPES.get(name)
+    if cache_type is None:
+        raise UsageError(f"unknown KV cache type {name}", hint=f"one of: {', '.join(CACHE_TYPES)}")
+    if head_size % cache_type.block:
+        raise UsageError(
+            f"a {name} KV cache does not fit this model",
+            why=f"it stores {cache_type.block} values at a time, and the attention heads have {head_size}",
+            hint="use f16",
+        )
+    return cache_type
+
+
 def available_memory_bytes() -> int:
     """Memory a new allocation can have, the control group's limit included where there is one."""
     free = int(psutil.virtual_memory().available)
@@ -245,7 +266,8 @@ def available_memory_bytes() -> int:
         accounts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
     except (OSError, ValueError):  # no control group, or one without a limit ("max")
         return free
-    return min(free, limit - used + int(accounts.get("file", 0)))
+    # Cached files can be dropped; those of a tmpfs are counted among them and cannot.
+    return min(free, limit - used + int(accounts.get("file", 0)) - int(accounts.get("shmem", 0)))
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:
@@ -264,9 +286,7 @@ def _is_set_function() -> Any:
 
     llama.cpp calls it for every graph node, so that a Python function would slow decoding down.
     """
-    libc = (
-        ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL("libSystem.dylib" if sys.platform == "darwin" else None)
-    )
+    libc = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
     return ctypes.cast(libc.strlen, api.ggml_abort_callback)
 
 

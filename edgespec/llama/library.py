@@ -7,6 +7,8 @@ import ctypes
 import logging
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,12 +128,20 @@ def build_id() -> str:
 
 def default_threads() -> int:
     """Physical cores this process may use; hyper-threads only slow the matrix products down."""
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    physical = _performance_cores() or psutil.cpu_count(logical=False) or os.cpu_count() or 1
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows have no affinity masks
         allowed = os.cpu_count() or physical
     return max(1, min(physical, allowed))
+
+
+def _performance_cores() -> int:
+    """Apple's fast cores, without the efficient ones that the others would wait for; 0 elsewhere."""
+    if sys.platform != "darwin":
+        return 0
+    asked = subprocess.run(["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False)
+    return int(asked.stdout) if asked.stdout.strip().isdigit() else 0
 
 
 def _ggml_function(name: str, result: Any, *arguments: Any) -> Any:

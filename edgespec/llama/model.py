@@ -9,19 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 
-from edgespec.errors import ModelFileError, UsageError
+from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.header import Header
 from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
 from edgespec.model_check import check_model
 from edgespec.settings import Offload
+
+MAX_PADDING = 128
+_VOCABULARY_TYPES = {1: "SentencePiece", 2: "byte-level BPE", 3: "WordPiece", 4: "Unigram", 5: "RWKV", 6: "PLaMo-2"}
 
 
 class Model:
     """Weights and vocabulary of one GGUF file.
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
-    ModelNotFoundError or ModelFileError. `progress` is called with 0..1 while the weights load and may return False to
-    give up.
+    ModelNotFoundError or ModelFileError. `progress` is called with 0..1 while the weights load.
     """
 
     def __init__(
@@ -31,29 +33,35 @@ class Model:
         gpu_layers: Offload = "auto",
         use_extra_bufts: bool = True,
         vocabulary_only: bool = False,
-        progress: Callable[[float], bool] | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> None:
         self.path = path.path if isinstance(path, Header) else Path(path)
         self.notes: list[str] = []
-        self._handle = None
+        self._native = None
         if not vocabulary_only:
             self.header = path if isinstance(path, Header) else check_model(self.path)
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts
         params.n_gpu_layers = 0 if vocabulary_only else self._layers_to_offload(gpu_layers)
+        self.is_offloaded = params.n_gpu_layers != 0
         # ctypes keeps no reference of its own to a callback.
         self._progress = _progress_callback(progress)
         params.progress_callback = self._progress
         with complaints() as lines:
-            self._handle = api.llama_model_load_from_file(os.fsencode(self.path), params)
-        if not self._handle:
+            self._native = api.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self._native:
+            if self.is_offloaded and "alloc" in first_complaint(lines):
+                raise OutOfMemoryError(
+                    f"{self.path.name} does not fit on the GPU",
+                    why=first_complaint(lines),
+                    hint="offload less (-ngl N)",
+                )
             raise ModelFileError(
                 f"cannot load {self.path}",
                 why=first_complaint(lines),
                 hint="the file may be damaged or made for a newer llama.cpp: fetch it again or try another",
             )
-        self._vocab = api.llama_model_get_vocab(self._handle)
         self._pieces: dict[int, bytes] = {}
         self.n_vocab: int = api.llama_vocab_n_tokens(self._vocab)
 
@@ -64,14 +72,20 @@ class Model:
 
     @property
     def handle(self) -> int:
-        if self._handle is None:
-            raise ValueError("the model is closed")
-        return int(self._handle)
+        """The native model. Raises UsageError once it is closed."""
+        if self._native is None:
+            raise UsageError("this model is closed")
+        return int(self._native)
+
+    @property
+    def _vocab(self) -> int:
+        return int(api.llama_model_get_vocab(self.handle))
 
     def close(self) -> None:
-        if self._handle is not None:
-            api.llama_model_free(self._handle)
-            self._handle = None
+        """Free the weights; what is asked of the model later raises UsageError."""
+        if self._native is not None:
+            api.llama_model_free(self._native)
+            self._native = None
 
     def __enter__(self) -> Model:
         return self
@@ -121,15 +135,24 @@ class Model:
     @cached_property
     def kv_values_per_token(self) -> tuple[int, int]:
         """How many numbers one token adds to the caches of keys and of values, all layers together."""
-        header = self.header
-        heads = header.number("attention.head_count")
-        per_layer = header.metadata.get(f"{header.architecture}.attention.head_count_kv", heads)
-        kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else int(per_layer) * self.n_layer  # type: ignore[arg-type]
-        width = header.number("embedding_length") // max(1, heads)
-        return (
-            kv_heads * header.number("attention.key_length", width),
-            kv_heads * header.number("attention.value_length", width),
-        )
+        heads = self._head_counts("attention.head_count_kv") or self._head_counts("attention.head_count")
+        size_k, size_v = self.head_sizes
+        return sum(heads) * size_k, sum(heads) * size_v
+
+    @cached_property
+    def head_sizes(self) -> tuple[int, int]:
+        """How many numbers an attention head's key and value have; 0 for a model without attention."""
+        heads = max(self._head_counts("attention.head_count"), default=0)
+        width = self.header.number("embedding_length") // heads if heads else 0
+        number = self.header.number
+        return number("attention.key_length", width), number("attention.value_length", width)
+
+    def _head_counts(self, key: str) -> list[int]:
+        """One count a layer; none when the file does not say."""
+        value = self.header.metadata.get(f"{self.header.architecture}.{key}")
+        if isinstance(value, int):
+            return [value] * self.n_layer
+        return [int(count) for count in self.header.numbers(f"{self.header.architecture}.{key}")]
 
     @cached_property
     def can_roll_back(self) -> bool:
@@ -211,10 +234,6 @@ class Model:
     def detokenize(self, tokens: list[int], *, special: bool = False) -> bytes:
         return b"".join(self.token_bytes(token, special=special) for token in tokens)
 
-    def token_text(self, token: int) -> str:
-        """The raw vocabulary entry, as stored in the file."""
-        return str(api.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
-
     def _read_piece(self, token: int, special: bool) -> bytes:
         room = 64
         while True:
@@ -245,17 +264,21 @@ class Model:
 
 
 def same_vocabulary(target: Model, draft: Model) -> str:
-    """Why the draft's token ids do not mean what the target's mean; empty when they do."""
+    """Why the draft's token ids do not mean what the target's mean; empty when they do.
+
+    Vocabularies of one family may be padded to different lengths, within llama.cpp's own tolerance.
+    """
     if target.vocabulary_type != draft.vocabulary_type:
-        return f"their tokenizers are of different kinds ({target.vocabulary_type} and {draft.vocabulary_type})"
+        kinds = (_VOCABULARY_TYPES.get(model.vocabulary_type, "another") for model in (target, draft))
+        return "their tokenizers are of different kinds ({} and {})".format(*kinds)
     if target.adds_bos != draft.adds_bos or (target.adds_bos and target.bos != draft.bos):
         return f"they begin a text differently (BOS {target.bos} and {draft.bos})"
     if target.eos != draft.eos:
         return f"their end-of-text tokens differ ({target.eos} and {draft.eos})"
-    if target.n_vocab != draft.n_vocab:
+    if abs(target.n_vocab - draft.n_vocab) > MAX_PADDING:
         return f"their vocabularies differ in size ({target.n_vocab} and {draft.n_vocab} tokens)"
     texts = (model.header.strings("tokenizer.ggml.tokens") for model in (target, draft))
-    for token, (ours, theirs) in enumerate(zip(*texts, strict=True)):
+    for token, (ours, theirs) in enumerate(zip(*texts, strict=False)):
         if ours != theirs:
             shown = (text.decode("utf-8", "replace") for text in (ours, theirs))
             return "token {} is {!r} in the target and {!r} in the draft".format(token, *shown)
@@ -266,8 +289,10 @@ def _token_or_none(token: int) -> int | None:
     return None if token < 0 else int(token)
 
 
-def _progress_callback(progress: Callable[[float], bool] | None) -> object:
+def _progress_callback(progress: Callable[[float], None] | None) -> object:
     def call(fraction: float, _user_data: object) -> bool:
-        return True if progress is None else progress(fraction)
+        if progress is not None:
+            progress(fraction)
+        return True  # go on
 
     return api.llama_progress_callback(call)

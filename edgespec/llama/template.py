@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
@@ -40,26 +41,24 @@ class ChatTemplate:
 
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
         """The prompt as ids. Control tokens written inside a message stay text unless `special`."""
-        model = self._model
-        if special or not any(_has_control_tokens(model, message.content) for message in messages):
-            return self._tokenize_rendered([(self.render(messages), True)])
+        if special or not any(_has_control_tokens(self._model, message.content) for message in messages):
+            return self._tokenize_rendered([self.render(messages)])
         # Mark the contents, so that what a message says and what the template says can be told apart once rendered.
-        marks = [f"\ue000{index}\ue001" for index in range(len(messages))]
-        rest = self.render([Message(m.role, mark) for m, mark in zip(messages, marks, strict=True)])
-        pieces: list[tuple[str, bool]] = []
-        for message, mark in zip(messages, marks, strict=True):
-            before, found, rest = rest.partition(mark)
-            pieces += [(before, True), (message.content if found else "", False)]
-        return self._tokenize_rendered([*pieces, (rest, True)])
+        marked = [Message(message.role, f"\ue000{index}\ue001") for index, message in enumerate(messages)]
+        pieces = re.split("\ue000(\\d+)\ue001", self.render(marked))
+        pieces[1::2] = [messages[int(index)].content for index in pieces[1::2]]
+        return self._tokenize_rendered(pieces)
 
-    def _tokenize_rendered(self, pieces: list[tuple[str, bool]]) -> list[int]:
-        """Text pieces, each with whether its control tokens count; the template's own BOS is not doubled."""
-        starts_with_bos = bool(self._bos_text) and pieces[0][0].startswith(self._bos_text)
-        tokens: list[int] = []
-        for index, (text, parse_special) in enumerate(pieces):
-            if text or index == 0:
-                first = index == 0 and not starts_with_bos
-                tokens += self._model.tokenize(text, add_special=first, parse_special=parse_special)
+    def _tokenize_rendered(self, pieces: list[str]) -> list[int]:
+        """Template text and message contents in turns, control tokens counting in the former only.
+
+        The model's BOS comes first, but not twice; what else a tokenizer adds to prompts is the template's affair.
+        """
+        model = self._model
+        starts_with_bos = bool(self._bos_text) and pieces[0].startswith(self._bos_text)
+        tokens = [model.bos] if model.bos is not None and model.adds_bos and not starts_with_bos else []
+        for index, text in enumerate(pieces):
+            tokens += model.tokenize(text, parse_special=index % 2 == 0)
         return tokens
 
 

@@ -22,7 +22,8 @@ from typing import Literal
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
 from edgespec.llama.library import build_id
-from edgespec.paths import read_cache, write_cache
+from edgespec.paths import cache_dir, read_cache, write_cache
+from edgespec.settings import Offload
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
@@ -41,7 +42,9 @@ _CRASHES = {
 }
 
 
-def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD) -> bool:
+def extra_buffers_work(
+    path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, *, gpu_layers: Offload = 0
+) -> bool:
     """Whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
     Tries the file the first time it is seen. `warn` gets one line when this build has to run without repacking. Raises
@@ -64,13 +67,14 @@ def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[
     stat = path.stat()
     key = {"file": str(path.resolve()), "size": stat.st_size, "mtime": stat.st_mtime_ns, "build": build_id()}
     if _recall(key) != "works":
-        if not _survives(path, child, extra_buffers=extra_buffers):
+        if not _survives(path, child, extra_buffers=extra_buffers, gpu_layers=gpu_layers):
             raise ModelFileError(
                 f"cannot load {path}",
                 why="llama.cpp crashed when it was tried out",
                 hint="the file is damaged in a way its header does not show; fetch it again",
             )
-        _remember(key, "works")
+        if not _remember(key, "works"):
+            warn(f"{cache_dir()} cannot be written: every start has to try the model out again")
     return extra_buffers
 
 
@@ -92,13 +96,13 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     return found
 
 
-def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool) -> bool:
+def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: Offload = 0) -> bool:
     """Load the file in a child and decode a few tokens; False when the child crashes.
 
     Raises the child's error when it refuses the file, and GenerationError, OutOfMemoryError or KeyboardInterrupt when
     it ended before it could tell.
     """
-    command = [*child, str(path), "1" if extra_buffers else "0"]
+    command = [*child, str(path), "1" if extra_buffers else "0", str(gpu_layers)]
     patience_s = 120 + path.stat().st_size / SLOWEST_DISK
     try:
         done = subprocess.run(
@@ -147,13 +151,18 @@ def _is_crash(code: int) -> bool:
     return code != _WINDOWS_CTRL_C and (code == 3 or code >= 0xC0000000)  # 3 is how abort() ends
 
 
-def _child(path: str, extra_buffers: str) -> int:
+def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
+    if os.name == "posix":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is an answer, not something to look into
     from edgespec.llama.context import Context
     from edgespec.llama.model import Model
 
+    offload: Offload = "all" if gpu_layers == "all" else "auto" if gpu_layers == "auto" else int(gpu_layers)
     try:
         with (
-            Model(path, gpu_layers=0, use_extra_bufts=extra_buffers == "1") as model,
+            Model(path, gpu_layers=offload, use_extra_bufts=extra_buffers == "1") as model,
             Context(
                 model, n_ctx=256, max_outputs=1, threads=1 if model.size_bytes < SMALL_BYTES else 0, n_batch=64
             ) as context,
@@ -179,8 +188,8 @@ def _recall(key: dict[str, object]) -> str | None:
     return read_cache(_cache_name(key))
 
 
-def _remember(key: dict[str, object], found: str) -> None:
-    write_cache(_cache_name(key), found)
+def _remember(key: dict[str, object], found: str) -> bool:
+    return write_cache(_cache_name(key), found)
 
 
 if __name__ == "__main__":
