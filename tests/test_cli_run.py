@@ -324,7 +324,11 @@ def test_a_wrong_setting_is_refused_with_its_file(home: Path, tmp_path: Path) ->
     assert str(tmp_path / "edgespec.toml") in refusal(edgespec_here("run", "x", home=tmp_path))
 
 
-def test_a_cache_that_cannot_be_written_is_noted_and_changes_nothing_else(home: Path, answers: dict[str, str], tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
+    home: Path, answers: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     done = edgespec_here("run", PROMPT, *FIRST, home=home, EDGESPEC_HOME=str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, shown(answers["chat"]), b"")
+    assert (done.returncode, done.stdout) == (0, shown(answers["chat"]))
+    assert done.stderr.count(b"\n") == 1
+    assert b"cannot be written: every start has to try the model out again" in done.stderr
