@@ -127,6 +127,9 @@ def collect_texts(stdlib: Path) -> dict[str, list[str]]:
         held = "-held-out" if crc32(relative.encode()) % 50 == 0 else ""
         texts[("tests" if is_test else "code") + held].append(source + END)
         if not is_test:
+            # Functions by themselves too: a prompt often is a bare function head.
+            sources = (ast.unparse(node) for _, node in definitions("", tree))
+            texts["code" + held] += [source + END for source in sources if len(source) < 1500]
             module = relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             subjects += docstring_questions(module, tree)
     rng = random.Random(0)
@@ -471,7 +474,7 @@ def export_gguf(model: Llama, name: str, tokenizer_path: Path, path: Path) -> No
     writer.add_bos_token_id(tokens.index(END))
     writer.add_eos_token_id(tokens.index(TURN_END))
     writer.add_pad_token_id(tokens.index(END))
-    writer.add_add_bos_token(False)
+    writer.add_add_bos_token(True)  # in training a document always followed the end of another
     writer.add_chat_template(CHAT_TEMPLATE)
     for tensor_name, tensor in model.state_dict().items():
         array = tensor.float().numpy()
