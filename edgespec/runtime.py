@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
 from edgespec.core.choose import Chooser
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
@@ -37,7 +37,7 @@ Answers = Generator[tuple[int, TokenEvent], None, None]
 DEFAULT_CTX_SIZE = 8192
 
 
-class Runtime:
+class Runtime(Closable):
     """A loaded target, with its draft if it has one. `notes` tells what the user should know about how it runs.
 
     `progress` is called with "loading" or "prompt" and how much of it is done, 0 to 1.
@@ -144,14 +144,6 @@ class Runtime:
             stream.close()
         while self._opened:
             self._opened.pop().close()
-
-    def __enter__(self) -> Runtime:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- answering ------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def text_of(events: Iterator[TokenEvent]) -> str:
 
 
 def test_the_last_event_carries_reason_and_statistics(llm: Runtime) -> None:
-    *tokens, last = llm.generate("def fibonacci(n):", max_tokens=16, seed=7)
+    *tokens, last = llm.generate("def fibonacci(n):", max_tokens=16, seed=7, ignore_eos=True)
     assert (last.id, last.finish_reason, last.stats) == (-1, "length", llm.stats)
     assert len(tokens) == 16
     assert all(event.finish_reason is None and event.stats is None for event in tokens)
@@ -41,7 +41,7 @@ def test_the_last_event_carries_reason_and_statistics(llm: Runtime) -> None:
 
 
 def test_drafted_tokens_say_where_they_come_from(llm: Runtime) -> None:
-    *tokens, _ = llm.generate("import os\nimport sys\nimport", max_tokens=48, temperature=0)
+    *tokens, _ = llm.generate("import os\nimport sys\nimport", max_tokens=48, temperature=0, ignore_eos=True)
     assert sum(event.from_draft for event in tokens) == llm.stats.accepted
     assert {event.source for event in tokens} <= {"", "draft"}
     assert all(bool(event.source) == event.from_draft for event in tokens)
@@ -51,16 +51,23 @@ def test_drafted_tokens_say_where_they_come_from(llm: Runtime) -> None:
 def test_a_seed_gives_the_same_text_again_and_without_the_draft(llm: Runtime, temperature: float) -> None:
     with edgespec.load("demo", spec_type="none") as plain:
         for seed in range(4):
-            want = text_of(plain.generate("class Queue:\n", max_tokens=32, seed=seed, temperature=temperature))
+            want = text_of(
+                plain.generate("class Queue:\n", max_tokens=32, seed=seed, temperature=temperature, ignore_eos=True)
+            )
             for _ in range(2):
                 assert (
-                    text_of(llm.generate("class Queue:\n", max_tokens=32, seed=seed, temperature=temperature)) == want
+                    text_of(
+                        llm.generate(
+                            "class Queue:\n", max_tokens=32, seed=seed, temperature=temperature, ignore_eos=True
+                        )
+                    )
+                    == want
                 )
 
 
 def test_samples_and_seeds_differ(llm: Runtime) -> None:
     texts = {
-        text_of(llm.generate("import ", max_tokens=24, seed=seed, sample=sample, temperature=1.0))
+        text_of(llm.generate("import ", max_tokens=24, seed=seed, sample=sample, temperature=1.0, ignore_eos=True))
         for seed in range(2)
         for sample in range(2)
     }
@@ -68,15 +75,15 @@ def test_samples_and_seeds_differ(llm: Runtime) -> None:
 
 
 def test_stop_strings_end_the_answer_before_them(llm: Runtime) -> None:
-    whole = text_of(llm.generate("import os\n", max_tokens=40, temperature=0))
+    whole = text_of(llm.generate("import os\n", max_tokens=40, temperature=0, ignore_eos=True))
     stop = whole[12:17]
-    *_, last = events = list(llm.generate("import os\n", max_tokens=40, temperature=0, stop=(stop,)))
+    *_, last = events = list(llm.generate("import os\n", max_tokens=40, temperature=0, stop=(stop,), ignore_eos=True))
     assert text_of(iter(events)) == whole[: whole.index(stop)]
     assert last.finish_reason == "stop"
 
 
 def test_no_tokens_wanted_is_an_empty_answer(llm: Runtime) -> None:
-    events = list(llm.generate("def", max_tokens=0))
+    events = list(llm.generate("def", max_tokens=0, ignore_eos=True))
     assert [event.finish_reason for event in events] == ["length"]
 
 
@@ -87,7 +94,7 @@ def test_log_probabilities_are_those_of_the_model(llm: Runtime) -> None:
         assert len(event.top_logprobs) == 3
         assert event.top_logprobs[0] == (event.id, event.logprob)
         assert np.exp([logprob for _, logprob in event.top_logprobs]).sum() <= 1 + 1e-6
-    assert all(event.logprob is None for event in llm.generate("def", max_tokens=3))
+    assert all(event.logprob is None for event in llm.generate("def", max_tokens=3, ignore_eos=True))
 
 
 def test_ignoring_the_end_goes_on_to_the_limit(llm: Runtime) -> None:
@@ -108,7 +115,7 @@ def test_the_next_turn_decodes_only_what_is_new(llm: Runtime) -> None:
     list(llm.chat(turns, max_tokens=4, temperature=0))
     assert llm.stats.cached_tokens > llm.stats.prompt_tokens // 2
     # A raw prompt never leans on what was said before.
-    list(llm.generate("def fibonacci(n):", max_tokens=4))
+    list(llm.generate("def fibonacci(n):", max_tokens=4, ignore_eos=True))
     assert llm.stats.cached_tokens == 0
 
 
@@ -124,7 +131,10 @@ def test_cancelling_keeps_the_text_so_far(llm: Runtime) -> None:
 
 
 def test_several_requests_are_answered_together() -> None:
-    requests = [Request(prompt=text, max_tokens=16, seed=seed) for seed, text in enumerate(("def", "import", "class"))]
+    requests = [
+        Request(prompt=text, max_tokens=16, seed=seed, ignore_eos=True)
+        for seed, text in enumerate(("def", "import", "class"))
+    ]
     with edgespec.load("demo", sequences=2) as llm:
         answers: dict[int, list[TokenEvent]] = {0: [], 1: [], 2: []}
         order = []
@@ -140,15 +150,15 @@ def test_several_requests_are_answered_together() -> None:
 
 
 def test_one_runtime_gives_one_answer_at_a_time(llm: Runtime) -> None:
-    first = llm.generate("def", max_tokens=8)
+    first = llm.generate("def", max_tokens=8, ignore_eos=True)
     next(first)
     with pytest.raises(UsageError, match="answering already"):
-        next(llm.generate("import", max_tokens=8))
+        next(llm.generate("import", max_tokens=8, ignore_eos=True))
     assert list(first)[-1].finish_reason in ("length", "stop")
 
 
 def test_a_row_without_numbers_ends_the_answer_with_an_error(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = llm.generate("import os\n", max_tokens=40, temperature=0)
+    events = llm.generate("import os\n", max_tokens=40, temperature=0, ignore_eos=True)
     got = [next(events)]
     broken = np.full(llm.model.n_vocab, np.nan, np.float32)
     with monkeypatch.context() as patch:
@@ -156,12 +166,12 @@ def test_a_row_without_numbers_ends_the_answer_with_an_error(llm: Runtime, monke
         with pytest.raises(GenerationError, match="no finite logits"):
             got += events
     assert got[-1].finish_reason == "error"
-    assert list(llm.generate("import os\n", max_tokens=4))[-1].finish_reason == "length"
+    assert list(llm.generate("import os\n", max_tokens=4, ignore_eos=True))[-1].finish_reason == "length"
 
 
 def test_walking_away_from_an_answer_frees_its_place(llm: Runtime) -> None:
     for _ in range(3):
-        next(iter(llm.generate("def", max_tokens=50)))
+        next(iter(llm.generate("def", max_tokens=50, ignore_eos=True)))
     assert len(list(llm.generate("def", max_tokens=5, temperature=1.5, ignore_eos=True))) == 6
 
 
@@ -225,7 +235,7 @@ def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
 
 def test_closing_ends_the_answer_in_the_making() -> None:
     llm = edgespec.load("demo")
-    events = llm.generate("def", max_tokens=30)
+    events = llm.generate("def", max_tokens=30, ignore_eos=True)
     next(events)
     llm.close()
     assert list(events) == []
@@ -249,7 +259,7 @@ def test_closing_ends_the_answer_in_the_making() -> None:
 def test_requests_that_cannot_be_meant_are_refused_at_once(llm: Runtime, settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         llm.generate("x", **settings)
-    assert list(llm.generate("x", max_tokens=2))
+    assert list(llm.generate("x", max_tokens=2, ignore_eos=True))
 
 
 def test_messages_and_texts_that_are_none_are_refused(llm: Runtime) -> None:
@@ -280,7 +290,7 @@ def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkey
 def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> None:
     told: list[tuple[str, float]] = []
     with Runtime(LoadSettings("demo"), lambda what, done: told.append((what, done))) as llm:
-        list(llm.generate("x = 1\n" * 180, max_tokens=2))
+        list(llm.generate("x = 1\n" * 180, max_tokens=2, ignore_eos=True))
     assert ("loading", 1.0) in told
     assert [what for what, done in told if 0.4 < done < 1 and what == "prompt"]
 
@@ -317,6 +327,6 @@ def test_a_draft_whose_vocabulary_is_padded_further_fits(tmp_path: Path) -> None
     more = write_file(tmp_path / "more.gguf", padded, model_tensors("llama", padded))
     for target, draft in ((plain, more), (more, plain)):
         with edgespec.load(str(target), draft_model=str(draft)) as llm:
-            list(llm.generate("def", max_tokens=20, temperature=1.0))
+            list(llm.generate("def", max_tokens=20, temperature=1.0, ignore_eos=True))
             assert not any("switched off" in note for note in llm.notes)
             assert llm.stats.proposed > 0

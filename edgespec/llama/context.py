@@ -10,7 +10,6 @@ import ctypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ import psutil
 from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
@@ -35,7 +35,7 @@ class CancelledError(Exception):
     """The cancel flag stopped a decode; what it left behind must be truncated."""
 
 
-class Context:
+class Context(Closable):
     """KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
     `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row.
@@ -101,14 +101,6 @@ class Context:
         if self._native is not None:
             api.llama_free(self._native)
             self._native = None
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _handle(self) -> Any:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 
+from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.header import Header
 from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
@@ -19,7 +19,7 @@ MAX_PADDING = 128
 _VOCABULARY_TYPES = {1: "SentencePiece", 2: "byte-level BPE", 3: "WordPiece", 4: "Unigram", 5: "RWKV", 6: "PLaMo-2"}
 
 
-class Model:
+class Model(Closable):
     """Weights and vocabulary of one GGUF file.
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
@@ -86,14 +86,6 @@ class Model:
         if self._native is not None:
             api.llama_model_free(self._native)
             self._native = None
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- what it is -----------------------------------------------------------------------------------------------
 
