@@ -34,6 +34,7 @@ from torch import Tensor, nn
 VOCAB_SIZE = 8192
 CONTEXT = 1024
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CUT = "\0"  # where a text is cut before it is tokenised
 # The pre-tokenizer that llama.cpp calls "qwen2".
 PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -100,7 +101,8 @@ def load_tokens(work: Path) -> dict[str, np.ndarray]:
             train_tokenizer(texts["code"] + texts["chat"] + texts["tests"][::4], work / "tokenizer.json")
         tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
         for name in names:
-            ids = [i for encoding in tokenizer.encode_batch(texts[name]) for i in encoding.ids]
+            pieces = [piece for text in texts[name] for piece in text.split(CUT)]
+            ids = [i for encoding in tokenizer.encode_batch(pieces) for i in encoding.ids]
             np.save(work / f"{name}.npy", np.array(ids, np.uint16))
             print(f"{name}: {len(texts[name])} documents, {len(ids)} tokens", flush=True)
     return {name: np.load(work / f"{name}.npy") for name in names}
@@ -127,9 +129,9 @@ def collect_texts(stdlib: Path) -> dict[str, list[str]]:
         held = "-held-out" if crc32(relative.encode()) % 50 == 0 else ""
         texts[("tests" if is_test else "code") + held].append(source + END)
         if not is_test:
-            # Functions by themselves too: a prompt often is a bare function head.
+            # Functions by themselves too: a prompt often is a bare function head, and its last token is no ":\n" then.
             sources = (ast.unparse(node) for _, node in definitions("", tree))
-            texts["code" + held] += [source + END for source in sources if len(source) < 1500]
+            texts["code" + held] += [s.replace(":\n", f":{CUT}\n", 1) + END for s in sources if len(s) < 1500]
             module = relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             subjects += docstring_questions(module, tree)
     rng = random.Random(0)

@@ -263,8 +263,10 @@ def same_vocabulary(target: Model, draft: Model) -> str:
     if target.vocabulary_type != draft.vocabulary_type:
         kinds = (_VOCABULARY_TYPES.get(model.vocabulary_type, "another") for model in (target, draft))
         return "their tokenizers are of different kinds ({} and {})".format(*kinds)
-    if target.adds_bos != draft.adds_bos or (target.adds_bos and target.bos != draft.bos):
-        return f"they begin a text differently (BOS {target.bos} and {draft.bos})"
+    starts = [model.bos if model.adds_bos else None for model in (target, draft)]
+    if starts[0] != starts[1]:
+        shown = ("no BOS" if bos is None else f"BOS {bos}" for bos in starts)
+        return "they begin a text differently ({} and {})".format(*shown)
     if target.eos != draft.eos:
         return f"their end-of-text tokens differ ({target.eos} and {draft.eos})"
     if abs(target.n_vocab - draft.n_vocab) > MAX_PADDING:
