@@ -30,13 +30,23 @@ def user_file() -> Path:
     return config_dir() / "config.toml"
 
 
-def project_file(folder: Path) -> Path | None:
+def working_folder() -> Path | None:
+    """The folder the program works in, None if it has been deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+def project_file(folder: Path | None) -> Path | None:
     """The nearest `edgespec.toml` in `folder` or a folder above it."""
+    if folder is None:
+        return None
     candidates = (above / PROJECT_FILE for above in (folder, *folder.parents))
     return next((file for file in candidates if file.is_file()), None)
 
 
-def config_files(folder: Path) -> list[Path]:
+def config_files(folder: Path | None) -> list[Path]:
     """The files that count for someone who works in `folder`, the weakest first."""
     user, project = user_file(), project_file(folder)
     return [file for file in (user, project) if file is not None and file.is_file()]

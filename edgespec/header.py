@@ -52,7 +52,6 @@ class Header:
     alignment: int
     size_bytes: int
     parts: tuple[Path, ...] = ()
-    tokens: tuple[bytes, ...] | None = None
 
     @property
     def architecture(self) -> str:
@@ -100,16 +99,15 @@ class Header:
             return _Walk(self.path, data, array.offset).numbers(array.type, array.length)
 
 
-def read_header(path: str | Path, *, tokens: bool = False) -> Header:
-    """Walk the header of one GGUF file; `tokens` keeps the vocabulary's texts in `Header.tokens`.
+def read_header(path: str | Path) -> Header:
+    """Walk the header of one GGUF file.
 
     Raises ModelNotFoundError if there is no such file, ModelFileError if it is no well-formed GGUF file.
     """
     path = Path(path)
     _check_file(path)
     with _mapped(path) as data:
-        header = _read(_Walk(path, data))
-    return replace(header, tokens=tuple(header.strings("tokenizer.ggml.tokens"))) if tokens else header
+        return _read(_Walk(path, data))
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -182,7 +180,7 @@ class _Walk:
 
     def truncated(self) -> ModelFileError:
         why = f"the file ends ({self.end:,} bytes) inside {self.place}"
-        return ModelFileError(f"{self.path} {_INCOMPLETE} or damaged", why=why, hint=AGAIN)
+        return ModelFileError(f"{self.path} {INCOMPLETE} or damaged", why=why, hint=AGAIN)
 
     def damaged(self, why: str) -> ModelFileError:
         return ModelFileError(f"{self.path} {_DAMAGED}", why=why, hint=AGAIN)
@@ -207,7 +205,7 @@ class _Walk:
         n = self.u64()
         if n * least_bytes > self.end - self.pos:
             why = f"it claims to hold {n:,} {what}, more than fit into its {self.end:,} bytes"
-            raise ModelFileError(f"{self.path} {_INCOMPLETE} or damaged", why=why, hint=AGAIN)
+            raise ModelFileError(f"{self.path} {INCOMPLETE} or damaged", why=why, hint=AGAIN)
         return n
 
     def skip_strings(self, n: int) -> None:
@@ -351,7 +349,7 @@ def _placed(walk: _Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict
         if start + tensor.offset + tensor.size_bytes > walk.end:
             size_bytes = start + sum(_aligned(other.size_bytes, alignment) for other in tensors.values())
             why = f"it should have about {size_bytes:,} bytes, but has {walk.end:,}; the data end inside {name!r}"
-            raise ModelFileError(f"{walk.path} {_INCOMPLETE}", why=why, hint=AGAIN)
+            raise ModelFileError(f"{walk.path} {INCOMPLETE}", why=why, hint=AGAIN)
     return placed
 
 
@@ -373,7 +371,7 @@ def _aligned(offset: int, alignment: int) -> int:
 
 AGAIN = "Download it again, or check it against the size and checksum given where it comes from."
 _DAMAGED = "is damaged"
-_INCOMPLETE = "is incomplete"
+INCOMPLETE = "is incomplete"
 
 _SHORT_ARRAY = 1024
 _MAX_TENSOR_NAME = 63

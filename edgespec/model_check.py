@@ -1,7 +1,7 @@
 """Does a GGUF header describe a language model that this llama.cpp can run?
 
 llama.cpp throws on many files it cannot run, but on others it asserts, which ends the process: those are found here.
-Written from llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp` and `llama-vocab.cpp`.
+Written from llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.errors import ModelFileError
-from edgespec.header import AGAIN, Array, Header, read_header
+from edgespec.header import AGAIN, INCOMPLETE, Array, Header, read_header
 
 
 def check_model(model: Header | str | Path) -> Header:
@@ -84,7 +84,7 @@ def _parts(header: Header) -> tuple[Path, ...]:
         raise _unusable(header, f"it is not the first of its {count} parts", f"Load {parts[0]} instead.")
     if missing := [part.name for part in parts if not part.is_file()]:
         why = f"it has {count} parts, and {len(missing)} of them cannot be found: {', '.join(missing[:4])}"
-        raise ModelFileError(f"{header.path} {_INCOMPLETE}", why=why, hint=f"Download them into {header.path.parent}.")
+        raise ModelFileError(f"{header.path} {INCOMPLETE}", why=why, hint=f"Download them into {header.path.parent}.")
     return parts
 
 
@@ -130,8 +130,8 @@ def _check_vocabulary(header: Header) -> None:
     if len(known) < n_vocab:
         twice = next(text for text, n in Counter(texts).items() if n > 1)
         raise _broken(header, f"token {twice.decode('utf-8', 'replace')!r} stands in its vocabulary twice")
-    if model in ("llama", "plamo2"):
-        for byte in range(256):
+    if model in ("llama", "plamo2", "t5"):
+        for byte in _UTF8_BYTES:
             if b"<0x%02X>" % byte not in known and bytes([byte]) not in known:
                 raise _broken(header, f"its vocabulary cannot write every text: it has no token for the byte {byte}")
     _check_special_tokens(header, str(model))
@@ -139,14 +139,12 @@ def _check_vocabulary(header: Header) -> None:
 
 def _check_special_tokens(header: Header, model: str) -> None:
     for name, flag in (("bos", "add_bos_token"), ("eos", "add_eos_token")):
-        default = {"llama": {"bos": 1, "eos": 2}, "gpt2": {"bos": 11, "eos": 11}}.get(model, {}).get(name, -1)
-        id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", default)
+        id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
         if not isinstance(id, int):
             raise _broken(header, f"its {name} token is {id!r}, not a number")
-        known = 0 <= id < header.n_vocab
-        if not known and id not in (default, -1, 0xFFFFFFFF):
-            raise _broken(header, f"its {name} token is {id}, but its vocabulary has {header.n_vocab:,} tokens")
-        if not known and header.metadata.get(f"tokenizer.ggml.{flag}") is True:
+        if not 0 <= id < header.n_vocab:  # llama.cpp then takes the tokenizer's usual one
+            id = _USUAL_TOKENS.get(model, {}).get(name, -1)
+        if not 0 <= id < header.n_vocab and header.metadata.get(f"tokenizer.ggml.{flag}") is True:
             raise _broken(header, f"it asks for a {name} token around every prompt, but has none")
 
 
@@ -240,9 +238,8 @@ def _check_scalars(header: Header) -> None:
     for key, value in header.metadata.items():
         if not key.startswith(prefix):
             continue
-        floats = [number for number in (value if isinstance(value, tuple) else (value,)) if isinstance(number, float)]
         positive = key.endswith(("epsilon", "rope.freq_base", "rope.freq_base_swa"))
-        if not all(math.isfinite(number) for number in floats) or (positive and min(floats, default=1.0) <= 0):
+        if isinstance(value, float) and (not math.isfinite(value) or (positive and value <= 0)):
             raise _broken(header, f"{key!r} is {_shown(value)}, which cannot be")
     scaling = header.metadata.get(f"{prefix}rope.scaling.type", "none")
     if scaling not in ("none", "linear", "yarn", "longrope"):
@@ -270,9 +267,16 @@ def _check_weights(header: Header) -> None:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
-_INCOMPLETE = "is incomplete"
 _MAX_LAYERS, _MAX_EXPERTS, _MMAP_ALIGNMENT = 512, 1024, 32
 
+_USUAL_TOKENS = {
+    "llama": {"bos": 1, "eos": 2},
+    "plamo2": {"bos": 1, "eos": 2},
+    "gpt2": {"bos": 11, "eos": 11},
+    "hybriddna": {"bos": 11, "eos": 11},
+    "whitespace": {"bos": 11, "eos": 11},
+}
+_UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]  # the others never occur
 _NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))  # no kernel multiplies by them
 _INTEGERS = "ffn_gate_tid2eid"
 # The architectures of llama.cpp 0c1e57098 (llama-arch.cpp) that write text from left to right

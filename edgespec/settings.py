@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -120,11 +121,13 @@ def check_request(request: Request, n_vocab: int) -> None:
     _check_integer("sample", request.sample, 0, 2**32 - 1)
     if request.logprobs is not None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
-    if isinstance(request.stop, str) or not all(request.stop):
-        raise UsageError("stop must be a sequence of texts, none of them empty")
+    if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
+        raise UsageError("stop must be a tuple of texts, none of them empty")
     for token, _ in request.sampling.logit_bias:
         _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
-    for text in (request.prompt, *(message.content for message in request.messages)):
+    for text in (request.prompt, *(text for message in request.messages for text in (message.role, message.content))):
+        if not isinstance(text, str):
+            raise UsageError(f"a prompt or message must be a text, not {text!r}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -132,5 +135,9 @@ def check_request(request: Request, n_vocab: int) -> None:
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or not least <= value <= most:
+    try:
+        number = operator.index(value) if not isinstance(value, bool) else None  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
         raise UsageError(f"{name} must be a whole number from {least} to {most}, not {value!r}")

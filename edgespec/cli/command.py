@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.config import Check, Setting, config_files, read_settings
+from edgespec.config import Check, Setting, config_files, read_settings, working_folder
 
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
@@ -96,7 +96,7 @@ def configured(ctx: click.Context, command: click.Command) -> Mapping[str, Setti
     """What the configuration files say, by parameter name. Raises UsageError."""
     options = {param.key: param for param in command.params if isinstance(param, Option) and param.config}
     checks: dict[str, Check] = {key: _checker(ctx, option) for key, option in options.items()}
-    settings = read_settings(config_files(Path.cwd()), checks)
+    settings = read_settings(config_files(working_folder()), checks)
     return {str(options[key].name): setting for key, setting in settings.items()}
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import click
 
 from edgespec.cli.command import Option, configured
 from edgespec.cli.output import Output
-from edgespec.config import project_file, user_file
+from edgespec.config import project_file, user_file, working_folder
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,7 +23,7 @@ def config(ctx: click.Context) -> None:
     from edgespec.cli.run import run
 
     output = Output(quiet=False)
-    user, project = user_file(), project_file(Path.cwd())
+    user, project = user_file(), project_file(working_folder())
     output.line(f"user file     {user}{'' if user.is_file() else ' (not there)'}")
     output.line(f"project file  {project or '(none here or above)'}")
     settings = configured(click.Context(run), run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import sys
 import traceback
@@ -64,7 +65,7 @@ class Output:
 
     def json(self, value: Any) -> None:
         """One JSON value on a line of its own."""
-        self._write(json.dumps(value, ensure_ascii=False) + "\n", as_is=True)
+        self._write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n", as_is=True)
 
     def note(self, text: str) -> None:
         """Something the user should know, unless they asked for quiet."""
@@ -158,6 +159,15 @@ def _prepare(stdout: TextIO) -> None:
         reconfigure(errors="replace")
     else:
         reconfigure(encoding="utf-8", errors="replace", newline="\n")
+
+
+def _finite(value: Any) -> Any:
+    """`value` as JSON can hold it, which has no infinity: null stands for it."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _printable(text: str) -> str:

@@ -133,7 +133,7 @@ def _as_json(llm: Runtime, asked: Request, events: list[TokenEvent]) -> dict[str
         "model": about["model"],
         "draft_model": about["draft_model"],
         "seed": asked.seed,
-        "finish_reason": events[-1].finish_reason,
+        "finish_reason": events[-1].finish_reason if events else "error",
         **llm.stats.as_json(),
         "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
         "notes": list(llm.notes),

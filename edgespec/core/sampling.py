@@ -37,20 +37,25 @@ class SamplingSettings:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("top_k", "repeat_last_n"):
+            _require(_is_number(getattr(self, name), int), name, "a whole number", getattr(self, name))
+        for name in ("top_p", "min_p", "typical_p"):
+            _require(_is_number(getattr(self, name), float), name, "a number", getattr(self, name))
         for name in ("temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
-            _require(math.isfinite(value) and abs(value) < _LARGEST, name, "a finite number", value)
+            holds = _is_number(value, float) and abs(value) <= _LARGEST
+            _require(holds, name, "a number of at most a million", value)
         _require(
             self.temperature == 0 or self.temperature >= 1e-6, "temperature", "0 or at least 1e-6", self.temperature
         )
         _require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
         _require(0 <= self.min_p <= 1, "min_p", "from 0 to 1", self.min_p)
         _require(0 < self.typical_p <= 1, "typical_p", "above 0 and at most 1", self.typical_p)
-        _require(self.repeat_penalty > 1 / _LARGEST, "repeat_penalty", "above 0", self.repeat_penalty)
+        _require(self.repeat_penalty >= 1 / _LARGEST, "repeat_penalty", "above 0", self.repeat_penalty)
         _require(self.repeat_last_n >= -1, "repeat_last_n", "-1 (all), 0 (off) or more", self.repeat_last_n)
         for token, bias in self.logit_bias:
             _require(token >= 0, "logit_bias", "about token ids of 0 or more", token)
-            _require(bias < _LARGEST, "logit_bias", "finite or -inf", bias)
+            _require(abs(bias) <= _LARGEST or bias == -math.inf, "logit_bias", "at most a million, or -inf", bias)
 
     @property
     def penalizes(self) -> bool:
@@ -245,9 +250,14 @@ def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices
 
 _FEW = 256  # leaders worth sorting before the whole vocabulary is looked at
 _BINS, _BINS_PER_NAT = 4096, 128
-_LARGEST = float(np.finfo(np.float32).max)  # settings are float32 where they meet the logits
+_LARGEST = 1e6  # far beyond any use, and far from where float32 ends
 
 
-def _require(holds: bool, name: str, wanted: str, value: float) -> None:
+def _is_number(value: object, kind: type) -> bool:
+    kinds = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _require(holds: bool, name: str, wanted: str, value: object) -> None:
     if not holds:
         raise ValueError(f"{name} must be {wanted}, not {value}")
