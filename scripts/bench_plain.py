@@ -14,11 +14,12 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from math import nan
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 
 import llama_cpp
+import numpy as np
 
 import edgespec
 from edgespec.models.spec import resolve
@@ -76,7 +77,7 @@ def compare(path: Path, n: int, threads: int) -> None:
     print(f"{'':12}  tokens/s  edgespec / it")
     for name, values in rates.items():
         ratios = [ours / theirs for ours, theirs in zip(rates["edgespec"][1:], values[1:], strict=True)]
-        print(f"{name:12}  {median(values[1:]):8.1f}  {median(ratios):13.3f}")
+        print(f"{name:12}  {np.nanmedian(values[1:]):8.1f}  {np.nanmedian(ratios):13.3f}")
 
 
 def native_ids(native: llama_cpp.Llama, prompt: str, n: int) -> Iterator[int]:
@@ -86,11 +87,11 @@ def native_ids(native: llama_cpp.Llama, prompt: str, n: int) -> Iterator[int]:
 
 
 def rate(events: Iterator[object], n: int) -> float:
-    """Tokens a second from the first event to the last; the prompt is not counted."""
+    """Tokens a second from the first event to the last, NaN for an answer that ended early."""
     next(events)
     started_s = perf_counter()
     count = sum(1 for _ in events)
-    return min(count, n - 1) / (perf_counter() - started_s)
+    return (n - 1) / (perf_counter() - started_s) if count >= n - 1 else nan
 
 
 if __name__ == "__main__":

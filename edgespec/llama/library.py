@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import psutil
+
+# GNU OpenMP reads this when it is loaded. Threads that wait for each other otherwise spin for milliseconds, and two
+# programs on the same cores then slow each other down a hundredfold; this many turns cost next to nothing when alone.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+import llama_cpp
 from llama_cpp._ggml import libggml
 
 api: Any = llama_cpp.llama_cpp
