@@ -28,6 +28,7 @@ logger = logging.getLogger("edgespec.engine")
 @dataclass(slots=True)
 class Sequence:
     """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
+
     `finish` is set when the sequence is over.
     """
 

@@ -82,12 +82,7 @@ class Runtime(Closable):
         for note in [*self.model.notes, *(self.draft.notes if self.draft else [])]:
             self._note(note)
         self._template = ChatTemplate(self.model) if self.model.chat_template else None
-        self.engine = Engine(
-            self.context,
-            drafter=drafter,
-            draft_n_max=n_max,
-            warn=self._note,
-        )
+        self.engine = Engine(self.context, drafter=drafter, draft_n_max=n_max, warn=self._note)
 
     def _make_drafter(self, draft: Model, n_ctx: int) -> ModelDrafter:
         reason = same_vocabulary(self.model, draft)

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 # GNU OpenMP reads this when it is loaded. Threads that wait for each other otherwise spin for milliseconds, and two
-# programs on the same cores then slow each other down a hundredfold; this many turns cost next to nothing when alone.
+# programs on the same cores then slow each other down a hundredfold. docs/performance.md has what either choice costs.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp
