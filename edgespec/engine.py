@@ -8,19 +8,20 @@ A round decodes `tokens[n_decoded:]` (at most a chunk of it) plus the draft; pro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Choice, Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.prefix import common_prefix
 from edgespec.core.stats import Stats
-from edgespec.core.verify import Verdict, verify_coupled
-from edgespec.drafters.base import Drafter
+from edgespec.core.verify import Verdict, VerifyRule, verify
+from edgespec.drafters.base import Budget, Drafter
 from edgespec.errors import GenerationError
 from edgespec.events import FinishReason
-from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.context import Batch, CacheFullError, CancelledError, Context
 
 logger = logging.getLogger("edgespec.engine")
 
@@ -29,7 +30,8 @@ logger = logging.getLogger("edgespec.engine")
 class Sequence:
     """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
 
-    `finish` is set when the sequence is over.
+    `rule` is how drafts are judged, `off` names the drafters that failed, `finish` is set when the sequence is over.
+    `shares` is another sequence and how many tokens of its prompt this one begins with and waits for.
     """
 
     slot: int
@@ -37,10 +39,12 @@ class Sequence:
     chooser: Chooser
     max_tokens: int
     cancel: CancelFlag
+    rule: VerifyRule = "coupled"
     stats: Stats = field(default_factory=Stats)
     n_decoded: int = 0
     n_prompt: int = 0
-    drafts: bool = True
+    off: set[str] = field(default_factory=set)
+    shares: tuple[Sequence, int] | None = None
     finish: FinishReason | None = None
     started_s: float = 0.0
     first_token_s: float = 0.0
@@ -50,10 +54,19 @@ class Sequence:
         """How many tokens may still be generated."""
         return self.n_prompt + self.max_tokens - len(self.tokens)
 
+    @property
+    def round(self) -> int:
+        return self.stats.rounds
+
+    @property
+    def draws(self) -> bool:
+        """Whether guesses are to be drawn from a law; a law of one token has nothing to draw."""
+        return self.rule in ("rejection", "block") and self.chooser.settings.temperature > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What one round gave one sequence: the target's choices, the first `accepted` of them guessed by `source`."""
+    """What one round gave one sequence: its next tokens, the first `accepted` of them guessed by `source`."""
 
     sequence: Sequence
     choices: list[Choice]
@@ -63,12 +76,18 @@ class Emission:
 
 @dataclass(slots=True)
 class _Part:
-    """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on."""
+    """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on.
+
+    `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
+    `branches` for the others.
+    """
 
     sequence: Sequence
     n_pending: int
     draft: Draft = field(default_factory=Draft.empty)
     start: int = 0
+    branches: list[int] = field(default_factory=list)
+    ids: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -76,17 +95,25 @@ class _Part:
 
 
 class Engine:
-    """Rounds over as many sequences as the target's context holds, with one drafter or none."""
+    """Rounds over as many sequences as the target's context holds. Drafters are asked in turn until one has a guess.
+
+    `draft_n_max` is the most tokens of a draft, `tree_width` the most leaves. Passes are padded to `least_width`
+    tokens.
+    """
 
     def __init__(
         self,
         context: Context,
         *,
-        drafter: Drafter | None = None,
+        drafters: Iterable[Drafter] = (),
         draft_n_max: int = 0,
+        tree_width: int = 1,
+        least_width: int = 1,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
-        self.context, self.drafter, self.draft_n_max, self.warn = context, drafter, draft_n_max, warn
+        self.context, self.drafters, self.warn = context, list(drafters), warn
+        self.draft_n_max, self.tree_width = draft_n_max, tree_width
+        self.least_width = least_width
         self._free = list(range(context.sequences))
         self.active: list[Sequence] = []
 
@@ -96,13 +123,21 @@ class Engine:
         return bool(self._free)
 
     def start(
-        self, tokens: list[int], chooser: Chooser, max_tokens: int, cancel: CancelFlag, *, n_decoded: int = 0
+        self,
+        tokens: list[int],
+        chooser: Chooser,
+        max_tokens: int,
+        cancel: CancelFlag,
+        *,
+        rule: VerifyRule = "coupled",
+        n_decoded: int = 0,
     ) -> Sequence:
         """Admit a prompt of at least one token. `n_decoded` tokens of it are in the cache of the free slot already."""
         room = self.context.n_ctx - len(tokens)
-        sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel)
+        sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel, rule)
         sequence.n_prompt = len(tokens)
         self._keep(sequence, min(n_decoded, len(tokens) - 1))
+        sequence.shares = self._sharing(sequence)
         sequence.stats.prompt_tokens, sequence.stats.cached_tokens = len(tokens), sequence.n_decoded
         sequence.started_s = sequence.first_token_s = perf_counter()
         if sequence.max_tokens <= 0:
@@ -120,25 +155,49 @@ class Engine:
         for sequence in self.active:
             if sequence.cancel.is_set() and sequence.finish is None:
                 sequence.finish = "cancelled"
-        sequences = [sequence for sequence in self.active if sequence.finish is None]
+        sequences = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
         if not sequences:
             return []
-        parts = self._share(sequences)
+        parts = self._share_out(sequences)
         try:
             self._propose(parts)
             self._decode(parts)
+            return [self._commit(part, self._verify(part)) for part in parts if part.is_complete]
         except CancelledError:
             self._cancel(sequences)
-            return []
         except CacheFullError:
             for sequence in sequences:
                 sequence.finish = "length"
-            return []
-        return [self._commit(part, self._verify(part)) for part in parts if part.is_complete]
+        finally:
+            for part in parts:
+                self.context.release(part.branches)
+        return []
 
-    # --- propose --------------------------------------------------------------------------------------------------
+    # --- prompts --------------------------------------------------------------------------------------------------
 
-    def _share(self, sequences: list[Sequence]) -> list[_Part]:
+    def _sharing(self, sequence: Sequence) -> tuple[Sequence, int] | None:
+        """The unfinished sequence that begins with the same tokens, as another sample of the same prompt does."""
+        if not self.context.model.can_roll_back:
+            return None
+        lengths = ((other, common_prefix(other.tokens, sequence.tokens[:-1])) for other in self.active)
+        other, length = max(lengths, key=lambda pair: pair[1], default=(sequence, 0))
+        return (other, length) if length > sequence.n_decoded else None
+
+    def _waits(self, sequence: Sequence) -> bool:
+        """Whether a prompt is still to be decoded by the sequence that shares it; takes it over once it is there."""
+        if sequence.shares is None:
+            return False
+        other, length = sequence.shares
+        if other.finish is None and other.n_decoded < length:
+            return True
+        sequence.shares = None
+        if other in self.active and other.n_decoded >= length:
+            self.context.forget(sequence.slot)
+            self.context.copy(other.slot, sequence.slot, 0, length)
+            sequence.n_decoded = sequence.stats.cached_tokens = length
+        return False
+
+    def _share_out(self, sequences: list[Sequence]) -> list[_Part]:
         """What of each sequence goes into the next batch: those with little to decode first, long prompts fill up."""
         room, parts = self.context.n_batch, []
         for sequence in sorted(sequences, key=lambda s: len(s.tokens) - s.n_decoded):
@@ -148,66 +207,72 @@ class Engine:
                 room -= n_pending
         return parts
 
+    # --- propose --------------------------------------------------------------------------------------------------
+
     def _propose(self, parts: list[_Part]) -> None:
         """Give each part a draft where one is wanted and fits into the batch."""
-        asked = [part for part in parts if self._wanted(part) > 0]
-        if self.drafter is None or not asked:
-            return
-        room = self.context.n_batch - sum(part.n_pending for part in parts)
-        budgets = [min(self._wanted(part), room // len(asked)) for part in asked]
-        started_s = perf_counter()
-        try:
-            drafts = self.drafter.propose([part.sequence for part in asked], budgets)
-            for part, draft, budget in zip(asked, drafts, budgets, strict=True):
-                part.draft = self._checked(draft, budget)
-        except CancelledError:
-            raise
-        except Exception as error:  # whatever a drafter does, the answer goes on without it
-            logger.debug("drafter failed", exc_info=True)
-            self.warn(f"drafting is switched off for this answer: {self.drafter.name} failed ({error!r})")
-            for part in parts:
-                part.sequence.drafts, part.draft = False, Draft.empty()
-        for part in asked:
-            part.sequence.stats.draft_s += (perf_counter() - started_s) / len(asked)
+        wanting = [part for part in parts if self._wanted(part) > 0]
+        for drafter in self.drafters:
+            asked = [part for part in wanting if not part.draft and drafter.name not in part.sequence.off]
+            if asked:
+                self._ask(drafter, asked, self._budgets(asked, parts))
 
     def _wanted(self, part: _Part) -> int:
         """How many tokens are worth guessing now: none while the prompt is decoded, else what has room."""
         sequence = part.sequence
-        if not sequence.drafts or part.n_pending > 1 or not part.is_complete:
+        if part.n_pending > 1 or not part.is_complete:
             return 0
-        return max(0, min(self.draft_n_max, sequence.remaining - 1, self.context.n_ctx - len(sequence.tokens)))
+        return min(self.draft_n_max, sequence.remaining - 1, self.context.n_ctx - len(sequence.tokens))
 
-    def _checked(self, draft: Draft, budget: int) -> Draft:
-        """A draft that can be decoded, or ValueError."""
-        n_vocab = self.context.model.n_vocab
-        if len(draft) > budget or any(not 0 <= token < n_vocab for token in draft.tokens):
-            raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget}, or ids outside the vocabulary")
-        return draft
+    def _budgets(self, asked: list[_Part], parts: list[_Part]) -> list[Budget]:
+        room = self.context.n_batch - sum(part.n_pending + len(part.draft) for part in parts)
+        leaves = min(self.tree_width, 1 + self.context.free_branches // len(asked))
+        return [
+            # block verification checks chains
+            Budget(min(self._wanted(part), room // len(asked)), 1 if part.sequence.rule == "block" else leaves)
+            for part in asked
+        ]
+
+    def _ask(self, drafter: Drafter, asked: list[_Part], budgets: list[Budget]) -> None:
+        """Let one drafter guess; whatever it does, the answers go on without it."""
+        started_s = perf_counter()
+        try:
+            drafts = drafter.propose([part.sequence for part in asked], budgets)
+            for part, draft, budget in zip(asked, drafts, budgets, strict=True):
+                check_draft(draft, budget, self.context.model.n_vocab)
+                part.draft = draft
+        except CancelledError:
+            raise
+        except Exception as error:
+            logger.debug("drafter failed", exc_info=True)
+            self.warn(f"drafting by {drafter.name} is switched off for this answer: it failed ({error!r})")
+            for part in asked:
+                part.sequence.off.add(drafter.name)
+                part.draft = Draft.empty()
+        for part in asked:
+            part.sequence.stats.draft_s += (perf_counter() - started_s) / len(asked)
 
     # --- decode ---------------------------------------------------------------------------------------------------
 
     def _decode(self, parts: list[_Part]) -> None:
         """One target pass over all parts. Raises CacheFullError when not even their committed tokens have room."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[tuple[int, ...]] = []
-        wanted: list[bool] = []
+        batch = Batch.empty()
         for part in parts:
-            sequence, width = part.sequence, part.n_pending + len(part.draft)
-            part.start = len(tokens)
-            tokens += sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
-            tokens += part.draft.tokens.tolist()
-            positions += range(sequence.n_decoded, sequence.n_decoded + width)
-            slots += [(sequence.slot,)] * width
-            wanted += [False] * (part.n_pending - 1) + [part.is_complete] * (1 + len(part.draft))
+            part.start = batch.size
+            self._add(part, batch)
+        if batch.size < self.least_width:
+            pad, last = self.least_width - batch.size, batch.tokens[-1]
+            for position in range(batch.positions[-1] + 1, batch.positions[-1] + 1 + pad):
+                batch.add([last], position, batch.sequence_ids[-1], wanted=batch.wanted[-1])
         started_s = perf_counter()
         try:
-            self.context.decode(tokens, positions, slots, wanted)
+            self.context.decode(*batch)
         except CacheFullError:
-            if not any(len(part.draft) for part in parts):
+            if not any(part.draft for part in parts):
                 raise
             for part in parts:
-                part.draft = Draft.empty()
+                self.context.release(part.branches)
+                part.draft, part.branches = Draft.empty(), []
             self._decode(parts)
             return
         for part in parts:
@@ -217,41 +282,61 @@ class Engine:
             if not part.is_complete:
                 sequence.n_decoded += part.n_pending
 
+    def _add(self, part: _Part, batch: Batch) -> None:
+        """A part's committed tokens and its draft, each drafted token in the sequences of all leaves below it."""
+        sequence, draft = part.sequence, part.draft
+        leaves = draft.leaves()
+        while len(part.branches) < max((leaf for below in leaves for leaf in below), default=0):
+            part.branches.append(self.context.fork(sequence.slot, sequence.n_decoded))
+        ids = [sequence.slot, *part.branches]
+        part.ids = [tuple(ids[leaf] for leaf in below) for below in leaves]
+        pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
+        batch.add(pending, sequence.n_decoded, tuple(ids), wanted=part.is_complete)
+        for token, depth, owners in zip(draft.tokens, draft.depths(), part.ids, strict=True):
+            batch.add([token], sequence.n_decoded + part.n_pending + depth, owners, wanted=True)
+
     # --- verify and commit ----------------------------------------------------------------------------------------
 
     def _verify(self, part: _Part) -> Verdict:
         sequence = part.sequence
         last = part.start + part.n_pending - 1
-
-        def ends(choice: Choice) -> bool:
-            return self.context.model.is_end(choice.id)
-
         try:
-            return verify_coupled(
+            return verify(
+                sequence.rule,
                 part.draft,
                 lambda node: self.context.logits(last + 1 + node),
-                sequence.chooser.choose,
+                sequence.chooser,
                 sequence.tokens,
-                len(sequence.tokens),
-                ends,
+                self.context.model.is_end,
+                sequence.round,
             )
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
             raise GenerationError("cannot choose a token", why=str(error)) from error
 
     def _commit(self, part: _Part, verdict: Verdict) -> Emission:
-        sequence, now_s = part.sequence, perf_counter()
+        sequence, stats, now_s = part.sequence, part.sequence.stats, perf_counter()
         if len(sequence.tokens) == sequence.n_prompt:
-            sequence.stats.prompt_s = now_s - sequence.started_s
+            stats.prompt_s = now_s - sequence.started_s
             sequence.first_token_s = now_s
+        first = len(sequence.tokens)
         sequence.tokens += [choice.id for choice in verdict.choices]
+        self._adopt(part, verdict.path, first)
         self._keep(sequence, len(sequence.tokens) - 1)
-        sequence.stats.count_round(len(part.draft), len(verdict.path), len(verdict.choices))
-        sequence.stats.generation_s = perf_counter() - sequence.first_token_s
+        stats.count_round(part.draft, len(verdict.path), len(verdict.choices))
+        stats.near_ties += sum(choice.near_tie for choice in verdict.choices)
+        stats.generation_s = perf_counter() - sequence.first_token_s
         if self.context.model.is_end(verdict.choices[-1].id):
             sequence.finish = "stop"
         elif sequence.remaining <= 0:
             sequence.finish = "length"
         return Emission(sequence, verdict.choices, len(verdict.path), part.draft.source)
+
+    def _adopt(self, part: _Part, path: list[int], first: int) -> None:
+        """Bring the accepted path, which begins at position `first`, into the slot if it lies on another branch."""
+        slot = part.sequence.slot
+        astray = next((depth for depth, node in enumerate(path) if slot not in part.ids[node]), None)
+        if astray is not None:
+            self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))
 
     def _cancel(self, sequences: list[Sequence]) -> None:
         """After an aborted decode: back to what is known to be in the cache, and say who asked to stop."""
@@ -267,3 +352,15 @@ class Engine:
         else:
             self.context.forget(sequence.slot)
             sequence.n_decoded = 0
+
+
+def check_draft(draft: Draft, budget: Budget, n_vocab: int) -> None:
+    """Raises ValueError for a draft that cannot be decoded."""
+    if len(draft) > budget.tokens or any(not 0 <= token < n_vocab for token in draft.tokens):
+        raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget.tokens}, or ids no token has")
+    if not all(-1 <= parent < node for node, parent in enumerate(draft.parents)):
+        raise ValueError("in its tree a token comes before the one it hangs off")
+    if len({len(draft), len(draft.parents), len(draft.confidence), len(draft.laws)}) > 1:
+        raise ValueError("its draft has parts of different lengths")
+    if len(draft) - len(set(draft.parents) - {-1}) > budget.leaves:
+        raise ValueError(f"its tree has more than {budget.leaves} leaves")

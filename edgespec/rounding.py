@@ -7,16 +7,22 @@ wider batches than plain decoding, and where the best two tokens are closer than
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.llama.context import Context
+from edgespec.llama.library import build_id
+from edgespec.paths import read_cache, write_cache
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 ROWS = 32
+# A cache is attended to in steps of 256 tokens; rows on both sides of the first step are measured before an answer.
+NEAR_STEP, FEW_ROWS = 250, 16
 _TEXT = (
     "The river rose in the night, and by the morning the lower road was gone. People came out to look at it.\n"
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
@@ -95,9 +101,9 @@ def measure_rounding(
         raise ValueError(f"widths up to {widest} need as many outputs, the context allows {context.max_outputs}")
     if not context.model.can_roll_back:
         raise ValueError("this memory cannot be rolled back, so that nothing can be decoded a second time")
-    steps = _Steps(n_past, widths, progress)
+    steps = _Steps(n_past, sum(-(-ROWS // width) for width in widths), progress)
     try:
-        tokens, plain = _go_on(context, _prefix(context, n_past), steps)
+        tokens, plain = _go_on(context, _prefix(context, n_past), steps, ROWS)
         narrowest = plain
         from_1, from_2, changed = [0.0], [0.0], [0]
         for width in widths[1:]:
@@ -115,12 +121,76 @@ def measure_rounding(
     return Rounding(n_past, widths, tuple(from_1), tuple(from_2), tuple(changed), tuple(gaps))
 
 
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Which widths of a pass, up to a widest one, give the same rows.
+
+    `max_difference` is the largest of any logit between plain decoding and any of the widths. From `exact_from` on a
+    row depends neither on the width nor on the token's place in the batch; None if it always does. It is at least 2:
+    single tokens go through kernels of their own, and where these round differently so rarely that a short measurement
+    misses it, a long text does not.
+    """
+
+    max_difference: float
+    exact_from: int | None
+
+
+def measured_widths(context: Context, widest: int, progress: Callable[[float], None] | None = None) -> Widths | None:
+    """What `measure_widths` found for this model, machine and context, remembered from the first time on.
+
+    None where it cannot be measured: a memory that cannot be rolled back, or a context of a few tokens.
+    """
+    key = json.dumps(
+        {"build": build_id(), "widest": widest, "branches": context.free_branches > 0, **context.fingerprint},
+        sort_keys=True,
+    )
+    name = f"widths/{sha256(key.encode()).hexdigest()[:24]}.json"
+    try:
+        return Widths(**json.loads(read_cache(name) or ""))
+    except (ValueError, TypeError):  # not measured yet, or written by another version
+        pass
+    n_past = min(NEAR_STEP, context.n_ctx - FEW_ROWS - widest)
+    if n_past < widest or not context.model.can_roll_back:
+        return None
+    widths = measure_widths(context, n_past, widest, progress)
+    write_cache(name, json.dumps(asdict(widths)))
+    return widths
+
+
+def measure_widths(
+    context: Context, n_past: int, widest: int, progress: Callable[[float], None] | None = None
+) -> Widths:
+    """Decode the same tokens at every width up to `widest`, each in two places of its batch.
+
+    Takes some fifty passes for a width of 4. Uses sequence 0, which is empty afterwards, and needs `widest` outputs.
+    Where the context has branches, what they do to rows that come after them counts among the differences.
+    """
+    steps = _Steps(n_past, FEW_ROWS + sum(2 * -(-FEW_ROWS // width) for width in range(2, widest + 1)), progress)
+    try:
+        prefix = _prefix(context, n_past)
+        tokens, plain = _go_on(context, prefix, steps, FEW_ROWS)
+        rows = {1: [plain]}
+        for width in range(2, widest + 1):
+            shifted = _decode_again(context, prefix[-1:] + tokens, n_past - 1, width, steps)[1:]
+            rows[width] = [_decode_again(context, tokens, n_past, width, steps), shifted]
+        after_branch = _decode_on_branch(context, tokens, n_past) if context.free_branches else plain[1:]
+    finally:
+        context.forget(0)
+    exact_from = 1 if widest == 1 else None
+    for width in range(widest, 1, -1):
+        if any(_difference(found, rows[widest][0]) for found in rows[width]):
+            break
+        exact_from = width
+    between_widths = max(_difference(found, plain) for same in rows.values() for found in same)
+    return Widths(max(between_widths, _difference(after_branch, plain[1:])), exact_from)
+
+
 class _Steps:
     """Turns decoded tokens into a fraction of the work; a prompt token costs far less than a pass."""
 
-    def __init__(self, n_past: int, widths: tuple[int, ...], progress: Callable[[float], None] | None) -> None:
+    def __init__(self, n_past: int, n_passes: int, progress: Callable[[float], None] | None) -> None:
         self._done, self._progress = 0.0, progress
-        self._total = n_past / 8 + sum(-(-ROWS // width) for width in widths)
+        self._total = n_past / 8 + n_passes
 
     def add(self, passes: float) -> None:
         self._done += passes
@@ -135,8 +205,8 @@ def _prefix(context: Context, length: int) -> list[int]:
     return tokens[:length]
 
 
-def _go_on(context: Context, prefix: list[int], steps: _Steps) -> tuple[list[int], NDArray[np.float32]]:
-    """Decode the prefix, then the best token each time: ids[ROWS] and the rows float32[ROWS, V] after each of them."""
+def _go_on(context: Context, prefix: list[int], steps: _Steps, n_rows: int) -> tuple[list[int], NDArray[np.float32]]:
+    """Decode the prefix, then the best token each time: ids[n] and the rows float32[n, V] after each of them."""
     context.forget(0)
     chunk = min(context.n_batch, 64)
     for start in range(0, len(prefix), chunk):
@@ -145,13 +215,13 @@ def _go_on(context: Context, prefix: list[int], steps: _Steps) -> tuple[list[int
         context.decode(part, range(start, start + n), [(0,)] * n, [False] * (n - 1) + [True])
         steps.add(n / 8)
     tokens = [int(context.logits(n - 1).argmax())]
-    rows = np.empty((ROWS, context.model.n_vocab), np.float32)
-    for index in range(ROWS):
+    rows = np.empty((n_rows, context.model.n_vocab), np.float32)
+    for index in range(n_rows):
         context.decode(tokens[-1:], [len(prefix) + index], [(0,)], [True])
         rows[index] = context.logits(0)
         tokens.append(int(rows[index].argmax()))
         steps.add(1)
-    return tokens[:ROWS], rows
+    return tokens[:n_rows], rows
 
 
 def _decode_again(context: Context, tokens: list[int], n_past: int, width: int, steps: _Steps) -> NDArray[np.float32]:
@@ -166,6 +236,23 @@ def _decode_again(context: Context, tokens: list[int], n_past: int, width: int, 
         for index in range(width):
             rows[start + index] = context.logits(index)
         steps.add(1)
+    return rows
+
+
+def _decode_on_branch(context: Context, tokens: list[int], n_past: int) -> NDArray[np.float32]:
+    """The rows float32[n - 1, V] after all but the first of `tokens`, of which the first was a second branch."""
+    context.truncate(0, n_past)
+    branch = context.fork(0, n_past)
+    wrong = (tokens[0] + 1) % context.model.n_vocab
+    try:
+        context.decode([wrong, tokens[0]], [n_past, n_past], [(0,), (branch,)], [True, True])
+        context.adopt(0, branch, n_past, n_past + 1)
+    finally:
+        context.release([branch])
+    rows = np.empty((len(tokens) - 1, context.model.n_vocab), np.float32)
+    for index, token in enumerate(tokens[1:]):
+        context.decode([token], [n_past + 1 + index], [(0,)], [True])
+        rows[index] = context.logits(0)
     return rows
 
 

@@ -13,20 +13,34 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.choose import Chooser
+from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
+from edgespec.core.verify import VerifyRule
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.lookup import GRAM, LookupDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine import Emission, Engine
 from edgespec.engine import Sequence as EngineSequence
 from edgespec.errors import GenerationError, PairError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model, same_vocabulary
+from edgespec.llama.model import Model, vocabulary_difference
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
 from edgespec.models.spec import resolve
-from edgespec.settings import LoadSettings, Message, Offload, Request, check_load_settings, check_request
+from edgespec.rounding import Widths, measured_widths
+from edgespec.settings import (
+    MAX_LEAVES,
+    MAX_SEQUENCES,
+    LoadSettings,
+    Message,
+    Offload,
+    Request,
+    check_load_settings,
+    check_request,
+)
 from edgespec.textstream import TextStream
 
 Progress = Callable[[str, float], None]
@@ -40,7 +54,7 @@ DEFAULT_CTX_SIZE = 8192
 class Runtime(Closable):
     """A loaded target, with its draft if it has one. `notes` tells what the user should know about how it runs.
 
-    `progress` is called with "loading" or "prompt" and how much of it is done, 0 to 1.
+    `progress` is called with "loading", "rounding" or "prompt" and how much of it is done, 0 to 1.
     Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
 
@@ -62,30 +76,70 @@ class Runtime(Closable):
     def _load(self) -> None:
         settings = self.settings
         found = resolve(settings.model)
+        named = settings.drafters if settings.spec_draft_n_max else ()
         draft_path = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
-        if settings.spec_type == "none" or settings.spec_draft_n_max == 0:
+        if "draft" not in named:
             draft_path = None
+        elif draft_path is None:
+            named = tuple(name for name in named if name != "draft")
         self.model = self._open_model(found.path, settings.gpu_layers)
         n_ctx = settings.ctx_size or min(self.model.n_ctx_train, DEFAULT_CTX_SIZE)
         if n_ctx > self.model.n_ctx_train:
             self._note(f"the model was trained for {self.model.n_ctx_train} tokens of context, not for {n_ctx}")
-        if draft_path is not None and not self.model.can_roll_back:
+        leaves = settings.spec_tree if draft_path else 1
+        if settings.spec_tree > 1 and named and not draft_path:
+            self._note("drafting chains: only a draft model guesses trees")
+        if leaves > 1 and not self.model.can_roll_back:
+            self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
+            leaves = 1
+        self.context = self._open_target_context(n_ctx, leaves, drafts=bool(named))
+        if self.context.rollback < settings.spec_draft_n_max and named:
             self._note(f"decoding plainly: the memory of a {self.model.architecture} model cannot be rolled back")
-            draft_path = None
-        n_max = settings.spec_draft_n_max if draft_path is not None else 0
-        self.context = self._open_context(self.model, n_ctx, outputs=1 + n_max)
+            named, draft_path = (), None
+        self._measure_rounding(drafts=bool(named))
+        if settings.strict and named and (self._widths is None or self._widths.exact_from is None):
+            self._note("decoding plainly: that a token's logits do not depend on its batch cannot be shown (strict)")
+            named, draft_path = (), None
         self.draft: Model | None = None
-        drafter = None
+        drafters: list[Drafter] = []
+        if "lookup" in named:
+            # Beside a draft model, which always has a guess, only what is likelier to be right.
+            drafters.append(LookupDrafter(shortest=GRAM if draft_path else 1))
         if draft_path is not None:
             self.draft = self._open_model(draft_path, settings.gpu_layers_draft)
-            drafter = self._make_drafter(self.draft, n_ctx)
+            drafters.append(self._make_drafter(self.draft, leaves))
         for note in [*self.model.notes, *(self.draft.notes if self.draft else [])]:
             self._note(note)
         self._template = ChatTemplate(self.model) if self.model.chat_template else None
-        self.engine = Engine(self.context, drafter=drafter, draft_n_max=n_max, warn=self._note)
+        self.engine = Engine(
+            self.context,
+            drafters=drafters,
+            draft_n_max=settings.spec_draft_n_max if drafters else 0,
+            tree_width=leaves,
+            least_width=(self._widths.exact_from if settings.strict and self._widths else None) or 1,
+            warn=self._note,
+        )
 
-    def _make_drafter(self, draft: Model, n_ctx: int) -> ModelDrafter:
-        reason = same_vocabulary(self.model, draft)
+    def _open_target_context(self, n_ctx: int, leaves: int, *, drafts: bool) -> Context:
+        settings = self.settings
+        n_max = settings.spec_draft_n_max if drafts or settings.strict else 0
+        return self._open_context(
+            self.model,
+            n_ctx=n_ctx,
+            max_outputs=(1 + n_max) * settings.sequences,
+            threads=settings.threads,
+            threads_batch=settings.threads_batch,
+            cache_type_k=settings.cache_type_k,
+            cache_type_v=settings.cache_type_v,
+            flash_attention="off" if settings.strict else settings.flash_attention,
+            branches=self._branches(leaves),
+            scratch=n_max if settings.strict else 0,
+            rollback=n_max,
+        )
+
+    def _make_drafter(self, draft: Model, leaves: int) -> ModelDrafter:
+        settings = self.settings
+        reason = vocabulary_difference(self.model, draft)
         if reason:
             raise PairError(
                 f"{draft.path.name} cannot draft for {self.model.path.name}",
@@ -100,23 +154,38 @@ class Runtime(Closable):
             )
         if draft.n_params > self.model.n_params:
             self._note("the draft model is larger than the target: it will slow it down")
-        return ModelDrafter(self._open_context(draft, n_ctx, outputs=1))
-
-    def _open_context(self, model: Model, n_ctx: int, *, outputs: int) -> Context:
-        settings = self.settings
-        context = Context(
-            model,
-            n_ctx=n_ctx,
-            sequences=settings.sequences,
-            max_outputs=outputs * settings.sequences,
-            threads=settings.threads,
-            threads_batch=settings.threads_batch,
-            cache_type_k=settings.cache_type_k,
-            cache_type_v=settings.cache_type_v,
+        branches = self._branches(leaves)
+        context = self._open_context(
+            draft,
+            n_ctx=settings.ctx_size_draft or self.context.n_ctx,
+            max_outputs=leaves * settings.sequences,
+            threads=settings.threads_draft or settings.threads,
+            threads_batch=settings.threads_batch_draft or settings.threads_batch,
+            cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
+            cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
             flash_attention=settings.flash_attention,
+            branches=branches + settings.sequences if branches else 0,
         )
+        return ModelDrafter(context, width=leaves if branches else 1)
+
+    def _branches(self, leaves: int) -> int:
+        """Sequence ids for trees of that many leaves, from a pool that all sequences share."""
+        wanted = (leaves - 1) * self.settings.sequences
+        return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self.settings.sequences))
+
+    def _open_context(self, model: Model, **settings: Any) -> Context:
+        context = Context(model, sequences=self.settings.sequences, **settings)
         self._opened.append(context)
         return context
+
+    def _measure_rounding(self, *, drafts: bool) -> None:
+        """Find out which widths of the target's passes round alike, if anyone wants to know."""
+        settings = self.settings
+        self._widths: Widths | None = None
+        if settings.spec_draft_n_max and (settings.strict or (settings.measure_rounding and drafts)):
+            self._widths = measured_widths(
+                self.context, 1 + settings.spec_draft_n_max, lambda done: self._progress("rounding", done)
+            )
 
     def _open_model(self, path: Path, gpu_layers: Offload) -> Model:
         header = check_model(path)
@@ -155,7 +224,17 @@ class Runtime(Closable):
             "ctx_size": self.context.n_ctx,
             "threads": self.context.threads,
             "threads_batch": self.context.threads_batch,
+            "drafters": [drafter.name for drafter in self.engine.drafters],
+            "strict": self.settings.strict,
+            "rounding": self.rounding,
         }
+
+    @property
+    def rounding(self) -> float | None:
+        """By how much a logit may depend on the width of a pass, if that was measured."""
+        if self._widths is None:
+            return None
+        return 0.0 if self.settings.strict else self._widths.max_difference
 
     def token_text(self, token: int) -> str:
         """What one id stands for; a part of a character shows as U+FFFD."""
@@ -190,6 +269,7 @@ class Runtime(Closable):
         prompts = []
         for request in requests:
             check_request(request, self.model.n_vocab)
+            self._check_rule(request.verify)
             prompts.append(self.tokenize(request))
         stream = self._run(list(zip(requests, prompts, strict=True)), cancel or CancelFlag())
         self._streams.add(stream)
@@ -213,6 +293,18 @@ class Runtime(Closable):
                 hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
             )
         return tokens
+
+    def _check_rule(self, rule: VerifyRule) -> None:
+        """Say what a verify rule cannot do here. Raises UsageError."""
+        if rule != "coupled" and self.settings.strict:
+            raise UsageError(
+                f"strict and verify {rule} exclude each other", why="only the coupled rule leaves the text as it is"
+            )
+        names = [drafter.name for drafter in self.engine.drafters]
+        if rule in ("rejection", "block") and "lookup" in names:
+            self._note(f"lookup draws its guesses from no law: {rule} keeps those that the target happens to draw too")
+        if rule == "block" and self.engine.tree_width > 1:
+            self._note("drafting chains: block verification checks no trees")
 
     def _run(self, jobs: list[tuple[Request, list[int]]], cancel: CancelFlag) -> Answers:
         if self.engine.active:
@@ -252,10 +344,13 @@ class Runtime(Closable):
             self.model.n_vocab,
             request.logprobs,
             self.model.end_tokens if request.ignore_eos else (),
+            self.rounding or 0.0,
         )
         text = TextStream(request.stop)
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
-        sequence = self.engine.start(tokens, chooser, limit, cancel, n_decoded=self._reusable(request, tokens))
+        sequence = self.engine.start(
+            tokens, chooser, limit, cancel, rule=request.verify, n_decoded=self._reusable(request, tokens)
+        )
         self.stats = sequence.stats
         return _Answer(index, sequence, self.model, text)
 
@@ -273,12 +368,7 @@ class Runtime(Closable):
         """How many tokens of this prompt the last conversation left in the cache: only chats continue each other."""
         if not request.messages or self.settings.sequences > 1 or not self.model.can_roll_back:
             return 0
-        same = 0
-        for left, right in zip(self._cached, tokens, strict=False):
-            if left != right:
-                break
-            same += 1
-        return same
+        return common_prefix(self._cached, tokens)
 
     def _watch(self, cancel: CancelFlag | None) -> None:
         for context in self._opened:
@@ -309,11 +399,18 @@ class _Answer:
                 return
             text = self.text.push(self.model.token_bytes(choice.id))
             drafted = position < emission.accepted
-            source = emission.source if drafted else ""
-            yield (
-                self.index,
-                TokenEvent(choice.id, text, drafted, source, number, choice.gap, choice.logprob, choice.top_logprobs),
+            event = TokenEvent(
+                choice.id,
+                text,
+                from_draft=drafted,
+                source=emission.source if drafted else "",
+                round=number,
+                gap=choice.gap,
+                near_tie=choice.near_tie,
+                logprob=choice.logprob,
+                top_logprobs=choice.top_logprobs,
             )
+            yield self.index, event
             if self.text.stopped:
                 self.sequence.finish = "stop"
                 return

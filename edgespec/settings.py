@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 
 Offload = int | Literal["auto", "all"]
-SpecType = Literal["none", "draft"]
+DRAFTERS = ("draft", "lookup")
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
 MAX_DRAFT = 64
+MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +46,38 @@ class LoadSettings:
     """Which models to load, and how they are to be held in memory.
 
     `draft_model` None means the draft that comes with the model, if one does (the bundled target has one).
-    Zero stands for "choose for me": `ctx_size` (tokens), `threads`.
+    `spec_type` is "none" or names drafters, separated by commas; `spec_draft_n_max` is the most tokens and `spec_tree`
+    the most leaves of a draft. `strict` makes the bytes independent of drafting, `measure_rounding` finds out how far
+    they depend on it otherwise. Zero stands for "choose for me": `ctx_size` (tokens), `threads`; for the draft model
+    (`..._draft`) it and None mean "as for the target".
     """
 
     model: str
     draft_model: str | None = None
-    spec_type: SpecType = "draft"
+    spec_type: str = "draft"
     spec_draft_n_max: int = 3
+    spec_tree: int = 1
+    strict: bool = False
+    measure_rounding: bool = False
     ctx_size: int = 0
+    ctx_size_draft: int = 0
     threads: int = 0
+    threads_draft: int = 0
     threads_batch: int = 0
+    threads_batch_draft: int = 0
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    cache_type_k_draft: str | None = None
+    cache_type_v_draft: str | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
     sequences: int = 1
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafters that `spec_type` names."""
+        return () if self.spec_type == "none" else tuple(self.spec_type.split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +94,9 @@ class Request:
 
     `max_tokens` -1 means until the model stops or the context is full. `logprobs` is how many alternatives to report
     beside each token's own log-probability; None reports nothing. `special` lets control tokens written in the prompt
-    text stand for themselves. `sample` tells samples of one prompt and seed apart.
+    text stand for themselves. `sample` tells samples of one prompt and seed apart. `verify` is the rule by which drafts
+    are judged: with "coupled" they never change the text, with "rejection" and "block" they keep its law, "typical"
+    changes that.
     """
 
     prompt: str = ""
@@ -85,6 +105,7 @@ class Request:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = 0
     sample: int = 0
+    verify: VerifyRule = "coupled"
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     special: bool = False
@@ -95,23 +116,46 @@ def check_load_settings(settings: LoadSettings) -> None:
     """Refuse what cannot be meant before anything is loaded. Raises UsageError."""
     for name, least, most in (
         ("spec_draft_n_max", 0, MAX_DRAFT),
+        ("spec_tree", 1, MAX_LEAVES),
         ("ctx_size", 0, 2**31 - 1),
+        ("ctx_size_draft", 0, 2**31 - 1),
         ("threads", 0, MAX_THREADS),
+        ("threads_draft", 0, MAX_THREADS),
         ("threads_batch", 0, MAX_THREADS),
+        ("threads_batch_draft", 0, MAX_THREADS),
         ("sequences", 1, MAX_SEQUENCES),
     ):
         _check_integer(name, getattr(settings, name), least, most)
+    types = tuple(CACHE_TYPES)
     for name, choices in (
-        ("spec_type", get_args(SpecType)),
         ("flash_attention", ("auto", "on", "off")),
-        ("cache_type_k", tuple(CACHE_TYPES)),
-        ("cache_type_v", tuple(CACHE_TYPES)),
+        ("cache_type_k", types),
+        ("cache_type_v", types),
+        ("cache_type_k_draft", (None, *types)),
+        ("cache_type_v_draft", (None, *types)),
     ):
-        if getattr(settings, name) not in choices:
-            raise UsageError(f"{name} must be one of {', '.join(choices)}, not {getattr(settings, name)!r}")
+        _check_choice(name, getattr(settings, name), choices)
+    check_spec_type(settings.spec_type)
     for name in ("gpu_layers", "gpu_layers_draft"):
         if getattr(settings, name) not in ("auto", "all"):
             _check_integer(name, getattr(settings, name), 0, 2**31 - 1)
+    if settings.strict:
+        for name, value, why in (
+            ("spec_tree", 1, "the branches of a tree leave the cache in another order"),
+            ("sequences", 1, "sequences that are decoded together change each other's rounding"),
+            ("flash_attention", "auto or off", "flash attention rounds differently at different widths"),
+        ):
+            if str(getattr(settings, name)) not in str(value).split(" or "):
+                raise UsageError(f"strict needs {name} {value}", why=why)
+
+
+def check_spec_type(spec_type: object) -> None:
+    """Raises UsageError unless it is "none" or a list of drafters."""
+    names = spec_type.split(",") if isinstance(spec_type, str) else []
+    if names != ["none"] and (not set(names) <= set(DRAFTERS) or len(set(names)) != len(names) or not names):
+        raise UsageError(
+            f"spec_type must be none, or one or more of {', '.join(DRAFTERS)} with commas between, not {spec_type!r}"
+        )
 
 
 def check_request(request: Request, n_vocab: int) -> None:
@@ -119,6 +163,7 @@ def check_request(request: Request, n_vocab: int) -> None:
     _check_integer("max_tokens", request.max_tokens, -1, 2**31 - 1)
     _check_integer("seed", request.seed, 0, 2**64 - 1)
     _check_integer("sample", request.sample, 0, 2**32 - 1)
+    _check_choice("verify", request.verify, get_args(VerifyRule))
     if request.logprobs is not None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
@@ -132,6 +177,11 @@ def check_request(request: Request, n_vocab: int) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError("the prompt is no valid text", why=str(error)) from error
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{name} must be one of {', '.join(map(str, filter(None, choices)))}, not {value!r}")
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:

@@ -16,6 +16,7 @@ import time
 import numpy as np
 
 from edgespec.core.choose import Chooser
+from edgespec.core.guess import guesses
 from edgespec.core.sampling import FloatRow, SamplingSettings
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -57,12 +58,14 @@ def raise_some(row: FloatRow) -> FloatRow:
 
 def median_us(chooser: Chooser, rows: list[FloatRow], n: int, guess: int) -> float:
     tokens = np.random.default_rng(1).integers(0, chooser.n_vocab, 500).tolist()
-    step = chooser.propose if guess else chooser.choose
     elapsed_s = []
     for position in range(n + 10):
         row = rows[position % len(rows)]
         started = time.perf_counter()
-        step(row, tokens, position)
+        if guess:
+            guesses(chooser, row, tokens, position, 1)
+        else:
+            chooser.choose(row, tokens, position)
         elapsed_s.append(time.perf_counter() - started)
     return float(np.median(elapsed_s[10:])) * 1e6
 

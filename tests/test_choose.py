@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from enumeration import Joint, some, surprise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgespec.core.choose import Chooser, perturbed_best
-from edgespec.core.noise import gumbel64, hashes, key
+from edgespec.core.choose import Chooser, perturbed_best, perturbed_ranking
+from edgespec.core.noise import Stream, gumbel64, hashes, key
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain
 
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
@@ -180,35 +181,36 @@ def test_logprobs_are_those_before_truncation_and_temperature(chain: SamplingSet
 
 
 @pytest.mark.parametrize("chain", [*CHAINS, GREEDY])
-def test_a_model_that_proposes_for_itself_is_always_right(chain: SamplingSettings) -> None:
+def test_a_choice_of_another_rule_is_reported_with_the_same_log_probabilities(chain: SamplingSettings) -> None:
     row = ROWS["ties"]
-    chooser = Chooser(chain, 6, 0, len(row))
-    for position in range(10):
-        token, confidence = chooser.propose(row, [1, 2], position)
-        assert token == chooser.choose(row, [1, 2], position).id
-        assert 0 < confidence < 1
+    for logprobs in (None, 0, 3):
+        chooser = Chooser(chain, 6, 0, len(row), logprobs)
+        choice = chooser.choose(row, [1, 2], 4)
+        assert chooser.report(row, [1, 2], choice.id) == replace(choice, gap=np.inf)
 
 
-def test_common_noise_couples_two_models() -> None:
-    """Guesses match at least as often as (1 - TV) / (1 + TV) (2408.07978), and more often when confident."""
-    random = np.random.default_rng(0)
-    target, draft = (frozen(random.normal(0, 0.7, 200) + 3 * (np.arange(200) < 6)) for _ in range(2))
-    of_target, of_draft = Chooser(OFF, 1, 0, 200), Chooser(OFF, 1, 0, 200)
-    distance = 0.5 * np.abs(law(apply_chain(target, OFF), 200) - law(apply_chain(draft, OFF), 200)).sum()
-    hits, confidences = np.zeros(4_000, bool), np.zeros(4_000)
-    for position in range(4_000):
-        token, confidences[position] = of_draft.propose(draft, [], position)
-        hits[position] = token == of_target.choose(target, [], position).id
-    assert hits.mean() > (1 - distance) / (1 + distance) - 0.03
-    sure = confidences > np.median(confidences)
-    assert hits[sure].mean() > hits[~sure].mean() + 0.1
+@pytest.mark.parametrize("stream", [Stream.DRAFT, Stream.RESIDUAL])
+def test_draws_of_a_stream_have_the_law_they_are_of(stream: Stream) -> None:
+    chooser = Chooser(OFF, 1, 0, 9)
+    of = some({1: 0.5, 4: 0.0, 5: 0.3, 8: 0.2})
+    joint: Joint = {(token,): of.probability(token) for token in (1, 5, 8)}
+    assert surprise([(chooser.draw(of, position, stream, 0),) for position in range(3_000)], joint) < 1
+    assert surprise([(chooser.draw(of, 7, stream, round),) for round in range(3_000)], joint) < 1
 
 
-def test_the_confidence_of_a_greedy_guess_is_its_probability() -> None:
-    row = frozen(np.log([0.7, 0.2, 0.1]))
-    token, confidence = Chooser(GREEDY, 0, 0, 3).propose(row, [], 0)
-    assert token == 0
-    assert confidence == pytest.approx(0.7, abs=1e-6)
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("chain", [OFF, SamplingSettings()])
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_a_pruned_ranking_equals_a_full_sort(name: str, chain: SamplingSettings, k: int) -> None:
+    candidates = apply_chain(ROWS[name], chain)
+    for position in range(5):
+        noise_key = key(17, 1, position)
+        ids = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
+        scores = candidates.logits + gumbel64(hashes(noise_key, ids))
+        order = np.lexsort((ids, -scores))[:k]
+        ranked, ranks = perturbed_ranking(candidates, noise_key, k)
+        assert ranked == ids[order].tolist()
+        assert ranks.tolist() == scores[order].tolist()
 
 
 @pytest.mark.parametrize("chain", [OFF, GREEDY, SamplingSettings(), replace(OFF, typical_p=0.9)])

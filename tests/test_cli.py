@@ -98,7 +98,7 @@ def test_completion_knows_commands_and_options(tmp_path: Path) -> None:
     options = edgespec_here(
         home=tmp_path, _EDGESPEC_COMPLETE="bash_complete", COMP_WORDS="edgespec run --spec-", COMP_CWORD="2"
     )
-    assert options.stdout.decode().split() == ["plain,--spec-type", "plain,--spec-draft-n-max"]
+    assert options.stdout.decode().split() == [f"plain,--spec-{name}" for name in ("type", "draft-n-max", "tree")]
 
 
 def test_config_shows_the_files_and_what_they_set(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
-from edgespec.drafters.base import Drafter, Guessable
+from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine import Engine
 from edgespec.engine import Sequence as Answer
@@ -44,13 +44,15 @@ class Scripted:
         self.guess = guess
         self.proposals = 0
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[int]) -> list[Draft]:
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         self.proposals += 1
         if isinstance(self.guess, Exception):
             raise self.guess
         assert callable(self.guess)
-        chains = [self.guess(s.tokens, budget) for s, budget in zip(sequences, budgets, strict=True)]
-        return [Draft.chain(chain, [0.5] * len(chain), self.name) for chain in chains]
+        drafts = [self.guess(s.tokens, budget.tokens) for s, budget in zip(sequences, budgets, strict=True)]
+        return [
+            draft if isinstance(draft, Draft) else Draft.chain(draft, [0.5] * len(draft), self.name) for draft in drafts
+        ]
 
 
 def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Chooser:
@@ -70,9 +72,19 @@ def run(engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed
     return sequence
 
 
-def make(target: Model, drafter: Drafter | None = None, *, n_max: int = 4, slots: int = 1, n_ctx: int = 512) -> Engine:
-    context = Context(target, n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + n_max))
-    return Engine(context, drafter=drafter, draft_n_max=n_max)
+def make(
+    target: Model,
+    drafter: Drafter | None = None,
+    *,
+    n_max: int = 4,
+    slots: int = 1,
+    n_ctx: int = 512,
+    leaves: int = 1,
+) -> Engine:
+    context = Context(
+        target, n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + n_max), branches=(leaves - 1) * slots
+    )
+    return Engine(context, drafters=[drafter] if drafter else [], draft_n_max=n_max, tree_width=leaves)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -160,7 +172,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
     assert run(engine, PROMPTS[1]).tokens == run(plain, PROMPTS[1]).tokens
     assert drafter.proposals == 1
     assert len(warnings) == 1
-    assert "scripted failed" in warnings[0]
+    assert "drafting by scripted is switched off" in warnings[0]
     # The next answer tries again.
     run(engine, PROMPTS[1])
     assert drafter.proposals == 2

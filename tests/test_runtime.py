@@ -275,7 +275,7 @@ def test_messages_and_texts_that_are_none_are_refused(llm: Runtime) -> None:
 
 
 def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter = llm.engine.drafter
+    [drafter] = llm.engine.drafters
     assert isinstance(drafter, ModelDrafter)
     decoded: list[int] = []
     original = drafter.context.decode

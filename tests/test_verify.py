@@ -1,80 +1,378 @@
-"""The coupled rule emits what plain decoding emits, whatever was drafted."""
+"""Round after round with the chooser's noise: coupled emits what plain decoding emits, the other rules the same law."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
+import pytest
+from enumeration import Prefix, constant, law, plain, surprise
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
-from edgespec.core.sampling import SamplingSettings
-from edgespec.core.verify import Verdict, verify_coupled
+from edgespec.core.guess import guesses
+from edgespec.core.law import Law
+from edgespec.core.sampling import FloatRow, SamplingSettings
+from edgespec.core.verify import Verdict, VerifyRule, verify
+from edgespec.drafters.base import Budget
+from edgespec.drafters.tree import ROOT, Tree
 
-V = 5
-END = 4
+V, END = 5, 4
+N = 1000
+PROMPT = [1, 2]
+WHOLE = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
+CHAIN = SamplingSettings(temperature=0.9, top_k=4, top_p=0.97, min_p=0, presence_penalty=0.7, repeat_last_n=3)
+RULES: list[VerifyRule] = ["coupled", "rejection", "block", "typical"]
+Drafting = Callable[[Chooser, list[int], int], Draft]
+"""A draft after some tokens, in a round."""
 
 
-def row_after(prefix: list[int]) -> np.ndarray:
+@cache
+def target_row(prefix: Prefix) -> FloatRow:
     """A toy model: logits that depend on the whole prefix."""
-    return np.random.default_rng(prefix).normal(size=V).astype(np.float32) * 2
+    row = np.random.default_rng([1, len(prefix), *prefix]).normal(size=V).astype(np.float32) * 1.5
+    row.flags.writeable = False
+    return row
 
 
-def plain(chooser: Chooser, prompt: list[int], n: int) -> list[int]:
+@cache
+def draft_row(prefix: Prefix) -> FloatRow:
+    """A draft model that is rather like it, and has two more tokens that mean nothing."""
+    noise = np.random.default_rng([2, len(prefix), *prefix]).normal(size=V + 2).astype(np.float32)
+    noise[:V] += target_row(prefix)
+    noise.flags.writeable = False
+    return noise
+
+
+def judged(
+    rule: VerifyRule,
+    draft: Draft,
+    chooser: Chooser,
+    tokens: list[int],
+    round: int = 0,
+    row_after: Callable[[Prefix], FloatRow] = target_row,
+) -> Verdict:
+    def row_of(node: int) -> FloatRow:
+        path: list[int] = []
+        while node >= 0:
+            path.append(draft.tokens[node])
+            node = draft.parents[node]
+        return row_after((*tokens, *path[::-1]))
+
+    return verify(rule, draft, row_of, chooser, tokens, lambda token: token == END, round)
+
+
+def generated(
+    rule: VerifyRule,
+    chooser: Chooser,
+    drafting: Drafting,
+    n: int,
+    row_after: Callable[[Prefix], FloatRow] = target_row,
+) -> Prefix:
+    """The first n tokens after the prompt, or all of them up to the end."""
+    tokens = list(PROMPT)
+    round = 0
+    while len(tokens) < len(PROMPT) + n and (len(tokens) == len(PROMPT) or tokens[-1] != END):
+        verdict = judged(rule, drafting(chooser, tokens, round), chooser, tokens, round, row_after)
+        tokens += [choice.id for choice in verdict.choices]
+        round += 1
+    return tuple(tokens[len(PROMPT) :][:n])
+
+
+def plainly(chooser: Chooser, prompt: list[int], n: int) -> list[int]:
     tokens = list(prompt)
     while len(tokens) < len(prompt) + n and (len(tokens) == len(prompt) or tokens[-1] != END):
-        tokens.append(chooser.choose(row_after(tokens), tokens, len(tokens)).id)
+        tokens.append(chooser.choose(target_row(tuple(tokens)), tokens, len(tokens)).id)
     return tokens
 
 
-def verified(chooser: Chooser, prefix: list[int], draft: Draft) -> Verdict:
-    paths = {-1: list(prefix)}
-    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        paths[node] = [*paths[int(parent)], int(token)]
-    return verify_coupled(
-        draft, lambda node: row_after(paths[node]), chooser.choose, prefix, len(prefix), lambda choice: choice.id == END
-    )
+# --- the law of the text --------------------------------------------------------------------------------------------
+
+
+def own_round(round: int, node: int) -> int:
+    """Every node's candidates are drawn with noise of their own."""
+    return 100 * round + node + 1
+
+
+def levels(
+    *widths: int,
+    row_after: Callable[[Prefix], FloatRow] = draft_row,
+    round_of: Callable[[int, int], int] = own_round,
+) -> Drafting:
+    """So many draws at each node of a level."""
+
+    def drafting(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+        draft = Draft([], [], [], [])
+        frontier: list[tuple[int, list[int]]] = [(ROOT, tokens)]
+        for width in widths:
+            grown = []
+            for node, prefix in frontier:
+                row = row_after(tuple(prefix))
+                drawn = guesses(chooser, row, prefix, len(prefix), width, round_of(round, node))
+                for guess in drawn:
+                    grown.append((len(draft), [*prefix, guess.token]))
+                    draft.tokens.append(guess.token)
+                    draft.parents.append(node)
+                    draft.confidence.append(guess.confidence)
+                    draft.laws.append(guess.law)
+            frontier = grown
+        return draft
+
+    return drafting
+
+
+def looked_up_behind(drafting: Drafting) -> Drafting:
+    """A chain, and behind it tokens that were not drawn."""
+
+    def longer(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+        draft = drafting(chooser, tokens, round)
+        known = [0, 2]
+        return Draft(
+            draft.tokens + known,
+            list(range(-1, len(draft) + 1)),
+            [*draft.confidence, 0.5, 0.5],
+            [*draft.laws, None, None],
+        )
+
+    return longer
+
+
+def best_first(
+    row_after: Callable[[Prefix], FloatRow] = draft_row, round_of: Callable[[int, int], int] = own_round
+) -> Drafting:
+    """Four tokens of a tree whose shape depends on what is drawn on the way."""
+
+    def drafting(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+        tree = Tree(Budget(4, 3))
+        pending = [ROOT]
+        while pending:
+            node = pending[0]
+            prefix = tokens if node == ROOT else tokens + tree.path(node)
+            row = row_after(tuple(prefix))
+            tree.add(node, guesses(chooser, row, prefix, len(prefix), 2, round_of(round, node)))
+            pending = tree.frontier(1)
+        return tree.draft("test")
+
+    return drafting
+
+
+@pytest.mark.parametrize(
+    ("rule", "drafting", "settings"),
+    [
+        pytest.param("rejection", levels(1, 1), WHOLE, id="chain"),
+        pytest.param("rejection", levels(2, 1), WHOLE, id="two, then one"),
+        pytest.param("rejection", levels(3, 2), CHAIN, id="three, then two"),
+        pytest.param("rejection", looked_up_behind(levels(1)), CHAIN, id="chain, looked up"),
+        pytest.param("rejection", best_first(), WHOLE, id="best first"),
+        pytest.param("rejection", best_first(), CHAIN, id="best first, truncated and penalised"),
+        pytest.param("block", levels(1, 1, 1), WHOLE, id="block"),
+        pytest.param("block", levels(1, 1, 1), CHAIN, id="block, truncated and penalised"),
+        pytest.param("block", looked_up_behind(levels(1)), WHOLE, id="block, looked up"),
+        pytest.param("typical", levels(), CHAIN, id="no draft"),
+    ],
+)
+def test_round_after_round_the_text_has_the_targets_law(
+    rule: VerifyRule, drafting: Drafting, settings: SamplingSettings
+) -> None:
+    sample = [generated(rule, Chooser(settings, seed, 0, V), drafting, n=3) for seed in range(N)]
+    assert surprise(sample, plain(target_law(settings), 3, END)) < 1
+
+
+def test_samples_of_one_seed_have_that_law_too() -> None:
+    sample = [generated("block", Chooser(WHOLE, 7, number, V), levels(1, 1), n=3) for number in range(N)]
+    assert surprise(sample, plain(target_law(WHOLE), 3, END)) < 1
+
+
+def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
+    def likeliest(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+        draft = levels(1)(chooser, tokens, round)
+        return replace(draft, tokens=[int(law.ids[law.p.argmax()]) for law in draft.laws if law])
+
+    def in_reverse(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+        draft = levels(3)(chooser, tokens, round)
+        return replace(draft, tokens=draft.tokens[::-1], laws=draft.laws[::-1])
+
+    joint = plain(target_law(WHOLE), 3, END)
+    mistakes: list[tuple[VerifyRule, Drafting]] = [
+        ("typical", levels(1, 1)),
+        ("rejection", likeliest),
+        ("block", likeliest),
+        ("rejection", in_reverse),
+    ]
+    for rule, drafting in mistakes:
+        sample = [generated(rule, Chooser(WHOLE, seed, 0, V), drafting, n=3) for seed in range(N)]
+        assert surprise(sample, joint) > 1
+
+
+def test_block_verification_needs_new_draws_every_round() -> None:
+    """What it keeps depends on the tokens behind that, which so are no longer draws."""
+    target, draft = (lambda prefix: log_row([1 / 3, 2 / 3])), (lambda prefix: log_row([2 / 3, 1 / 3]))
+    joint = plain(constant(law(1 / 3, 2 / 3)), 3)
+
+    def excess(round_of: Callable[[int, int], int]) -> float:
+        drafting = levels(1, 1, 1, row_after=draft, round_of=round_of)
+        return surprise(
+            [generated("block", Chooser(WHOLE, seed, 0, V), drafting, 3, target) for seed in range(2 * N)], joint
+        )
+
+    assert excess(lambda round, node: 0) > 1
+    assert excess(own_round) < 1
+
+
+def test_branches_of_an_adaptive_tree_need_noise_of_their_own() -> None:
+    """The budget keeps what follows the second candidate, or not, by what was drawn after the first."""
+
+    def row_after(prefix: Prefix) -> FloatRow:
+        path = prefix[len(PROMPT) :]
+        p = {(): [0.5, 0.5], (0,): [0.6, 0.4], (1,): [0.5, 0.5]}.get(path, [0.2] * 5)
+        return log_row(p)
+
+    def target_after(prefix: Prefix) -> FloatRow:
+        return log_row([0.2, 0.8]) if len(prefix) == len(PROMPT) else row_after(prefix)
+
+    chooser = Chooser(WHOLE, 0, 0, V)
+    joint = plain(lambda prefix: chooser.law(target_after((*PROMPT, *prefix)), []), 2, END)
+
+    def excess(round_of: Callable[[int, int], int]) -> float:
+        drafting = best_first(row_after, round_of)
+        return surprise(
+            [generated("rejection", Chooser(WHOLE, seed, 0, V), drafting, 2, target_after) for seed in range(N)], joint
+        )
+
+    assert excess(lambda round, node: round) > 1
+    assert excess(own_round) < 1
+
+
+def target_law(settings: SamplingSettings) -> Callable[[Prefix], Law]:
+    chooser = Chooser(settings, 0, 0, V)
+    return lambda prefix: chooser.law(target_row((*PROMPT, *prefix)), [*PROMPT, *prefix])
+
+
+def log_row(p: Sequence[float]) -> FloatRow:
+    row = np.full(V, -np.inf, np.float32)
+    row[: len(p)] = np.log(p)
+    return row
+
+
+# --- the same text --------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> Draft:
-    n = draw(st.integers(0, 8))
-    tokens = draw(st.lists(st.integers(0, V - 1), min_size=n, max_size=n))
-    parents = [draw(st.integers(-1, i - 1)) for i in range(n)]
-    return Draft(np.array(tokens, np.int32), np.array(parents, np.int32), np.ones(n, np.float32), "test")
+    """Any tree of up to eight guesses, whose siblings differ."""
+    draft = Draft([], [], [], [], "test")
+    for node in range(draw(st.integers(0, 8))):
+        parent, token = draw(st.integers(-1, node - 1)), draw(st.integers(0, V - 1))
+        if draft.child(parent, token) is None and parent < len(draft):
+            draft.tokens.append(token)
+            draft.parents.append(parent)
+            draft.confidence.append(0.5)
+            draft.laws.append(None)
+    return draft
 
 
-@given(trees(), st.integers(0, 2**32), st.sampled_from([0.0, 0.7, 1.5]))
-def test_any_tree_leaves_the_text_as_it_is(draft: Draft, seed: int, temperature: float) -> None:
-    chooser = Chooser(SamplingSettings(temperature=temperature, top_k=0, top_p=1, min_p=0), seed, 0, V)
-    prompt = [1, 2]
-    verdict = verified(chooser, prompt, draft)
+COUPLED = [replace(WHOLE, temperature=0), WHOLE, CHAIN, SamplingSettings(temperature=1.5, repeat_penalty=1.3)]
+
+
+@given(trees(), st.integers(0, 2**32), st.sampled_from(COUPLED))
+def test_under_the_coupled_rule_any_tree_leaves_the_text_as_it_is(
+    draft: Draft, seed: int, settings: SamplingSettings
+) -> None:
+    chooser = Chooser(settings, seed, 0, V)
+    verdict = judged("coupled", draft, chooser, PROMPT)
     emitted = [choice.id for choice in verdict.choices]
-    assert prompt + emitted == plain(chooser, prompt, len(emitted))
-    assert len(verdict.path) == len(emitted) - 1
+    assert PROMPT + emitted == plainly(chooser, PROMPT, len(emitted))
+    assert [draft.tokens[node] for node in verdict.path] == emitted[: len(verdict.path)]
+    n_own = len(emitted) - len(verdict.path)
+    assert n_own == 1 or (n_own == 0 and emitted[-1] == END)
 
 
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.9]))
-def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all(seed: int, temperature: float) -> None:
-    chooser = Chooser(SamplingSettings(temperature=temperature, top_k=0, top_p=1, min_p=0), seed, 0, V)
-    right = plain(chooser, [3], 4)[1:]
-    verdict = verified(chooser, [3], Draft.chain(right, [1.0] * len(right), "right"))
-    # Nothing may follow an end token, so it is emitted as the last choice and never descended into.
-    assert len(verdict.path) == len(right) - (END in right)
+@pytest.mark.parametrize("settings", COUPLED)
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_text_is_the_same_under_every_rule_and_coupled_text_always(
+    rule: VerifyRule, settings: SamplingSettings
+) -> None:
+    if rule != "coupled":
+        settings = replace(settings, temperature=0)
+    draftings = [levels(1, 1), looked_up_behind(levels(1))] + ([] if rule == "block" else [levels(2, 2), best_first()])
+    for seed in range(20):
+        chooser = Chooser(settings, seed, 0, V)
+        plain_text = tuple(plainly(chooser, PROMPT, 8)[len(PROMPT) :])
+        for drafting in draftings:
+            assert generated(rule, chooser, drafting, 8) == plain_text
+
+
+@given(st.integers(0, 2**32), st.sampled_from(COUPLED))
+def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all(seed: int, settings: SamplingSettings) -> None:
+    chooser = Chooser(settings, seed, 0, V)
+    right = plainly(chooser, PROMPT, 4)[len(PROMPT) :]
+    verdict = judged("coupled", Draft.chain(right, [0.5] * len(right), "right"), chooser, PROMPT)
+    assert verdict.path == list(range(len(right)))
+    assert len(verdict.choices) == len(right) + (END not in right)
     wrong = [(token + 1) % V for token in right]
-    assert verified(chooser, [3], Draft.chain(wrong, [1.0] * len(wrong), "wrong")).path == []
+    assert judged("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), chooser, PROMPT).path == []
 
 
 def test_penalties_see_the_accepted_tokens() -> None:
-    settings = SamplingSettings(temperature=0, repeat_penalty=50.0)
-    chooser = Chooser(settings, 0, 0, V)
+    chooser = Chooser(SamplingSettings(temperature=0, repeat_penalty=50.0), 0, 0, V)
     row = np.array([5.0, 4.0, 3.0, 2.0, -9.0], np.float32)
-    verdict = verify_coupled(
-        Draft.chain([0, 1, 2], [1.0] * 3, "test"), lambda node: row, chooser.choose, [3], 1, lambda choice: False
-    )
-    assert [choice.id for choice in verdict.choices][:3] == [0, 1, 2]
+    draft = Draft.chain([0, 1, 2], [0.5] * 3, "test")
+    for rule in RULES:
+        verdict = verify(rule, draft, lambda node: row, chooser, [3], lambda token: False)
+        assert [choice.id for choice in verdict.choices][:3] == [0, 1, 2]
+
+
+# --- what a verdict holds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRule) -> None:
+    for seed in range(30):
+        chooser = Chooser(CHAIN, seed, 0, V, logprobs=2)
+        draft = levels(1, 1)(chooser, PROMPT, 0)
+        verdict = judged(rule, draft, chooser, PROMPT)
+        prefix = list(PROMPT)
+        for choice in verdict.choices:
+            expected = chooser.report(target_row(tuple(prefix)), prefix, choice.id)
+            assert (choice.logprob, choice.top_logprobs) == (expected.logprob, expected.top_logprobs)
+            assert choice.logprob is not None and len(choice.top_logprobs) == 2
+            prefix.append(choice.id)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_round(rule: VerifyRule) -> None:
+    def texts(seed: int, sample: int, first_round: int) -> list[list[int]]:
+        chooser = Chooser(WHOLE, seed, sample, V)
+        draft = Draft.chain([0, 1], [0.5, 0.5], "test")
+        verdicts = [judged(rule, draft, chooser, [n, *PROMPT], first_round) for n in range(V)]
+        return [[choice.id for choice in verdict.choices] for verdict in verdicts]
+
+    assert texts(1, 0, 0) == texts(1, 0, 0)
+    assert texts(1, 0, 0) != texts(2, 0, 0)
+    assert texts(1, 0, 0) != texts(1, 1, 0)
+    assert (texts(1, 0, 0) == texts(1, 0, 1)) == (rule == "coupled")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_end_token_of_the_draft_is_the_last_of_its_verdict(rule: VerifyRule) -> None:
+    row = log_row([0.01, 0.01, 0.01, 0.01, 0.96])
+    chooser = Chooser(replace(WHOLE, temperature=0), 0, 0, V)
+    draft = Draft.chain([END, 2], [0.5, 0.5], "test")
+    verdict = verify(rule, draft, lambda node: row, chooser, PROMPT, lambda token: token == END)
+    assert (verdict.path, [choice.id for choice in verdict.choices]) == ([0], [END])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_row_without_finite_logits_is_refused(rule: VerifyRule) -> None:
+    bad = np.full(V, np.nan, np.float32)
+    with pytest.raises(ValueError, match="no finite logits"):
+        verify(rule, Draft.empty(), lambda node: bad, Chooser(WHOLE, 0, 0, V), PROMPT, lambda token: False)
 
 
 def test_child_finds_the_sibling_that_was_chosen() -> None:
-    draft = Draft(np.array([7, 8, 9, 8], np.int32), np.array([-1, -1, 0, 0], np.int32), np.ones(4, np.float32))
+    draft = Draft([7, 8, 9, 8], [-1, -1, 0, 0], [0.5] * 4, [None] * 4)
     assert [draft.child(-1, 8), draft.child(0, 8), draft.child(1, 9), draft.child(-1, 9)] == [1, 3, None, None]

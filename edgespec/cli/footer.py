@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgespec.core.stats import Stats
+from edgespec.core.verify import CHANGES_LAW, VerifyRule
 
 
-def footer(stats: Stats, *, details: bool) -> list[str]:
+def footer(stats: Stats, *, details: bool, verify: VerifyRule = "coupled", rounding: float | None = None) -> list[str]:
     """Lines about an answer: one, or with `details` a few more."""
     parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     parts.append(_count(stats.generated_tokens, "token"))
     if stats.proposed:
         parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted".replace("%", " %"))
         parts.append(f"{stats.tokens_per_round:.1f} tokens a round")
+    if verify in CHANGES_LAW:
+        parts.append(f"{verify} acceptance: changes the distribution")
     lines = [" · ".join(parts)]
     if details:
         lines += _details(stats)
+        if rounding is not None:
+            lines.append(_ties(stats, rounding))
     return lines
+
+
+def _ties(stats: Stats, rounding: float) -> str:
+    if not rounding:
+        return "rounding: none at these widths, so that no token depended on it"
+    return (
+        f"rounding: up to {rounding:.2g} logits between widths; {stats.near_ties} of "
+        f"{_count(stats.generated_tokens, 'token')} were so close that it could have turned them"
+    )
 
 
 def _details(stats: Stats) -> list[str]:
@@ -29,11 +43,17 @@ def _details(stats: Stats) -> list[str]:
     lines = [
         prompt,
         f"answer: {_count(stats.rounds, 'round')} in {stats.generation_s:.2f} s, "
-        f"{stats.target_s:.2f} s of it in the target and {stats.draft_s:.2f} s in the draft",
+        f"target {stats.target_s:.2f} s, drafting {stats.draft_s:.2f} s, other {stats.other_s:.2f} s",
     ]
     if stats.proposed:
         lines.append(f"drafts: {stats.accepted} of {stats.proposed} tokens accepted; by position {_positions(stats)}")
         lines.append(f"rounds by tokens accepted: {_histogram(stats.accepted_histogram)}")
+        if len(stats.by_source) > 1:
+            sources = (
+                f"{name} {counts.accepted} of {counts.proposed} in {_count(counts.rounds, 'round')}"
+                for name, counts in stats.by_source.items()
+            )
+            lines.append(f"drafts by source: {', '.join(sources)}")
     return lines
 
 

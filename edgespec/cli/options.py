@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from edgespec import __version__
 from edgespec.cli.command import Option
-from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, StopText, Text
+from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, SpecType, StopText, Text
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import CACHE_TYPES, MAX_DRAFT, MAX_THREADS, LoadSettings, Message, Request
+from edgespec.settings import CACHE_TYPES, DRAFTERS, MAX_DRAFT, MAX_LEAVES, MAX_THREADS, LoadSettings, Message, Request
 
 LARGEST = 2**31 - 1
 
@@ -38,6 +39,10 @@ def _declare(section: str, settings: type, *names: str, **attrs: Any) -> Callabl
 
 def _model(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
     return _declare("Model", LoadSettings, *names, **attrs)
+
+
+def _speculation(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    return _declare("Speculation", LoadSettings, *names, **attrs)
 
 
 def _sampling(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
@@ -108,18 +113,53 @@ MODEL = [
 ]  # fmt: skip
 
 SPECULATION = [
-    _declare(
-        "Speculation", LoadSettings, "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
+    _speculation(
+        "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
         show_default="the one that comes with the target, if any",
         help="Draft model; its vocabulary must be the target's.",
     ),
-    _declare(
-        "Speculation", LoadSettings, "--spec-type", "spec_type", type=click.Choice(["none", "draft"]),
-        help="How tokens are guessed: not at all, or by the draft model.",
+    _speculation(
+        "--spec-type", "spec_type", type=SpecType(), metavar="none|" + "|".join(DRAFTERS),
+        help="How tokens are guessed: not at all, by the draft model, or by looking up what followed the last time. "
+        "With a comma list, lookup guesses where it has seen three tokens in a row before, else the draft model.",
+    ),
+    _speculation(
+        "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
+        help="Most tokens to guess at a time; 0 guesses none.",
+    ),
+    _speculation(
+        "--spec-tree", "spec_tree", type=Integer(1, MAX_LEAVES), metavar="WIDTH",
+        help="Let the draft model guess a tree of at most WIDTH branches, of N tokens in all; 1 guesses a chain.",
     ),
     _declare(
-        "Speculation", LoadSettings, "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
-        help="Most tokens to guess at a time; 0 guesses none.",
+        "Speculation", Request, "--verify", "verify", type=click.Choice(get_args(VerifyRule)),
+        metavar="|".join(get_args(VerifyRule)),
+        help="How guesses are judged. coupled: same seed, same text as without guessing. rejection, block: the text "
+        "differs, its distribution does not. typical: changes the distribution.",
+    ),
+    _speculation(
+        "--strict", "strict", is_flag=True,
+        help="Same bytes as with --strict --spec-type none, whatever the kernels' rounding; costs some speed.",
+    ),
+    _speculation(
+        "-cd", "--ctx-size-draft", "ctx_size_draft", type=Integer(1, LARGEST), default=None, metavar="N",
+        show_default="as the target's", help="Context size of the draft model in tokens; beyond it nothing is guessed.",
+    ),
+    _speculation(
+        "-td", "--threads-draft", "threads_draft", type=Integer(1, MAX_THREADS), default=None, metavar="N",
+        show_default="as --threads", help="Threads for the draft model's passes over one token.",
+    ),
+    _speculation(
+        "-tbd", "--threads-batch-draft", "threads_batch_draft", type=Integer(1, MAX_THREADS), default=None,
+        metavar="N", show_default="as --threads-batch", help="Threads for the draft model's wider passes.",
+    ),
+    _speculation(
+        "-ctkd", "--cache-type-k-draft", "cache_type_k_draft", metavar="TYPE", show_default="as --cache-type-k",
+        type=click.Choice(CACHE_TYPES, case_sensitive=False), help="Type of the draft model's cached keys.",
+    ),
+    _speculation(
+        "-ctvd", "--cache-type-v-draft", "cache_type_v_draft", metavar="TYPE", show_default="as --cache-type-v",
+        type=click.Choice(CACHE_TYPES, case_sensitive=False), help="Type of the draft model's cached values.",
     ),
 ]  # fmt: skip
 

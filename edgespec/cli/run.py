@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import generation_options, load_settings, request
 from edgespec.cli.output import Output
 from edgespec.cli.prompt import read_prompt
+from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.settings import LoadSettings, Request
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from edgespec.runtime import Answer, Runtime
 
 
-PROGRESS = {"loading": "loading {}", "prompt": "reading the prompt"}
+PROGRESS = {"loading": "loading {}", "rounding": "measuring rounding", "prompt": "reading the prompt"}
 
 
 @click.command(cls=Command)
@@ -47,7 +49,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     if values["model"] is None:
         values["model"] = "demo"
         output.note("no model given (-m MODEL), so the bundled demo answers")
-    settings = load_settings(values)
+    settings = replace(load_settings(values), measure_rounding=values["stats"])
     with _load(settings, output) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
         if values["system"] and not chat:
@@ -68,7 +70,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             events, failure = _show_answer(llm, stream, output, as_json=values["as_json"])
         if values["as_json"]:
             output.json(_as_json(llm, asked, events))
-        _account(llm, output, interrupts, stats=values["stats"])
+        _account(llm, asked, output, interrupts, stats=values["stats"])
         if failure is not None:
             raise failure
 
@@ -110,11 +112,11 @@ def _show_answer(
     return events, failure
 
 
-def _account(llm: Runtime, output: Output, interrupts: Interrupts, *, stats: bool) -> None:
+def _account(llm: Runtime, asked: Request, output: Output, interrupts: Interrupts, *, stats: bool) -> None:
     """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
     interrupted = interrupts.received is not None
     if stats or (not output.quiet and (interrupted or output.stderr_is_terminal)):
-        for line in footer(llm.stats, details=stats):
+        for line in footer(llm.stats, verify=asked.verify, rounding=llm.rounding, details=stats):
             output.aside(line)
     interrupts.raise_if_received()
 
@@ -133,6 +135,10 @@ def _as_json(llm: Runtime, asked: Request, events: list[TokenEvent]) -> dict[str
         "model": about["model"],
         "draft_model": about["draft_model"],
         "seed": asked.seed,
+        "verify": asked.verify,
+        "changes_distribution": asked.verify in CHANGES_LAW,
+        "strict": about["strict"],
+        "rounding": about["rounding"],
         "finish_reason": events[-1].finish_reason if events else "error",
         **llm.stats.as_json(),
         "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],

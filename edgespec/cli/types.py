@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from edgespec.errors import UsageError
 from edgespec.models.spec import NAMES, is_path
+from edgespec.settings import DRAFTERS, check_spec_type
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -91,6 +93,25 @@ class Layers(ParamType):
         if not re.fullmatch(r"[0-9]{1,9}", text):
             self.fail(f"{value!r} is neither a number of layers (0 or more) nor 'auto' nor 'all'.", param, ctx)
         return int(text)
+
+
+class SpecType(Text):
+    """`none`, or drafters with commas between."""
+
+    name = "drafters"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx).replace(" ", "").lower()
+        try:
+            check_spec_type(text)
+        except UsageError as error:
+            self.fail(f"{error.what}.", param, ctx)
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        names = DRAFTERS if comma else ("none", *DRAFTERS)
+        return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 
 class LogitBias(ParamType):

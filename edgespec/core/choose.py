@@ -1,4 +1,4 @@
-"""From a row of logits and the prefix it follows to one token: the coupled rule, for target and draft model alike."""
+"""From a row of logits and the prefix it follows to one token, for every rule of verification."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgespec.core.noise import gumbel64, hashes, key, least_hash
+from edgespec.core.law import Law
+from edgespec.core.noise import Stream, gumbel64, hashes, key, least_hash
 from edgespec.core.sampling import (
     Candidates,
     FloatRow,
@@ -27,11 +29,13 @@ from edgespec.core.sampling import (
 class Choice:
     """The token at one position. `gap` is how far its score lies above the next best, inf for an only candidate.
 
+    `near_tie` says that the rounding of kernels could have made it another token.
     `logprob` and `top_logprobs`, (id, logprob) pairs, best first, are there when the chooser was asked for them.
     """
 
     id: int
     gap: float
+    near_tie: bool = False
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
@@ -42,7 +46,7 @@ class Chooser:
     That is a draw from the chain's law, and since the noise depends on seed, sample, position and token id alone, a
     draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case without
     noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
-    alternatives. `banned` ids are never chosen.
+    alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Chooser:
         n_vocab: int,
         logprobs: int | None = None,
         banned: Sequence[int] = (),
+        rounding: float = 0.0,
     ) -> None:
         key(seed, sample, 0)
         self.settings = settings
@@ -61,70 +66,115 @@ class Chooser:
         self.n_vocab = n_vocab
         self.logprobs = logprobs
         self.banned = tuple(banned)
+        self.rounding = rounding
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
         """The token that follows the prefix `tokens`, of which `row`, float32[V], holds the logits.
 
-        Log-probabilities are natural logarithms of the softmax after bias and penalties, before truncation and
-        temperature. Raises ValueError when the row has no finite logit, or a NaN.
+        Raises ValueError when the row has no finite logit, or a NaN.
         """
+        adjusted = self._adjusted(row, tokens)
+        noise_key = key(self.seed, self.sample, position)
+        token, gap = self._best(adjusted, noise_key)
+        near_tie = bool(self.rounding) and self._is_near_tie(adjusted, token, noise_key)
+        return self._choice(adjusted, token, gap, near_tie)
+
+    def _best(self, adjusted: FloatRow, noise_key: tuple[int, int]) -> tuple[int, float]:
+        if self.settings.temperature == 0:
+            return _greedy(adjusted, self.settings)
+        return perturbed_best(draw_from(adjusted, self.settings), noise_key)
+
+    def _is_near_tie(self, adjusted: FloatRow, token: int, noise_key: tuple[int, int]) -> bool:
+        """Whether another token could be chosen if two logits may each be off by `rounding`.
+
+        The two worst cases: the token against all others, and those that were cut off against those that were not.
+        """
+        slack = np.float32(2 * self.rounding)
+        lowered = adjusted.copy()
+        lowered[token] -= slack
+        if self._best(lowered, noise_key)[0] != token:
+            return True
+        kept = draw_from(adjusted, self.settings).ids
+        if kept is None or self.settings.temperature == 0:
+            return False
+        raised = adjusted + slack
+        raised[kept] = adjusted[kept]
+        return self._best(raised, noise_key)[0] != token
+
+    def law(self, row: FloatRow, tokens: Sequence[int]) -> Law:
+        """What the sampling chain makes of the row. Raises ValueError as `choose` does."""
+        return Law.of(draw_from(self._adjusted(row, tokens), self.settings))
+
+    def draw(self, law: Law, position: int, stream: Stream, round: int) -> int:
+        """A token of that law, by the noise of a stream."""
+        with np.errstate(divide="ignore"):
+            candidates = Candidates(law.ids, np.log(law.p).astype(np.float32))
+        return perturbed_best(candidates, key(self.seed, self.sample, position, stream, round))[0]
+
+    def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
+        """A token that was not chosen by `choose`, with the log-probabilities that were asked for."""
+        if self.logprobs is None:
+            return Choice(token, math.inf)
+        return self._choice(self._adjusted(row, tokens), token, math.inf)
+
+    def _adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):
             raise ValueError(f"a row of {self.n_vocab} logits is wanted, not one of shape {row.shape}")
-        adjusted = adjust(row, self.settings, tokens, self.banned)
-        token, gap = self._two_best(adjusted, position)
+        return adjust(row, self.settings, tokens, self.banned)
+
+    def _choice(self, adjusted: FloatRow, token: int, gap: float, near_tie: bool = False) -> Choice:
+        """Log-probabilities are of the softmax after bias and penalties, before truncation and temperature."""
         if self.logprobs is None:
-            return Choice(token, gap)
-        normalizer = _log_sum_exp(adjusted)
+            return Choice(token, gap, near_tie)
+        normalizer = log_sum_exp(adjusted)
         top = largest(adjusted, self.logprobs) if self.logprobs else np.empty(0, np.intp)
         top = top[np.argsort(-adjusted[top], kind="stable")]
         alternatives = tuple((int(id), float(adjusted[id]) - normalizer) for id in top)
-        return Choice(token, gap, float(adjusted[token]) - normalizer, alternatives)
-
-    def propose(self, row: FloatRow, tokens: Sequence[int], position: int) -> tuple[int, float]:
-        """The token this row would choose, and a raw estimate in (0, 1) that another model chooses it too.
-
-        The estimate is the logistic function of the gap; at temperature 0 it is the token's probability. A draft
-        model's vocabulary may be padded to another length than the target's.
-        """
-        adjusted = adjust(row[: self.n_vocab], self.settings, tokens, self.banned)
-        token, gap = self._two_best(adjusted, position)
-        if self.settings.temperature == 0:
-            confidence = math.exp(float(adjusted[token]) - _log_sum_exp(adjusted))
-        else:
-            confidence = 1 / (1 + math.exp(-gap))
-        return token, min(max(confidence, _NEVER_SURE), 1 - _NEVER_SURE)
-
-    def _two_best(self, adjusted: FloatRow, position: int) -> tuple[int, float]:
-        if self.settings.temperature == 0:
-            return _greedy(adjusted, self.settings)
-        return perturbed_best(draw_from(adjusted, self.settings), key(self.seed, self.sample, position))
+        return Choice(token, gap, near_tie, float(adjusted[token]) - normalizer, alternatives)
 
 
 def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:
-    """The candidate with the highest logit plus noise, and its lead over the second; scores only those that may win."""
-    ids: Ids | Indices | None = candidates.ids
+    """The candidate with the highest logit plus noise, and its lead over the second."""
+    ids, scores = perturbed(candidates, noise_key, 2)
+    best = int(scores.argmax())
+    return int(ids[best]), float(scores[best]) - _highest_but(scores, best)
+
+
+def perturbed_ranking(
+    candidates: Candidates, noise_key: tuple[int, int], k: int
+) -> tuple[list[int], NDArray[np.float64]]:
+    """The k candidates with the highest logit plus noise, best first, and these scores; fewer if there are fewer.
+
+    They are distributed as k draws without replacement from the candidates' law (Gumbel top-k, Kool et al. 2019).
+    """
+    ids, scores = perturbed(candidates, noise_key, k)
+    order = np.argsort(-scores, kind="stable")[:k]
+    order = order[scores[order] > -np.inf]
+    return [int(id) for id in ids[order]], scores[order]
+
+
+def perturbed(candidates: Candidates, noise_key: tuple[int, int], k: int) -> tuple[Ids | Indices, NDArray[np.float64]]:
+    """Ids, ascending, and scores (logit plus noise) of some candidates, the k best scores among them."""
+    ids: Ids | Indices = np.arange(len(candidates.logits)) if candidates.ids is None else candidates.ids
     logits = candidates.logits
     if len(logits) > _FEW:
-        contenders = _contenders(candidates, noise_key)
-        ids, logits = (contenders if ids is None else ids[contenders]), logits[contenders]
-    scores = logits + gumbel64(hashes(noise_key, len(logits) if ids is None else ids))
-    best = int(scores.argmax())
-    token = best if ids is None else int(ids[best])
-    return token, float(scores[best]) - _highest_but(scores, best)
+        contenders = _contenders(candidates, noise_key, k)
+        ids, logits = ids[contenders], logits[contenders]
+    return ids, logits + gumbel64(hashes(noise_key, ids))
 
 
-def _contenders(candidates: Candidates, noise_key: tuple[int, int]) -> Indices:
-    """Indices of the few candidates among which the two best must be.
+def _contenders(candidates: Candidates, noise_key: tuple[int, int], k: int) -> Indices:
+    """Indices of the few candidates among which the k best must be; k is at most `_FEW`.
 
-    The second best score of some likely candidates is a bound that both reach. Whoever does so has a logit of at least
-    the bound less _SPLIT, or noise of at least _SPLIT, which a comparison of hashes tells without any logarithm.
+    The k-th best score of some likely candidates is a bound that all of them reach. Whoever does so has a logit of at
+    least the bound less _SPLIT, or noise of at least _SPLIT, which a comparison of hashes tells without any logarithm.
     """
     ids, logits = candidates.ids, candidates.logits
     likely = largest(logits, _FEW)
     if len(likely) < _FEW:
         return likely
     hashed = hashes(noise_key, len(logits) if ids is None else ids)
-    bound = np.partition(logits[likely] + gumbel64(hashed[likely]), _FEW - 2)[_FEW - 2]
+    bound = np.partition(logits[likely] + gumbel64(hashed[likely]), _FEW - k)[_FEW - k]
     least_logit = np.nextafter(np.float32(bound - _SPLIT), np.float32(-np.inf))
     return np.flatnonzero((logits >= least_logit) | (hashed >= np.uint32(least_hash(_SPLIT))))
 
@@ -143,11 +193,10 @@ def _highest_but(scores: np.ndarray[tuple[int, ...], np.dtype[np.floating]], bes
     return max(float(scores[:best].max(initial=-np.inf)), float(scores[best + 1 :].max(initial=-np.inf)))
 
 
-def _log_sum_exp(row: FloatRow) -> float:
+def log_sum_exp(row: FloatRow) -> float:
     highest = row[peak(row)]
     return float(highest) + math.log(float(np.exp(row - highest).sum()))
 
 
 _FEW = 1024  # scoring this many costs 30 us
 _SPLIT = 5.0  # 0.7 % of the ids have more noise
-_NEVER_SURE = 1e-6

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from edgespec.core.law import Law
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """n guessed tokens. `parents[i] < i`; -1 hangs off the last committed token.
+    """n guessed tokens. `parents[i] < i`; -1 hangs off the last committed token. Siblings differ in their tokens.
 
-    tokens: int32[n]; parents: int32[n]; confidence: float32[n], the drafter's own estimate that the node is accepted
-    given that its parent was; source: which drafter.
+    `confidence[i]` is the drafter's own estimate that the node is accepted given that its parent was. `laws[i]` is what
+    the token was drawn from, given the siblings before it; None is a guess that was not drawn. `source` is the drafter.
     """
 
-    tokens: NDArray[np.int32]
-    parents: NDArray[np.int32]
-    confidence: NDArray[np.float32]
+    tokens: list[int]
+    parents: list[int]
+    confidence: list[float]
+    laws: list[Law | None]
     source: str = ""
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
-        """Each token hangs off the one before it."""
-        return cls(
-            np.array(tokens, np.int32),
-            np.arange(-1, len(tokens) - 1, dtype=np.int32),
-            np.array(confidence, np.float32),
-            source,
-        )
+        """Each token hangs off the one before it; none was drawn."""
+        return cls(tokens, list(range(-1, len(tokens) - 1)), confidence, [None] * len(tokens), source)
 
     @classmethod
     def empty(cls) -> Draft:
@@ -38,9 +33,35 @@ class Draft:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == index - 1 for index, parent in enumerate(self.parents))
+
+    def children(self, node: int) -> list[int]:
+        return [index for index in range(node + 1, len(self.parents)) if self.parents[index] == node]
+
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that guesses `token`, if there is one."""
-        for index in range(node + 1, len(self.tokens)):
-            if self.parents[index] == node and self.tokens[index] == token:
-                return index
-        return None
+        return next((index for index in self.children(node) if self.tokens[index] == token), None)
+
+    def depths(self) -> list[int]:
+        """How many guesses lie before each node on its path; 0 for those that hang off the last committed token."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    def leaves(self) -> list[list[int]]:
+        """For each node the numbers of the leaves at or below it; leaves are numbered in the order of their nodes."""
+        below: list[list[int]] = [[] for _ in self.parents]
+        inner = set(self.parents)
+        leaf = 0
+        for node in range(len(self.parents)):
+            if node in inner:
+                continue
+            ancestor = node
+            while ancestor >= 0:
+                below[ancestor].append(leaf)
+                ancestor = self.parents[ancestor]
+            leaf += 1
+        return below

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from edgespec.core.draft import Draft
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """What one drafter proposed: in how many rounds, how many tokens, and how many of them were accepted."""
+
+    rounds: int = 0
+    proposed: int = 0
+    accepted: int = 0
 
 
 @dataclass(slots=True)
@@ -12,6 +23,8 @@ class Stats:
 
     They count what was verified: the end token too, and tokens that a stop string then cut off. The first token comes
     out of the prompt's last pass: it is among the generated ones, its pass belongs to `prompt_s`, as in llama.cpp.
+    Positions of a draft are depths of its tree. `near_ties` counts tokens that the rounding of kernels, where it was
+    measured, could have turned into others.
     """
 
     prompt_tokens: int = 0
@@ -27,21 +40,35 @@ class Stats:
     proposed_per_pos: list[int] = field(default_factory=list)
     accepted_per_pos: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+    near_ties: int = 0
 
-    def count_round(self, proposed: int, accepted: int, emitted: int) -> None:
-        """Count one verified round: a chain of `proposed` tokens, `accepted` of them kept, `emitted` tokens in all."""
+    def count_round(self, draft: Draft, accepted: int, emitted: int) -> None:
+        """Count one verified round: `accepted` tokens of the draft kept, `emitted` tokens in all."""
         self.rounds += 1
-        self.proposed += proposed
+        self.proposed += len(draft)
         self.accepted += accepted
         self.generated_tokens += emitted
-        _grow(self.proposed_per_pos, proposed)
-        _grow(self.accepted_per_pos, proposed)
+        depths = draft.depths()
+        deepest = max(depths, default=-1) + 1
+        _grow(self.proposed_per_pos, deepest)
+        _grow(self.accepted_per_pos, deepest)
         _grow(self.accepted_histogram, accepted + 1)
-        for position in range(proposed):
-            self.proposed_per_pos[position] += 1
-        for position in range(accepted):
-            self.accepted_per_pos[position] += 1
+        for depth in depths:
+            self.proposed_per_pos[depth] += 1
+        for depth in range(accepted):
+            self.accepted_per_pos[depth] += 1
         self.accepted_histogram[accepted] += 1
+        if draft:
+            source = self.by_source.setdefault(draft.source, SourceStats())
+            source.rounds += 1
+            source.proposed += len(draft)
+            source.accepted += accepted
+
+    @property
+    def other_s(self) -> float:
+        """What was spent neither in the target's passes nor on guessing: choosing, verifying, keeping the cache."""
+        return max(0.0, self.generation_s - self.target_s - self.draft_s)
 
     @property
     def acceptance_rate(self) -> float:
@@ -76,6 +103,7 @@ class Stats:
                 "draft_n_accepted": self.accepted,
                 "draft_ms": round(self.draft_s * 1e3, 3),
                 "target_ms": round(self.target_s * 1e3, 3),
+                "other_ms": round(self.other_s * 1e3, 3),
             },
             "rounds": self.rounds,
             "acceptance": round(self.acceptance_rate, 4),
@@ -83,6 +111,8 @@ class Stats:
             "proposed_per_pos": self.proposed_per_pos,
             "accepted_per_pos": self.accepted_per_pos,
             "accepted_histogram": self.accepted_histogram,
+            "by_source": {source: asdict(counts) for source, counts in self.by_source.items()},
+            "near_ties": self.near_ties,
         }
 
 

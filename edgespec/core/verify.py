@@ -1,50 +1,215 @@
-"""Which drafted tokens stay: the walk of a draft tree by a verify rule."""
+"""Which drafted tokens stay: the rules by which the target judges a draft.
+
+Every rule walks from the last committed token along the draft and ends with one token of the target's own. *Coupled*
+keeps what the target would have chosen with the same noise, so that the text does not depend on the draft. *Rejection*
+and *block* keep the target's law for drafts that were drawn from a law of their own. *Typical* changes the law.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.choose import Choice
+from edgespec.core.choose import Choice, Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.law import Law
+from edgespec.core.noise import Stream, uniform
 
+VerifyRule = Literal["coupled", "rejection", "block", "typical"]
 RowOf = Callable[[int], NDArray[np.float32]]
 """The target's float32[V] row after a draft node; -1 is the last committed token."""
+
+CHANGES_LAW: tuple[VerifyRule, ...] = ("typical",)
+TYPICAL_EPSILON, TYPICAL_DELTA = 0.09, 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`path`: accepted nodes, root first. `choices`: the target's own tokens, one longer than the path."""
+    """`path`: accepted nodes, root first. `choices`: the tokens to emit, those of the path and one of the target's own,
+    which is missing when the path ends with a token that nothing may follow."""
 
     path: list[int]
     choices: list[Choice]
 
 
-def verify_coupled(
+class Judge(Protocol):
+    """The target along a draft, and the chance of one round. A path is a list of nodes, root first."""
+
+    def law(self, path: list[int]) -> Law:
+        """The target's law of the token after `path`."""
+
+    def accepts(self, probability: float, depth: int, token: int) -> bool:
+        """Toss a coin that belongs to this token at this depth."""
+
+    def draw(self, law: Law, depth: int) -> int:
+        """Draw the token at this depth."""
+
+    def ends(self, token: int) -> bool:
+        """Whether nothing may follow the token."""
+
+
+def rejection(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
+    """Token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318), with any number of candidates at a node.
+
+    A child x that was drawn from q is accepted with probability min(1, p(x) / q(x)), else p becomes norm((p - q)+) and
+    the next sibling's turn comes. After them a token is drawn from what p has become; guesses that were not drawn are
+    accepted if it is one of them. Returns the path and the token after it, None when the path ends for good.
+    """
+    path: list[int] = []
+    while True:
+        p, node, depth = judge.law(path), path[-1] if path else -1, len(path)
+        accepted = None
+        for child in draft.children(node):
+            q, token = draft.laws[child], draft.tokens[child]
+            if q is None:
+                continue
+            if judge.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), depth, token):
+                accepted = child
+                break
+            p = p.residual(q)
+        if accepted is None:
+            token = judge.draw(p, depth)
+            accepted = draft.child(node, token)
+            if accepted is None:
+                return path, token
+        path.append(accepted)
+        if judge.ends(draft.tokens[accepted]):
+            return path, None
+
+
+def block(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
+    """A whole chain at once (block verification, Sun et al., 2403.10444): never fewer tokens than `rejection`.
+
+    The weight of a prefix is p_i = min(1, p_(i-1) P_i(x_i) / Q_i(x_i)). Prefixes are tossed for independently, and the
+    longest that is accepted counts. A guess that was not drawn has Q = 1 on it.
+    """
+    if not draft.is_chain:
+        raise ValueError("block verification checks chains")
+    last = next((i for i, token in enumerate(draft.tokens) if judge.ends(token)), len(draft) - 1)
+    tokens = draft.tokens[: last + 1]
+    nodes = list(range(len(tokens)))
+    target = [judge.law(nodes[:i]) for i in nodes]
+    guessed = [law or Law.point(token) for law, token in zip(draft.laws, tokens, strict=False)]
+    weights = [1.0]
+    for token, p, q in zip(tokens, target, guessed, strict=True):
+        weights.append(min(1.0, weights[-1] * _ratio(p.probability(token), q.probability(token))))
+    kept = 0
+    for i, token in enumerate(tokens, 1):
+        chance = weights[i]
+        if i < len(tokens):
+            above = float(target[i].excess(guessed[i], weights[i]).sum())
+            room = above + (1 - weights[i])
+            chance = above / room if room > 0 else 1.0
+        if judge.accepts(chance, i - 1, token):
+            kept = i
+    path = nodes[:kept]
+    if kept < len(tokens):
+        return path, judge.draw(target[kept].residual(guessed[kept], weights[kept]), kept)
+    if path and judge.ends(tokens[-1]):
+        return path, None
+    return path, judge.draw(judge.law(path), kept)
+
+
+def typical(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
+    """Keep guesses that are likely enough: p(x) > min(eps, delta exp(-entropy)) (Medusa, 2401.10774).
+
+    This changes the law of the text. Of several such siblings the likeliest counts.
+    """
+    path: list[int] = []
+    while True:
+        p, node = judge.law(path), path[-1] if path else -1
+        children = draft.children(node)
+        best = max(children, key=lambda child: p.probability(draft.tokens[child]), default=None)
+        least = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-p.entropy()))
+        if best is None or p.probability(draft.tokens[best]) <= least:
+            token = judge.draw(p, len(path))
+            best = draft.child(node, token)
+            if best is None:
+                return path, token
+        path.append(best)
+        if judge.ends(draft.tokens[best]):
+            return path, None
+
+
+def _ratio(p: float, q: float) -> float:
+    return p / q if q > 0 else math.inf
+
+
+# --- with the chooser's noise ---------------------------------------------------------------------------------------
+
+
+def verify(
+    rule: VerifyRule,
     draft: Draft,
     row_of: RowOf,
-    choose: Callable[[NDArray[np.float32], list[int], int], Choice],
+    chooser: Chooser,
     tokens: list[int],
-    position: int,
-    is_last: Callable[[Choice], bool],
+    ends: Callable[[int], bool],
+    round: int = 0,
 ) -> Verdict:
-    """Follow the target's own choices down the tree for as long as one of them is a child.
+    """Judge a draft that hangs off the committed `tokens`. `ends` says that nothing may follow a token.
 
-    `choose(row, prefix, position)` is the target's choice with the noise of that position, so that what is emitted is
-    what plain decoding with the same seed emits, for every draft (Daliri et al., 2408.07978). `tokens` is the committed
-    prefix, `position` the logical index of the next token; `is_last` says that nothing may follow a token.
+    `round` tells apart the coins of rounds that judge the same position. Raises ValueError for a row of NaN, and for a
+    tree under block verification.
     """
-    prefix, node = list(tokens), -1
-    verdict = Verdict([], [])
-    while True:
-        choice = choose(row_of(node), prefix, position)
-        verdict.choices.append(choice)
-        child = None if is_last(choice) else draft.child(node, choice.id)
-        if child is None:
-            return verdict
-        verdict.path.append(child)
-        prefix.append(choice.id)
-        node, position = child, position + 1
+    judge = NoiseJudge(draft, row_of, chooser, tokens, ends, round)
+    if rule == "coupled":
+        return judge.coupled()
+    path, last = {"rejection": rejection, "block": block, "typical": typical}[rule](draft, judge)
+    emitted = [draft.tokens[node] for node in path] + ([] if last is None else [last])
+    return Verdict(path, [judge.report(path[:depth], token) for depth, token in enumerate(emitted)])
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseJudge:
+    """The target's rows, and coins that are a function of seed, sample, position and round."""
+
+    draft: Draft
+    row_of: RowOf
+    chooser: Chooser
+    tokens: list[int]
+    ends: Callable[[int], bool]
+    round: int
+
+    def coupled(self) -> Verdict:
+        """Follow the target's own choices down the tree for as long as one of them is a child.
+
+        Each is made with the noise of its position, so that what is emitted is what plain decoding with the same seed
+        emits, for every draft (Daliri et al., 2408.07978).
+        """
+        path: list[int] = []
+        choices: list[Choice] = []
+        while True:
+            node = path[-1] if path else -1
+            choice = self.chooser.choose(self.row_of(node), self._prefix(path), len(self.tokens) + len(path))
+            choices.append(choice)
+            child = self.draft.child(node, choice.id)
+            if child is not None:
+                path.append(child)
+            if child is None or self.ends(choice.id):
+                return Verdict(path, choices)
+
+    def law(self, path: list[int]) -> Law:
+        return self.chooser.law(self.row_of(path[-1] if path else -1), self._prefix(path))
+
+    def accepts(self, probability: float, depth: int, token: int) -> bool:
+        chooser, position = self.chooser, len(self.tokens) + depth
+        return uniform(chooser.seed, chooser.sample, position, Stream.ACCEPT, self.round, token) < probability
+
+    def draw(self, law: Law, depth: int) -> int:
+        return self.chooser.draw(law, len(self.tokens) + depth, Stream.RESIDUAL, self.round)
+
+    def report(self, path: list[int], token: int) -> Choice:
+        """The token after `path` with what the chooser was asked to report about it."""
+        return self.chooser.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
+
+    def _prefix(self, path: list[int]) -> list[int]:
+        """What the sampling chain sees as the tokens so far; nothing where it does not look at them."""
+        if not self.chooser.settings.penalizes:
+            return []
+        return self.tokens + [self.draft.tokens[node] for node in path]

@@ -1,98 +1,210 @@
-"""A draft model: a small model of the same vocabulary guesses a chain, token by token.
+"""A draft model: a small model of the same vocabulary guesses a chain or a tree.
 
-It chooses with the target's noise (the coupled rule) and through the request's whole sampling chain, on its own path.
-Each token is decoded once: its KV cache keeps what was accepted, only the rejected tail is removed.
+Each token is decoded once: its KV cache keeps the path that was accepted, only the rest is removed. Branches of a tree
+share the cells of their common path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from edgespec.core.draft import Draft
-from edgespec.drafters.base import Guessable
-from edgespec.llama.context import Context
+from edgespec.core.guess import guesses
+from edgespec.core.prefix import common_prefix
+from edgespec.drafters.base import Budget, Guessable
+from edgespec.drafters.tree import ROOT, Tree
+from edgespec.llama.context import Batch, Context
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What the draft's cache holds of a slot: `held`, a prefix of the sequence's tokens, and behind it the paths that
+    were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them."""
+
+    number: int
+    held: list[int] = field(default_factory=list)
+    paths: dict[int, list[int]] = field(default_factory=dict)
+    sequence: Guessable | None = None
+
+    @property
+    def branches(self) -> list[int]:
+        return [id for id in self.paths if id != self.number]
+
+    def end_of(self, id: int) -> int:
+        """The next position of a path."""
+        return len(self.held) + len(self.paths[id])
+
+
+@dataclass(slots=True)
+class _Growth:
+    """A tree in the making, and the sequence id in whose cells each decoded node's path is."""
+
+    sequence: Guessable
+    slot: _Slot
+    tree: Tree
+    ids: dict[int, int] = field(default_factory=dict)
+
+    def prefix(self, node: int) -> list[int]:
+        """The tokens before a child of `node`, if the sampling chain looks at them."""
+        if not self.sequence.chooser.settings.penalizes:
+            return []
+        return self.sequence.tokens + self.tree.path(node)
 
 
 class ModelDrafter:
-    """`context` holds the draft model, with as many sequences as the target's and a row for each."""
+    """`context` holds the draft model, with as many sequences as the target's. `width` is the most candidates of a
+    node, and the most nodes of a tree decoded at a time; trees need a branch for each of their leaves."""
 
     name = "draft"
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        # What the draft's cache holds of each slot; the next turn of a chat finds it there.
-        self._decoded: list[list[int]] = [[] for _ in range(context.sequences)]
+    def __init__(self, context: Context, width: int = 1) -> None:
+        self.context, self.width = context, width
+        self._slots = [_Slot(number) for number in range(context.sequences)]
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[int]) -> list[Draft]:
-        chains: list[list[int]] = [[] for _ in sequences]
-        confidences: list[list[float]] = [[] for _ in sequences]
-        rooms = [self._room(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
-        growing = [index for index, room in enumerate(rooms) if room > 0]
-        for index in growing:
-            self._rewind(sequences[index])
-        while growing:
-            rows = self._decode_pending([(sequences[i].slot, sequences[i].tokens + chains[i]) for i in growing])
-            for index, row in zip(growing, rows, strict=True):
-                sequence, chain = sequences[index], chains[index]
-                position = len(sequence.tokens) + len(chain)
-                token, confidence = sequence.chooser.propose(
-                    self.context.logits(row), sequence.tokens + chain, position
-                )
-                chain.append(token)
-                confidences[index].append(confidence)
-            growing = [i for i in growing if len(chains[i]) < rooms[i] and not self.context.model.is_end(chains[i][-1])]
-        return [Draft.chain(chain, known, self.name) for chain, known in zip(chains, confidences, strict=True)]
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        growths = [
+            _Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)))
+            for sequence, budget in zip(sequences, budgets, strict=True)
+        ]
+        growing = [growth for growth in growths if growth.tree.budget.tokens > 0]
+        try:
+            for growth in growing:
+                self._rewind(growth.slot, growth.sequence)
+            self._catch_up(growing)
+            while self._grow(growing):
+                pass
+        except Exception:  # what an interrupted decode left behind is unknown: back to what is
+            for growth in growing:
+                self._drop_paths(growth.slot)
+            raise
+        return [growth.tree.draft(self.name) for growth in growths]
 
-    def _rewind(self, sequence: Guessable) -> None:
-        """Take out of the cache what the sequence did not become; its last token is always left to decode."""
-        decoded = self._decoded[sequence.slot]
-        agreed = _common_prefix(decoded, sequence.tokens[:-1])
-        if agreed < len(decoded):
-            self.context.truncate(sequence.slot, agreed)
-            del decoded[agreed:]
+    def _fitting(self, sequence: Guessable, budget: Budget) -> Budget:
+        """What of a budget the draft's own context has room for."""
+        room = max(0, self.context.n_ctx - len(sequence.tokens))
+        return Budget(min(budget.tokens, room), budget.leaves)
 
-    def _room(self, sequence: Guessable, budget: int) -> int:
-        """How far this chain may grow before the draft's own context is full."""
-        return min(budget, self.context.n_ctx - len(sequence.tokens))
+    # --- the cache ------------------------------------------------------------------------------------------------
 
-    def _decode_pending(self, paths: list[tuple[int, list[int]]]) -> list[int]:
-        """Decode what each slot's path has beyond its cache, in as few batches as fit; batch index of each last row."""
-        pending = [(slot, path[len(self._decoded[slot]) :]) for slot, path in paths]
-        # Long catch-ups (a prompt) go first and alone; the last token of every path goes in one batch with the rest.
+    def _rewind(self, slot: _Slot, sequence: Guessable) -> None:
+        """Keep of the cache what the sequence became; its last token is always left to decode."""
+        own = slot.paths.get(slot.number, [])
+        if slot.sequence is not sequence or len(slot.held) >= len(
+            sequence.tokens
+        ):  # another one, or a round that failed
+            decoded = slot.held + own
+            agreed = common_prefix(decoded, sequence.tokens[:-1])
+            if agreed < len(decoded):
+                self.context.truncate(slot.number, agreed)
+        else:
+            became = sequence.tokens[len(slot.held) : -1]
+            agreeing = {id: common_prefix(path, became) for id, path in slot.paths.items()}
+            mine = agreeing.get(slot.number, 0)
+            best = max(agreeing, key=agreeing.__getitem__, default=slot.number)
+            length = len(slot.held)
+            if agreeing.get(best, 0) > mine:
+                self.context.adopt(slot.number, best, length + mine, length + agreeing[best])
+            elif mine < len(own):
+                self.context.truncate(slot.number, length + mine)
+            agreed = length + max(mine, agreeing.get(best, 0))
+        self.context.release(slot.branches)
+        slot.held[len(slot.held) :] = sequence.tokens[len(slot.held) : agreed]
+        del slot.held[agreed:]
+        slot.paths, slot.sequence = {slot.number: []}, sequence
+
+    def _drop_paths(self, slot: _Slot) -> None:
+        self.context.release(slot.branches)
+        slot.paths = {slot.number: []}
+        self.context.truncate(slot.number, len(slot.held))
+
+    # --- growing --------------------------------------------------------------------------------------------------
+
+    def _catch_up(self, growing: list[_Growth]) -> None:
+        """Decode what the sequences have beyond the cache, and guess what follows their last tokens."""
+        pending = [(growth.slot, growth.sequence.tokens[len(growth.slot.held) :]) for growth in growing]
+        # Long ones (a prompt) go first and alone; the last token of every sequence goes in one batch with the rest.
         for slot, tokens in pending:
             while len(tokens) > max(1, self.context.n_batch // len(pending)):
                 chunk = tokens[: min(self.context.n_batch, len(tokens) - 1)]
-                self._decode([(slot, chunk)], wanted=False)
+                self._decode_committed([(slot, chunk)], wanted=False)
                 del tokens[: len(chunk)]
-        return self._decode(pending, wanted=True)
+        if growing:
+            rows = self._decode_committed(pending, wanted=True)
+            for growth, row in zip(growing, rows, strict=True):
+                self._add(growth, ROOT, row)
 
-    def _decode(self, parts: list[tuple[int, list[int]]], *, wanted: bool) -> list[int]:
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[tuple[int, ...]] = []
-        rows: list[bool] = []
-        last: list[int] = []
-        for slot, part in parts:
-            start = len(self._decoded[slot])
-            tokens += part
-            positions += range(start, start + len(part))
-            slots += [(slot,)] * len(part)
-            rows += [False] * (len(part) - 1) + [wanted]
-            last.append(len(tokens) - 1)
-        try:
-            self.context.decode(tokens, positions, slots, rows)
-        except Exception:
-            # What an interrupted decode left behind is unknown: back to what is.
-            for slot, _ in parts:
-                self.context.truncate(slot, len(self._decoded[slot]))
-            raise
-        for slot, part in parts:
-            self._decoded[slot] += part
+    def _decode_committed(self, parts: list[tuple[_Slot, list[int]]], *, wanted: bool) -> list[int]:
+        """Add tokens to the slots; returns the batch index of each last one."""
+        batch, last = Batch.empty(), []
+        for slot, tokens in parts:
+            batch.add(tokens, len(slot.held), (slot.number,), wanted=wanted)
+            last.append(batch.size - 1)
+        self.context.decode(*batch)
+        for slot, tokens in parts:
+            slot.held += tokens
         return last
 
+    def _grow(self, growing: list[_Growth]) -> bool:
+        """Decode the likeliest nodes of all trees in one batch and hang their candidates; False when none is left."""
+        batch = Batch.empty()
+        decoded: list[tuple[_Growth, int, int]] = []
+        for growth in growing:
+            frontier = growth.tree.frontier(self.width)
+            self._prune(growth)
+            for node in frontier[: min(self.context.max_outputs, self.context.n_batch) - batch.size]:
+                id = self._place(growth, node)
+                batch.add([growth.tree.tokens[node]], growth.slot.end_of(id), (id,), wanted=True)
+                growth.slot.paths[id].append(growth.tree.tokens[node])
+                growth.ids[node] = id
+                decoded.append((growth, node, batch.size - 1))
+        if not decoded:
+            return False
+        self.context.decode(*batch)
+        for growth, node, row in decoded:
+            self._add(growth, node, row)
+        return True
 
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    length = min(len(left), len(right))
-    if left[:length] == right[:length]:
-        return length
-    return next(index for index in range(length) if left[index] != right[index])
+    def _prune(self, growth: _Growth) -> None:
+        """Take nodes that have left the tree out of the cache, so that branches never run out."""
+        slot, needed = growth.slot, dict.fromkeys(growth.slot.paths, 0)
+        for node in growth.tree.kept():
+            if node in growth.ids:
+                id = growth.ids[node]
+                needed[id] = max(needed[id], len(growth.tree.path(node)))
+        for id, length in needed.items():
+            if not length and id != slot.number:
+                self.context.release([id])
+                del slot.paths[id]
+            elif length < len(slot.paths[id]):
+                self.context.truncate(id, len(slot.held) + length)
+                del slot.paths[id][length:]
+
+    def _place(self, growth: _Growth, node: int) -> int:
+        """The sequence id whose cells `node` goes into: its parent's, or a branch off it where that is taken."""
+        slot, parent = growth.slot, growth.tree.parents[node]
+        path = growth.tree.path(parent)
+        id = slot.number if parent == ROOT else growth.ids[parent]
+        if slot.paths[id] == path:
+            return id
+        branch = self.context.fork(id, len(slot.held) + len(path))
+        slot.paths[branch] = path
+        return branch
+
+    def _add(self, growth: _Growth, node: int, row: int) -> None:
+        sequence, tree = growth.sequence, growth.tree
+        position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
+        tree.add(
+            node,
+            guesses(
+                sequence.chooser,
+                self.context.logits(row),
+                growth.prefix(node),
+                position,
+                min(self.width, tree.budget.leaves),
+                (sequence.round << 20) + node + 1 if sequence.draws else None,
+            ),
+        )
+        for child in range(len(tree.tokens)):
+            if tree.parents[child] == node and self.context.model.is_end(tree.tokens[child]):
+                tree.close(child)

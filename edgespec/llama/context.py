@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import psutil
@@ -35,11 +37,36 @@ class CancelledError(Exception):
     """The cancel flag stopped a decode; what it left behind must be truncated."""
 
 
+class Batch(NamedTuple):
+    """What one decode takes: token ids, their positions, the sequences each belongs to, and whose rows are wanted."""
+
+    tokens: list[int]
+    positions: list[int]
+    sequence_ids: list[tuple[int, ...]]
+    wanted: list[bool]
+
+    @classmethod
+    def empty(cls) -> Batch:
+        return cls([], [], [], [])
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    def add(self, tokens: Sequence[int], position: int, sequence_ids: tuple[int, ...], *, wanted: bool) -> None:
+        """Tokens in a row from `position` on; `wanted` asks for the row of the last one."""
+        self.tokens.extend(tokens)
+        self.positions.extend(range(position, position + len(tokens)))
+        self.sequence_ids.extend([sequence_ids] * len(tokens))
+        self.wanted.extend([False] * (len(tokens) - 1) + [wanted] if tokens else [])
+
+
 class Context(Closable):
     """KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
-    `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row.
-    Raises UsageError, OutOfMemoryError.
+    `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row. `branches` are
+    further sequences for the branches of trees, `scratch` tokens have room beyond `n_ctx`, and `rollback` is how many
+    tokens of a decode a recurrent model should be able to take back. Raises UsageError, OutOfMemoryError.
     """
 
     def __init__(
@@ -55,6 +82,9 @@ class Context(Closable):
         cache_type_v: str = "f16",
         flash_attention: Literal["auto", "on", "off"] = "auto",
         n_batch: int = 512,
+        branches: int = 0,
+        scratch: int = 0,
+        rollback: int = 0,
     ) -> None:
         type_k, type_v = (
             _cache_type(name, head_size)
@@ -65,22 +95,31 @@ class Context(Closable):
                 f"a {cache_type_v} cache of values needs flash attention", hint="leave flash attention on, or use f16"
             )
         self.model, self.n_ctx, self.n_batch, self.sequences = model, n_ctx, n_batch, sequences
-        self.max_outputs = max(max_outputs, sequences)
+        self.max_outputs = max(max_outputs, sequences + branches)
+        self._branches = list(range(sequences, sequences + branches))
         self.threads = threads or default_threads()
         self.threads_batch = threads_batch or self.threads
-        self.decodes = 0
-        self._check_memory(n_ctx * sequences, type_k, type_v)
+        self.decodes, self.decode_s = 0, 0.0
+        self.fingerprint = model.fingerprint | {
+            "threads": self.threads,
+            "threads_batch": self.threads_batch,
+            "cache": [cache_type_k, cache_type_v],
+            "flash_attention": flash_attention,
+        }
+        cells = n_ctx * sequences + scratch
+        self._check_memory(cells, type_k, type_v)
 
         params = api.llama_context_default_params()
-        params.n_ctx = n_ctx * sequences
+        params.n_ctx = cells
         params.n_batch = params.n_ubatch = n_batch
-        params.n_seq_max = sequences
+        params.n_seq_max = sequences + branches
         params.n_outputs_max = self.max_outputs
         params.n_threads, params.n_threads_batch = self.threads, self.threads_batch
         params.type_k, params.type_v = type_k.ggml_type, type_v.ggml_type
         params.flash_attn_type = _FLASH[flash_attention]
         params.kv_unified = True
         params.swa_full = model.has_sliding_window
+        params.n_rs_seq = 0 if model.can_roll_back else min(rollback, max(0, n_batch - 2))
         params.no_perf = True
         self._idle = CancelFlag()
         params.abort_callback = _IS_SET
@@ -89,11 +128,14 @@ class Context(Closable):
             self._native = api.llama_init_from_model(model.handle, params)
         if not self._native:
             raise OutOfMemoryError(
-                f"cannot make a context of {n_ctx * sequences} tokens for {model.path.name}",
+                f"cannot make a context of {cells} tokens for {model.path.name}",
                 why=first_complaint(lines),
                 hint="use a smaller context (-c)",
             )
-        self._batch = _Batch(n_batch, sequences)
+        self._rollback = int(api.llama_n_rs_seq(self._native))
+        self._last_start: dict[int, int] = {}
+        self._unknown: set[int] = set()
+        self._batch = _Batch(n_batch, sequences + branches)
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
     def close(self) -> None:
@@ -130,12 +172,20 @@ class Context(Closable):
         outputs = self._batch.fill(tokens, positions, sequence_ids, wanted)
         if outputs > self.max_outputs:
             raise ValueError(f"{outputs} rows wanted, at most {self.max_outputs} were allowed for")
-        self.decodes += 1
+        started_s = perf_counter()
         code = api.llama_decode(self._handle, self._batch.native)
+        if self.model.is_offloaded:
+            api.llama_synchronize(self._handle)
+        self.decode_s += perf_counter() - started_s
+        self.decodes += 1
+        self._last_start = self._kept_starts(positions, sequence_ids) if code == 0 and self._rollback else {}
         if code == 0:
             return
         if code == 1:
             raise CacheFullError
+        if not self.model.can_roll_back:
+            # llama.cpp takes the tokens out again as if their states had been written, and may have moved other cells.
+            self._unknown.update(range(self._batch.sequences.shape[1]))
         if code == 2:
             raise CancelledError
         raise GenerationError("decoding failed", why=f"llama.cpp returned {code}", hint="run with -v to see its log")
@@ -159,18 +209,67 @@ class Context(Closable):
         """How many positions the cache holds of a sequence."""
         return int(api.llama_memory_seq_pos_max(self._memory(), sequence)) + 1
 
+    @property
+    def rollback(self) -> int:
+        """How many tokens of its last decode a sequence can take back; recurrent memories have few or none to offer."""
+        return self.n_batch if self.model.can_roll_back else self._rollback
+
     def truncate(self, sequence: int, length: int) -> bool:
         """Forget a sequence from position `length` on; False when this memory cannot, then nothing changed."""
+        if not self.model.can_roll_back and length > 0:
+            if sequence in self._unknown:
+                return False
+            if length < self.length(sequence):
+                start = self._last_start.pop(sequence, None)
+                if start is None or length <= start:
+                    return False
+        if length <= 0:
+            self._unknown.discard(sequence)
         return bool(api.llama_memory_seq_rm(self._memory(), sequence, length, -1))
 
     def forget(self, sequence: int) -> None:
         """Drop a sequence; its cells are free again."""
+        self._unknown.discard(sequence)
         if self._native is not None:
             api.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
-    def copy(self, source: int, destination: int, length: int = -1) -> None:
-        """Let `destination` share the first `length` cells of `source` (all by default); costs no memory."""
-        api.llama_memory_seq_cp(self._memory(), source, destination, 0, length)
+    def copy(self, source: int, destination: int, start: int = 0, end: int = -1) -> None:
+        """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); costs no memory."""
+        api.llama_memory_seq_cp(self._memory(), source, destination, start, end)
+
+    @property
+    def free_branches(self) -> int:
+        return len(self._branches)
+
+    def fork(self, source: int, length: int) -> int:
+        """A branch that shares the first `length` positions of `source`; give it back with `release`."""
+        branch = self._branches.pop()
+        self.copy(source, branch, 0, length)
+        return branch
+
+    def adopt(self, sequence: int, branch: int, start: int, end: int) -> None:
+        """Let `sequence` go on from position `start` as `branch` does, up to `end`."""
+        self.truncate(sequence, start)
+        self.copy(branch, sequence, start, end)
+
+    def release(self, branches: Iterable[int]) -> None:
+        """Drop branches; what they do not share with others is free again."""
+        for branch in branches:
+            self.forget(branch)
+            self._branches.append(branch)
+
+    def _kept_starts(self, positions: Sequence[int], sequence_ids: Sequence[tuple[int, ...]]) -> dict[int, int]:
+        """Where in this decode each sequence began; later in it a recurrent memory can be set back, once.
+
+        llama.cpp would restore other states without a word: those of a decode before, and those of three or more
+        sequences of different lengths. It decodes these in turns, and moves cells in between but not their old states.
+        """
+        starts: dict[int, int] = {}
+        lengths: Counter[int] = Counter()
+        for (sequence, *_), position in zip(sequence_ids, positions, strict=True):
+            starts.setdefault(sequence, position)
+            lengths[sequence] += 1
+        return starts if len(starts) < 3 or len(set(lengths.values())) == 1 else {}
 
     def _memory(self) -> Any:
         return api.llama_get_memory(self._handle)

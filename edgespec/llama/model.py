@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Callable
 from functools import cached_property
@@ -62,6 +63,15 @@ class Model(Closable):
                 why=first_complaint(lines),
                 hint="the file may be damaged or made for a newer llama.cpp: fetch it again or try another",
             )
+        stat = self.path.stat()
+        # What computations depend on; the same file under the same settings gives the same rows.
+        self.fingerprint: dict[str, object] = {
+            "file": str(self.path.resolve()),
+            "size": stat.st_size,
+            "mtime": stat.st_mtime_ns,
+            "gpu_layers": params.n_gpu_layers,
+            "extra_buffers": use_extra_bufts,
+        }
         self._pieces: dict[int, bytes] = {}
         self.n_vocab: int = api.llama_vocab_n_tokens(self._vocab)
 
@@ -255,26 +265,39 @@ class Model(Closable):
         return -1 if fitting >= layers else max(0, fitting)
 
 
-def same_vocabulary(target: Model, draft: Model) -> str:
+def vocabulary_difference(target: Model, draft: Model) -> str:
     """Why the draft's token ids do not mean what the target's mean; empty when they do.
 
     Vocabularies of one family may be padded to different lengths, within llama.cpp's own tolerance.
     """
-    if target.vocabulary_type != draft.vocabulary_type:
-        kinds = (_VOCABULARY_TYPES.get(model.vocabulary_type, "another") for model in (target, draft))
-        return "their tokenizers are of different kinds ({} and {})".format(*kinds)
-    starts = [model.bos if model.adds_bos else None for model in (target, draft)]
-    if starts[0] != starts[1]:
-        shown = ("no BOS" if bos is None else f"BOS {bos}" for bos in starts)
-        return "they begin a text differently ({} and {})".format(*shown)
-    if abs(target.n_vocab - draft.n_vocab) > MAX_PADDING:
-        return f"their vocabularies differ in size ({target.n_vocab} and {draft.n_vocab} tokens)"
-    texts = (model.header.strings("tokenizer.ggml.tokens") for model in (target, draft))
-    for token, (ours, theirs) in enumerate(zip(*texts, strict=False)):
-        if ours != theirs:
-            shown = (text.decode("utf-8", "replace") for text in (ours, theirs))
-            return "token {} is {!r} in the target and {!r} in the draft".format(token, *shown)
-    return ""
+    texts = [model.header.strings("tokenizer.ggml.tokens") for model in (target, draft)]
+    differing = (id for id, (ours, theirs) in enumerate(zip(*texts, strict=False)) if ours != theirs)
+    first = next(differing, None)
+    same_kind = target.vocabulary_type == draft.vocabulary_type
+    if same_kind and first is None and abs(target.n_vocab - draft.n_vocab) <= MAX_PADDING:
+        starts = [f"BOS {model.bos}" if model.adds_bos else "no BOS" for model in (target, draft)]
+        return "" if starts[0] == starts[1] else "they begin a text differently ({} and {})".format(*starts)
+    kinds = [
+        f"{_VOCABULARY_TYPES.get(model.vocabulary_type, 'another kind')} of {model.n_vocab} tokens"
+        for model in (target, draft)
+    ]
+    parts = ["their vocabularies differ: {} in the target, {} in the draft".format(*kinds)]
+    if first is not None:
+        parts.append("token {} is {} in the target, {} in the draft".format(first, *(_shown(t[first]) for t in texts)))
+    elif same_kind:
+        parts.append(f"they begin alike, but what follows is more than the {MAX_PADDING} tokens that padding may be")
+    shared = len(set(texts[0]) & set(texts[1])) / max(1, len(set(texts[0])))
+    parts.append(f"the draft has {math.floor(1000 * shared) / 10:g} % of the target's tokens")
+    return "; ".join(parts)
+
+
+def _shown(text: bytes) -> str:
+    """A token's text in quotes, without what would upset a terminal; as bytes if it is no text."""
+    try:
+        shown = repr(text.decode("utf-8"))
+    except UnicodeDecodeError:
+        shown = repr(text)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
 
 
 def _token_or_none(token: int) -> int | None:

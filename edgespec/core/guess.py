@@ -1,0 +1,84 @@
+"""What a draft model guesses: from a row of its logits to candidates for the next token.
+
+Under the coupled rule they are ranked by logit plus the target's own noise, so that a model with the same law ranks the
+target's choice first. Under rejection and block verification they are drawn without replacement from the draft's law,
+with noise of their own, and carry what they were drawn from. Both go through the request's whole sampling chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.choose import Chooser, log_sum_exp, perturbed_ranking
+from edgespec.core.law import Law
+from edgespec.core.noise import Stream, key
+from edgespec.core.sampling import Candidates, FloatRow, adjust, draw_from, largest, truncate
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A candidate, a raw estimate in (0, 1) that the target accepts it, and the law it was drawn from, if it was."""
+
+    token: int
+    confidence: float
+    law: Law | None = None
+
+
+def guesses(
+    chooser: Chooser, row: FloatRow, tokens: Sequence[int], position: int, k: int, draw: int | None = None
+) -> list[Guess]:
+    """At most k candidates for the token after the prefix `tokens`, best first, by a draft model's `row`, float32[V].
+
+    The draft's vocabulary may be padded to another length than the target's. A number `draw` asks for tokens drawn
+    from the draft's law; it has to be another one for every node of every draft of an answer, or what is drawn in one
+    branch of a tree tells something about the other. The confidence of a draw does not depend on what was drawn:
+    leaving a draw out for its own sake changes the law.
+    """
+    adjusted = adjust(row[: chooser.n_vocab], chooser.settings, tokens, chooser.banned)
+    if chooser.settings.temperature == 0:
+        return _likeliest(chooser, adjusted, k)
+    candidates = draw_from(adjusted, chooser.settings)
+    if draw is not None:
+        return _draws(candidates, key(chooser.seed, chooser.sample, position, Stream.DRAFT, draw), k)
+    ids, scores = perturbed_ranking(candidates, key(chooser.seed, chooser.sample, position), k + 1)
+    return [Guess(id, _unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
+
+
+def _likeliest(chooser: Chooser, adjusted: FloatRow, k: int) -> list[Guess]:
+    """The likeliest tokens; typical-p alone can drop some of them."""
+    left = Candidates(None, adjusted) if chooser.settings.typical_p == 1 else truncate(adjusted, chooser.settings)
+    best = largest(left.logits, k)
+    best = best[np.argsort(-left.logits[best], kind="stable")]
+    p = np.exp(left.logits[best].astype(np.float64) - log_sum_exp(adjusted))
+    ids = best if left.ids is None else left.ids[best]
+    return [Guess(int(id), _unsure(confidence)) for id, confidence in zip(ids, p, strict=True)]
+
+
+def _draws(candidates: Candidates, noise_key: tuple[int, int], k: int) -> list[Guess]:
+    """Draws without replacement, as sure as the likeliest token that was not drawn before."""
+    found: list[Guess] = []
+    whole = Law.of(candidates)
+    law: Law | None = whole
+    not_drawn = whole.p.copy()
+    for id in perturbed_ranking(candidates, noise_key, k)[0]:
+        if law is None:
+            break
+        found.append(Guess(id, _unsure(not_drawn.max()), law))
+        not_drawn[whole.ids == id] = 0
+        law = law.without(id)
+    return found
+
+
+def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(scores - scores[0])
+    p: NDArray[np.float64] = weights / weights.sum()
+    return p
+
+
+def _unsure(p: float) -> float:
+    """Strictly between 0 and 1, also for an only candidate."""
+    return min(max(float(p), 1e-6), 1 - 1e-6)

@@ -1,0 +1,150 @@
+"""The whole loop on a real model: thousands of answers are distributed as the target says, under every verify rule.
+
+The law of a few tokens is computed from the model itself, row by row, and compared by chi-square with what the engine
+wrote, many sequences at a time. Truncation to the three likeliest tokens keeps the number of outcomes small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enumeration import surprise
+from tiny_gguf import write_model
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
+from edgespec.core.draft import Draft
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
+from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.model import ModelDrafter
+from edgespec.engine import Engine
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+
+SLOTS, N_ANSWERS, N_TOKENS, LEAVES = 32, 1600, 4, 3
+CHAIN = SamplingSettings(temperature=1.3, top_k=3, top_p=1.0, min_p=0.0)
+PROMPT = "def f"
+EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
+
+Outcome = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Iterator[Model]:
+    with Model(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def draft(folder: Path) -> Iterator[Model]:
+    """Near enough to be accepted now and then, far enough to be refused as often."""
+    with Model(write_model(folder / "draft.gguf", "llama", noise=0.2), use_extra_bufts=False) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def law(target: Model) -> dict[Outcome, float]:
+    """The probability of each continuation of the prompt, by decoding every one of them."""
+    prompt = target.tokenize(PROMPT)
+    chooser = Chooser(CHAIN, 0, 0, target.n_vocab)
+    found: dict[Outcome, float] = {(): 1.0}
+    with Context(target, n_ctx=256, **EXACT) as context:
+        for _ in range(N_TOKENS):
+            longer: dict[Outcome, float] = {}
+            for outcome, p in found.items():
+                tokens = [*prompt, *outcome]
+                n = len(tokens)
+                context.forget(0)
+                context.decode(tokens, range(n), [(0,)] * n, [False] * (n - 1) + [True])
+                after = chooser.law(context.logits(n - 1), tokens)
+                longer |= {(*outcome, int(id)): p * float(q) for id, q in zip(after.ids, after.p, strict=True)}
+            found = longer
+    return found
+
+
+def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: int) -> tuple[Counter[Outcome], int]:
+    """How often each continuation was written, and how many drafted tokens were accepted."""
+    prompt = target.tokenize(PROMPT)
+    written: Counter[Outcome] = Counter()
+    accepted = 0
+    with Context(
+        target, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * N_TOKENS, branches=(leaves - 1) * SLOTS, **EXACT
+    ) as context:
+        engine = Engine(
+            context,
+            drafters=[drafter] if drafter else [],
+            draft_n_max=N_TOKENS - 1,
+            tree_width=leaves,
+            warn=pytest.fail,
+        )
+        for first in range(0, N_ANSWERS, SLOTS):
+            running = [
+                engine.start(
+                    prompt,
+                    Chooser(CHAIN, first + index, 0, target.n_vocab),
+                    N_TOKENS,
+                    CancelFlag(),
+                    rule=rule,
+                )
+                for index in range(SLOTS)
+            ]
+            while any(sequence.finish is None for sequence in running):
+                engine.round()
+            for sequence in running:
+                written[tuple(sequence.tokens[len(prompt) :])] += 1
+                accepted += sequence.stats.accepted
+                engine.end(sequence)
+    return written, accepted
+
+
+@pytest.mark.parametrize(
+    ("rule", "leaves"),
+    [("coupled", 1), ("coupled", LEAVES), ("rejection", 1), ("rejection", LEAVES), ("block", 1)],
+)
+def test_a_draft_model_leaves_the_law_as_it_is(
+    target: Model, draft: Model, law: dict[Outcome, float], rule: VerifyRule, leaves: int
+) -> None:
+    with Context(
+        draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * leaves, branches=leaves * SLOTS, **EXACT
+    ) as context:
+        written, accepted = answers(target, ModelDrafter(context, leaves), rule, leaves)
+    assert accepted > N_ANSWERS / 4
+    assert surprise(written.elements(), law) < 1
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
+def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
+    target: Model, law: dict[Outcome, float], rule: VerifyRule
+) -> None:
+    best = max(law, key=law.__getitem__)
+    n_prompt = len(target.tokenize(PROMPT))
+
+    class Likely:
+        """Knows the likeliest continuation of all, so that it is right now and then."""
+
+        name = "likely"
+
+        def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+            rest = [list(best[len(s.tokens) - n_prompt :]) for s in sequences]
+            chains = [tokens[: budget.tokens] for tokens, budget in zip(rest, budgets, strict=True)]
+            return [Draft.chain(chain, [0.5] * len(chain), self.name) for chain in chains]
+
+    written, accepted = answers(target, Likely(), rule, 1)
+    assert accepted > N_ANSWERS / 8
+    assert surprise(written.elements(), law) < 1
+
+
+def test_typical_acceptance_does_change_it(target: Model, draft: Model, law: dict[Outcome, float]) -> None:
+    with Context(draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS, **EXACT) as context:
+        written, _ = answers(target, ModelDrafter(context), "typical", 1)
+    assert surprise(written.elements(), law) > 1

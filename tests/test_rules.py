@@ -1,0 +1,414 @@
+"""The verify rules keep the target's law: proved by enumeration, which is shown to catch the mistakes easily made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from enumeration import (
+    Chance,
+    Drafting,
+    EnumeratedJudge,
+    Model,
+    Rule,
+    Siblings,
+    chain,
+    constant,
+    drawn,
+    drawn_and_looked_up,
+    emission_error,
+    enumerate_round,
+    error,
+    given_another,
+    law,
+    likeliest,
+    likeliest_and_drawn,
+    pairs,
+    plain,
+    random_model,
+    top,
+    tree,
+)
+
+from edgespec.core.draft import Draft
+from edgespec.core.law import Law, Probabilities
+from edgespec.core.verify import block, rejection, typical
+
+EXACT = 1e-12
+CAUGHT = 1e-3
+SMALL, LARGE = pairs(3), pairs(4)
+
+CHAINS: dict[str, tuple[int, Drafting]] = {
+    "no guess": (0, tree()),
+    "one guess": (1, chain(1)),
+    "two guesses": (2, chain(2)),
+    "three guesses": (3, chain(3)),
+    "two guesses, not drawn": (2, tree(likeliest(1), likeliest(1))),
+    "drawn, then looked up": (3, tree(drawn(1), likeliest(1), likeliest(1))),
+    "looked up, then drawn": (3, tree(likeliest(1), drawn(1), drawn(1))),
+}
+TREES: dict[str, tuple[int, Drafting]] = {
+    "two drawn": (1, tree(drawn(2))),
+    "three drawn": (1, tree(drawn(3))),
+    "all of them drawn": (1, tree(drawn(4))),
+    "two that are likeliest": (1, tree(likeliest(2))),
+    "likeliest and one drawn": (1, tree(likeliest_and_drawn(2))),
+    "two likeliest and one drawn": (1, tree(likeliest_and_drawn(3))),
+    "drawn and looked up": (1, tree(drawn_and_looked_up(1))),
+    "two levels of two drawn": (2, tree(drawn(2), drawn(2))),
+    "three drawn, then one": (2, tree(drawn(3), drawn(1))),
+    "drawn, then the two likeliest": (2, tree(drawn(2), likeliest(2))),
+    "likeliest, then drawn": (2, tree(likeliest(2), drawn(2))),
+    "likeliest and drawn, twice": (2, tree(likeliest_and_drawn(2), likeliest_and_drawn(2))),
+    "drawn and looked up, twice": (2, tree(drawn_and_looked_up(1), drawn_and_looked_up(0))),
+}
+
+
+@pytest.mark.parametrize("pair", LARGE)
+@pytest.mark.parametrize("shape", CHAINS)
+@pytest.mark.parametrize("rule", [rejection, block])
+def test_chains_keep_the_law(rule: Rule, shape: str, pair: str) -> None:
+    depth, drafting = CHAINS[shape]
+    assert emission_error(rule, drafting, *LARGE[pair], n=depth + 1) < EXACT
+
+
+@pytest.mark.parametrize("pair", SMALL)
+@pytest.mark.parametrize("shape", TREES)
+def test_rejection_keeps_the_law_with_several_candidates_at_a_node(shape: str, pair: str) -> None:
+    depth, drafting = TREES[shape]
+    assert emission_error(rejection, drafting, *SMALL[pair], n=depth + 1) < EXACT
+    if depth == 1:
+        assert emission_error(rejection, drafting, *LARGE[pair], n=2) < EXACT
+
+
+@pytest.mark.parametrize("pair", SMALL)
+@pytest.mark.parametrize("end", [0, 2])
+def test_nothing_follows_an_end_and_sequences_that_end_have_their_law(pair: str, end: int) -> None:
+    for rule, (depth, drafting) in [
+        (rejection, CHAINS["three guesses"]),
+        (block, CHAINS["three guesses"]),
+        (block, CHAINS["drawn, then looked up"]),
+        (rejection, TREES["two levels of two drawn"]),
+        (rejection, TREES["likeliest, then drawn"]),
+    ]:
+        emitted = enumerate_round(rule, drafting, *SMALL[pair], n=depth + 1, end=end)
+        assert all(end not in tokens[:-1] for tokens in emitted.joint)
+        assert error(emitted.joint, plain(SMALL[pair][0], depth + 1, end)) < EXACT
+
+
+def test_a_draft_may_stop_where_its_prefix_says_so() -> None:
+    """As a drafter does that is unsure, or that sees an end token."""
+
+    def drafting(chance: Chance, drafter: Model) -> Draft:
+        tokens: list[int] = []
+        laws: list[Law | None] = []
+        while len(tokens) < 3 and (not tokens or sum(tokens) % 2 == 0):
+            q = drafter(tuple(tokens))
+            tokens.append(chance.draw(q))
+            laws.append(q)
+        return replace(Draft.chain(tokens, [0.5] * len(tokens), ""), laws=laws)
+
+    for p, q in SMALL.values():
+        assert emission_error(rejection, drafting, p, q, n=4) < EXACT
+        assert emission_error(block, drafting, p, q, n=4) < EXACT
+
+
+def test_the_shape_of_a_tree_may_depend_on_what_was_drawn_elsewhere() -> None:
+    """A second candidate may be drawn or not after a look at the first one and at what follows that, before its own
+    turn."""
+
+    def drafting(chance: Chance, drafter: Model) -> Draft:
+        q = drafter(())
+        first = chance.draw(q)
+        below = drafter((first,))
+        second = chance.draw(below)
+        tokens, parents, laws = [first, second], [-1, 0], [q, below]
+        if (first + second) % 2 and q.p.max() < 1:
+            rest = given_another(q, [first])
+            tokens, parents, laws = [*tokens, chance.draw(rest)], [*parents, -1], [*laws, rest]
+        return Draft(tokens, parents, [0.5] * len(tokens), [*laws])
+
+    for p, q in SMALL.values():
+        assert emission_error(rejection, drafting, p, q, n=3) < EXACT
+
+
+# --- how much is accepted -------------------------------------------------------------------------------------------
+
+
+def test_block_verification_accepts_more_in_the_papers_example() -> None:
+    p, q = constant(law(1 / 3, 2 / 3)), constant(law(2 / 3, 1 / 3))
+    assert enumerate_round(rejection, chain(2), p, q, 3).accepted == pytest.approx(10 / 9, abs=EXACT)
+    assert enumerate_round(block, chain(2), p, q, 3).accepted == pytest.approx(11 / 9, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_block_verification_never_accepts_fewer(seed: int) -> None:
+    p, q = random_model(100 + seed, 3), random_model(200 + seed, 3)
+    for k in (1, 2, 3):
+        token_by_token = enumerate_round(rejection, chain(k), p, q, k + 1).accepted
+        at_once = enumerate_round(block, chain(k), p, q, k + 1).accepted
+        assert at_once >= token_by_token - EXACT
+        if k == 1:
+            assert at_once == pytest.approx(token_by_token, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_one_candidate_is_accepted_as_often_as_the_laws_overlap(seed: int) -> None:
+    p, q = random_model(300 + seed, 4), random_model(400 + seed, 4)
+    overlap = float(np.minimum(p(()).p, q(()).p).sum())
+    for rule in (rejection, block):
+        assert enumerate_round(rule, chain(1), p, q, 2).accepted == pytest.approx(overlap, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_candidates_that_were_not_drawn_are_accepted_as_often_as_the_target_has_them(seed: int) -> None:
+    p, q = random_model(300 + seed, 4), random_model(400 + seed, 4)
+    for k in (1, 2, 3):
+        held = sum(p(()).probability(token) for token in top(q(()), k))
+        assert enumerate_round(rejection, tree(likeliest(k)), p, q, 2).accepted == pytest.approx(held, abs=EXACT)
+    first = p(()).probability(top(q(()), 1)[0])
+    assert enumerate_round(block, tree(likeliest(1)), p, q, 2).accepted == pytest.approx(first, abs=EXACT)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_further_candidate_is_a_further_chance(seed: int) -> None:
+    p, q = random_model(300 + seed, 4), random_model(400 + seed, 4)
+    for siblings in (drawn, likeliest_and_drawn):
+        accepted = [enumerate_round(rejection, tree(siblings(k)), p, q, 2).accepted for k in (1, 2, 3, 4)]
+        assert all(fewer <= more + EXACT for fewer, more in pairwise(accepted))
+        assert accepted[-1] == pytest.approx(1, abs=EXACT)
+
+
+def test_a_draft_with_the_targets_law_is_accepted_whole() -> None:
+    p, q = LARGE["the same"]
+    assert enumerate_round(rejection, chain(3), p, q, 4).accepted == pytest.approx(3, abs=EXACT)
+    assert enumerate_round(block, chain(3), p, q, 4).accepted == pytest.approx(3, abs=EXACT)
+
+
+# --- typical acceptance ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("p", "guess", "accepted"),
+    [
+        (law(0.5, 0.5), 1, True),
+        (law(0.92, 0.08), 1, False),
+        (law(0.9, 0.1), 1, True),
+        (law(*[0.05] * 20), 3, True),  # 0.3 e^-H = 0.015
+        (law(0.81, *[0.01] * 19), 3, False),  # 0.09 is the less of the two
+        (law(0.01, *[0.055] * 18), 0, False),  # 0.3 e^-H = 0.0163
+        (law(0.02, *[0.98 / 18] * 18), 0, True),
+    ],
+)
+def test_typical_acceptance_asks_for_a_likely_guess(p: Law, guess: int, accepted: bool) -> None:
+    least = min(0.09, 0.3 * math.exp(float(np.sum(p.p * np.log(p.p)))))
+    assert (p.probability(guess) > least) == accepted
+    kept = enumerate_round(typical, tree(lambda chance, q: [(guess, None)]), constant(p), constant(p), 2).accepted
+    assert kept == pytest.approx(1 if accepted else p.probability(guess), abs=EXACT)
+
+
+def test_typical_acceptance_takes_the_likeliest_of_siblings() -> None:
+    p = constant(law(0.2, 0.5, 0.3))
+    joint = enumerate_round(typical, tree(lambda chance, q: [(0, None), (1, None), (2, None)]), p, p, 1 + 1).joint
+    assert sum(probability for tokens, probability in joint.items() if tokens[0] == 1) == pytest.approx(1, abs=EXACT)
+
+
+def test_typical_acceptance_changes_the_law_but_for_a_target_that_is_sure() -> None:
+    for name, (p, q) in SMALL.items():
+        changed = emission_error(typical, chain(2), p, q, n=3)
+        assert changed < EXACT if name == "one-hot target" else changed > 0.01 or name == "disjoint"
+    assert emission_error(typical, tree(likeliest(2), likeliest(1)), *SMALL["one-hot target"], n=3) < EXACT
+
+
+def test_nothing_follows_an_end_that_typical_acceptance_keeps() -> None:
+    p, q = SMALL["random"]
+    joint = enumerate_round(typical, chain(3), p, q, 4, end=1).joint
+    assert all(1 not in tokens[:-1] for tokens in joint)
+    assert sum(joint.values()) == pytest.approx(1, abs=EXACT)
+
+
+def test_block_verification_refuses_trees() -> None:
+    with pytest.raises(ValueError, match="chains"):
+        enumerate_round(block, tree(drawn(2)), *SMALL["random"], n=2)
+
+
+# --- mistakes that enumeration catches ------------------------------------------------------------------------------
+
+
+def test_a_mistake_guesses_that_were_not_drawn_pass_as_drawn() -> None:
+    def claimed(k: int) -> Siblings:
+        return lambda chance, q: [(token, q) for token in top(q, k)]
+
+    nearly_flat = constant(law(0.28, 0.24, 0.24, 0.24))
+    assert first_token_error(rejection, tree(claimed(1)), nearly_flat, nearly_flat) == pytest.approx(0.72, abs=EXACT)
+    for k in (1, 2):
+        assert emission_error(rejection, tree(claimed(k)), *LARGE["random"], n=2) > CAUGHT
+    assert emission_error(block, tree(claimed(1), claimed(1)), *LARGE["random"], n=3) > CAUGHT
+
+
+def test_a_mistake_the_draft_law_is_not_renormalised_after_a_draw() -> None:
+    def forgetful(k: int) -> Siblings:
+        def siblings(chance: Chance, q: Law) -> list[tuple[int, Law | None]]:
+            return [(token, q) for token, _ in drawn(k)(chance, q)]
+
+        return siblings
+
+    p, q = constant(law(0.0, 0.68, 0.32)), constant(law(0.6, 0.2, 0.2))
+    assert first_token_error(rejection, tree(drawn(2)), p, q) < EXACT
+    assert first_token_error(rejection, tree(forgetful(2)), p, q) == pytest.approx(0.18, abs=EXACT)
+    assert emission_error(rejection, tree(forgetful(2)), *LARGE["target lacks a token"], n=2) > CAUGHT
+
+
+def test_a_mistake_the_residual_is_taken_by_place_in_the_array() -> None:
+    class ByPlace(Law):
+        def excess(self, other: Law, scale: float = 1.0) -> Probabilities:
+            theirs = np.zeros(len(self.p))
+            n = min(len(self.p), len(other.p))
+            theirs[:n] = other.p[:n]
+            return np.maximum(self.p * scale - theirs, 0.0)
+
+    def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
+        return EnumeratedJudge(lambda path: ByPlace(target(path).ids, target(path).p), draft, chance, end)
+
+    p, q = LARGE["truncated differently"]
+    for rule in (rejection, block):
+        wrong = enumerate_round(rule, chain(2), p, q, 3, judge_of=misjudging)
+        assert error(wrong.joint, plain(p, 3)) > CAUGHT
+
+
+def test_a_mistake_the_bonus_token_skips_the_sampling_chain() -> None:
+    whole = random_model(9, 4)
+
+    def truncated(prefix: tuple[int, ...]) -> Law:
+        return given_another(whole(prefix), [int(whole(prefix).p.argmin())])
+
+    def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
+        return EnumeratedJudge(lambda path: (whole if len(path) == 2 else target)(path), draft, chance, end)
+
+    for rule in (rejection, block):
+        wrong = enumerate_round(rule, chain(2), truncated, truncated, 3, judge_of=misjudging)
+        assert error(wrong.joint, plain(truncated, 3)) > CAUGHT
+
+
+def test_a_mistake_block_verification_stops_at_the_first_failure() -> None:
+    class Stopping(EnumeratedJudge):
+        def accepts(self, probability: float, depth: int, token: int) -> bool:
+            if depth == 0:
+                failed.clear()
+            if not failed and not self.chance.coin(probability):
+                failed.append(True)
+            return not failed
+
+    failed: list[bool] = []
+    p, q = constant(law(1 / 3, 2 / 3)), constant(law(2 / 3, 1 / 3))
+    for target, drafter in ((p, q), LARGE["random"]):
+        wrong = enumerate_round(block, chain(2), target, drafter, 3, judge_of=Stopping)
+        assert error(wrong.joint, plain(target, 3)) > CAUGHT
+
+
+def test_a_mistake_block_verification_caps_each_ratio() -> None:
+    """A token that the target likes better makes up for an earlier one that it likes less."""
+
+    class Capped(Law):
+        def probability(self, token: int) -> float:
+            return min(Law.probability(self, token), drafter(()).probability(token))
+
+    def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
+        return EnumeratedJudge(lambda path: Capped(target(path).ids, target(path).p), draft, chance, end)
+
+    target, drafter = constant(law(1 / 3, 2 / 3)), constant(law(2 / 3, 1 / 3))
+    wrong = enumerate_round(block, chain(2), target, drafter, 3, judge_of=misjudging)
+    assert error(wrong.joint, plain(target, 3)) > CAUGHT
+
+
+def test_a_mistake_a_rejected_draw_leaves_the_target_as_it_was() -> None:
+    class Unmoved(Law):
+        def residual(self, other: Law, scale: float = 1.0) -> Law:
+            return self
+
+    def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
+        return EnumeratedJudge(lambda path: Unmoved(target(path).ids, target(path).p), draft, chance, end)
+
+    p, q = LARGE["random"]
+    for drafting in (chain(1), tree(drawn(2))):
+        wrong = enumerate_round(rejection, drafting, p, q, 2, judge_of=misjudging)
+        assert error(wrong.joint, plain(p, 2)) > CAUGHT
+
+
+@pytest.mark.parametrize("rule", [rejection, block])
+def test_a_mistake_the_residual_of_equal_laws_is_divided_by_zero(rule: Rule) -> None:
+    """It takes rounding to get there: a token that is refused though both laws are the same."""
+
+    class Refusing(EnumeratedJudge):
+        def accepts(self, probability: float, depth: int, token: int) -> bool:
+            return False
+
+    p = LARGE["the same"][0]
+    assert error(enumerate_round(rule, chain(2), p, p, 3, judge_of=Refusing).joint, plain(p, 3)) < EXACT
+
+
+@pytest.mark.parametrize("rule", [rejection, block, typical])
+def test_a_mistake_tokens_after_an_end_are_kept(rule: Rule) -> None:
+    class Endless(EnumeratedJudge):
+        def ends(self, token: int) -> bool:
+            return False
+
+    p, q = LARGE["random"]
+    wrong = enumerate_round(rule, chain(2), p, q, 3, end=1, judge_of=Endless).joint
+    assert error(wrong, plain(p, 3, end=1)) > CAUGHT
+    assert any(1 in tokens[:-1] for tokens in wrong)
+
+
+def test_a_mistake_a_draw_is_left_out_for_its_own_probability() -> None:
+    def sure(chance: Chance, drafter: Model) -> Draft:
+        draft = chain(1)(chance, drafter)
+        return draft if draft.tokens == [0] else Draft.empty()
+
+    p = constant(law(0.5, 0.3, 0.2))
+    for rule in (rejection, block):
+        joint = enumerate_round(rule, sure, p, p, 1 + 1).joint
+        firsts = [sum(v for tokens, v in joint.items() if tokens[0] == token) for token in range(3)]
+        assert firsts == pytest.approx([0.75, 0.15, 0.10], abs=EXACT)
+
+
+def test_a_mistake_the_drawn_one_of_two_equal_candidates_is_dropped() -> None:
+    def looked_up_first(chance: Chance, q: Law) -> list[tuple[int, Law | None]]:
+        found = chance.draw(q)
+        return [(1, None)] + ([(found, q)] if found != 1 else [])
+
+    assert emission_error(rejection, tree(looked_up_first), *LARGE["random"], n=2) > CAUGHT
+
+
+def test_a_mistake_two_draws_share_their_chance() -> None:
+    """Branches need draws of their own, or what is left out in one of them tells of the other."""
+
+    def drafting(independent: bool) -> Callable[[Chance, Model], Draft]:
+        def draft(chance: Chance, drafter: Model) -> Draft:
+            root, below = drafter(()), drafter((0,))
+            rest = given_another(root, [first := chance.draw(root)])
+            second = chance.draw(rest)
+            under_first = chance.draw(below)
+            under_second = chance.draw(below) if independent else under_first
+            tokens, parents, laws = [first, second, under_first], [-1, -1, 0], [root, rest, below]
+            if under_first != 1:  # the room goes to what follows the first
+                tokens, parents, laws = [*tokens, under_second], [*parents, 1], [*laws, below]
+            return Draft(tokens, parents, [0.5] * len(tokens), [*laws])
+
+        return draft
+
+    p, q = constant(law(0.2, 0.5, 0.3)), constant(law(0.5, 0.2, 0.3))
+    assert emission_error(rejection, drafting(True), p, q, n=3) < EXACT
+    assert emission_error(rejection, drafting(False), p, q, n=3) > CAUGHT
+
+
+def first_token_error(rule: Rule, drafting: Drafting, target: Model, drafter: Model) -> float:
+    """The error in the probability of the first token alone."""
+    joint = enumerate_round(rule, drafting, target, drafter, 2).joint
+    firsts: dict[tuple[int, ...], float] = {}
+    for tokens, probability in joint.items():
+        firsts[tokens[:1]] = firsts.get(tokens[:1], 0.0) + probability
+    return error(firsts, plain(target, 1))

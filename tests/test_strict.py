@@ -1,0 +1,204 @@
+"""Strict: the bytes of plain decoding, whatever kernels round; and how near-ties are counted without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny_gguf import write_model
+
+import edgespec
+from edgespec.core.choose import Chooser
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.rounding import Widths, measure_widths, measured_widths
+
+PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    with Model(write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama"), use_extra_bufts=False) as model:
+        yield model
+
+
+class Rounding(Context):
+    """Kernels that round to whole numbers in batches of fewer than `fine_from` tokens, or at odd places of a batch."""
+
+    fine_from = 1
+    odd_places = False
+    width = 0
+
+    def decode(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequence_ids: Sequence[tuple[int, ...]],
+        wanted: Sequence[bool],
+    ) -> None:
+        self.width = len(tokens)
+        super().decode(tokens, positions, sequence_ids, wanted)
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        row = super().logits(index)
+        coarse = self.width < self.fine_from or (self.odd_places and index % 2)
+        return np.round(row) if coarse else row
+
+
+EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
+
+
+@pytest.mark.parametrize(("fine_from", "exact_from"), [(2, 2), (3, 3), (5, 5), (6, 6)])
+def test_the_narrowest_width_that_rounds_as_wider_ones_is_found(tiny: Model, fine_from: int, exact_from: int) -> None:
+    with Rounding(tiny, n_ctx=512, max_outputs=6, **EXACT) as context:
+        context.fine_from = fine_from
+        widths = measure_widths(context, 250, 6)
+        assert context.length(0) == 0
+    assert widths.exact_from == exact_from
+    assert 0.3 < widths.max_difference < 0.8
+
+
+def test_rows_that_depend_on_their_place_are_never_exact(tiny: Model) -> None:
+    with Rounding(tiny, n_ctx=512, max_outputs=4, **EXACT) as context:
+        context.odd_places = True
+        assert measure_widths(context, 250, 4).exact_from is None
+
+
+def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
+    measured = []
+    for threads in (1, 1, 2):
+        with Context(tiny, n_ctx=512, max_outputs=4, threads=threads) as context:
+            told: list[float] = []
+            measured_widths(context, 4, told.append)
+            measured.append(bool(told))
+    assert measured == [True, False, True]
+
+
+def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: Model) -> None:
+    with Context(tiny, n_ctx=16, max_outputs=4) as context:
+        assert measured_widths(context, 4) is None
+    with (
+        Model(write_model(tmp_path / "mamba.gguf", "mamba")) as mamba,
+        Context(mamba, n_ctx=512, max_outputs=4) as context,
+    ):
+        assert measured_widths(context, 4) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_strict_texts_are_equal_byte_by_byte(threads: int) -> None:
+    texts = []
+    for spec_type in ("none", "draft", "lookup", "draft,lookup"):
+        with edgespec.load("demo", spec_type=spec_type, strict=True, threads=threads) as llm:
+            ids: list[int] = []
+            for temperature in (0.0, 0.8):
+                for seed, prompt in enumerate(PROMPTS):
+                    ids += [e.id for e in llm.generate(prompt, max_tokens=40, temperature=temperature, seed=seed)]
+            texts.append(ids)
+            assert (llm.stats.proposed > 0) == (spec_type != "none")
+    assert all(text == texts[0] for text in texts)
+
+
+@pytest.mark.parametrize("type", ["F32", "F16"])
+def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path, type: str) -> None:
+    target = str(write_model(tmp_path / "target.gguf", "llama", type=type))
+    draft = str(write_model(tmp_path / "draft.gguf", "llama", type=type, noise=0.05))
+    texts = []
+    for spec_type in ("none", "draft"):
+        with edgespec.load(target, draft_model=draft, spec_type=spec_type, strict=True, threads=1) as llm:
+            widths: list[int] = []
+            decode = llm.context.decode
+
+            def recording(tokens: Sequence[int], *rest: Any) -> None:
+                widths.append(len(tokens))  # noqa: B023 - called before the next turn
+                decode(tokens, *rest)  # noqa: B023
+
+            llm.context.decode = recording  # type: ignore[method-assign,assignment]
+            texts.append([e.id for e in llm.generate("def f(x):", max_tokens=60, temperature=0.8, ignore_eos=True)])
+            assert llm.engine.least_width > 1
+            assert min(widths) >= llm.engine.least_width
+    assert texts[0] == texts[1]
+
+
+def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.runtime.measured_widths", lambda *_: Widths(0.1, None))
+    with edgespec.load("demo", strict=True) as llm:
+        assert any(note.startswith("decoding plainly") for note in llm.notes)
+        list(llm.generate(PROMPTS[0], max_tokens=8))
+        assert llm.stats.proposed == 0
+
+
+@pytest.mark.parametrize(
+    "settings", [{"spec_tree": 2}, {"sequences": 2}, {"flash_attention": "on"}, {"cache_type_v": "q8_0"}]
+)
+def test_what_strict_excludes_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        edgespec.load("demo", strict=True, **settings)
+
+
+def test_strict_excludes_rules_that_write_another_text() -> None:
+    with edgespec.load("demo", strict=True) as llm, pytest.raises(UsageError, match="coupled"):
+        llm.generate("x", verify="block")
+
+
+def test_strict_can_fill_the_context() -> None:
+    with edgespec.load("demo", strict=True, ctx_size=256, threads=1) as llm:
+        events = list(llm.generate("x = 1\n" * 50, ignore_eos=True))
+        assert events[-1].finish_reason == "length"
+        assert llm.stats.prompt_tokens + llm.stats.generated_tokens == 256
+
+
+# --- near-ties --------------------------------------------------------------------------------------------------------
+
+
+def chooser(rounding: float, **settings: Any) -> Chooser:
+    return Chooser(SamplingSettings(**settings), 1, 0, 4, rounding=rounding)
+
+
+def test_a_near_tie_is_a_choice_that_rounding_could_turn() -> None:
+    row = np.array([1.0, 3.0, 2.9, -4.0], np.float32)
+    assert not chooser(0.04, temperature=0).choose(row, [], 0).near_tie
+    assert chooser(0.06, temperature=0).choose(row, [], 0).near_tie
+    assert not chooser(0.0, temperature=0).choose(row, [], 0).near_tie
+
+
+def test_the_edge_of_truncation_counts() -> None:
+    """Of the four tokens top-k keeps two, and what it cuts off would win if it were kept."""
+    settings = {"temperature": 100.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
+    found = {
+        gap: [
+            chooser(0.01, **settings).choose(np.array([5.0, 4.0, 4.0 - gap, 3.0], np.float32), [], position).near_tie
+            for position in range(60)
+        ]
+        for gap in (0.005, 0.5)
+    }
+    assert sum(found[0.005]) > 15
+    assert sum(found[0.5]) < 3
+
+
+def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
+    random = np.random.default_rng(3)
+    for position in range(300):
+        row = random.normal(size=4).astype(np.float32) * 2
+        choice = chooser(0.05, temperature=0.8, top_k=3).choose(row, [], position)
+        if not choice.near_tie:
+            disturbed = row + random.uniform(-0.05, 0.05, 4).astype(np.float32)
+            assert chooser(0.05, temperature=0.8, top_k=3).choose(disturbed, [], position).id == choice.id
+
+
+def test_statistics_count_near_ties() -> None:
+    with edgespec.load("demo", measure_rounding=True, spec_tree=4, threads=1) as llm:
+        assert llm.rounding is not None and llm.rounding > 0  # branches leave the cache in another order
+        events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
+        assert llm.stats.near_ties == sum(event.near_tie for event in events) > 0
+        assert llm.stats.as_json()["near_ties"] == llm.stats.near_ties

@@ -1,0 +1,532 @@
+"""Draft trees: grown best-first, checked in one target pass, and never visible in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_gguf import write_model
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
+from edgespec.core.draft import Draft
+from edgespec.core.guess import Guess, guesses
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
+from edgespec.drafters.base import Budget, Guessable
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.tree import ROOT, Tree
+from edgespec.engine import Engine
+from edgespec.engine import Sequence as Answer
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+
+PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
+N_MAX, LEAVES = 8, 4
+EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Iterator[Model]:
+    """F32: its rounding is so small that no choice of these texts depends on it."""
+    with Model(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def small(folder: Path) -> Iterator[Model]:
+    with Model(write_model(folder / "draft.gguf", "llama", noise=0.08), use_extra_bufts=False) as model:
+        yield model
+
+
+# --- growing ----------------------------------------------------------------------------------------------------------
+
+
+def grown(rows: dict[tuple[int, ...], list[float]], budget: Budget, width: int = 3) -> tuple[Tree, int]:
+    """A tree over a toy drafter that has a list of confidences after each path; and how many paths it was asked for."""
+    tree = Tree(budget)
+
+    def guesses(path: list[int]) -> list[Guess]:
+        return [Guess(token, p) for token, p in enumerate(rows.get(tuple(path), [0.5, 0.25]))]
+
+    tree.add(ROOT, guesses([]))
+    asked = 1
+    while frontier := tree.frontier(width):
+        for node in frontier:
+            tree.add(node, guesses(tree.path(node)))
+            asked += 1
+    return tree, asked
+
+
+def paths(draft: Draft) -> list[list[int]]:
+    found: list[list[int]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append([*(found[parent] if parent >= 0 else []), token])
+    return found
+
+
+def test_a_sure_drafter_makes_a_chain_and_an_unsure_one_a_bush() -> None:
+    sure = {(0,) * n: [0.95, 0.03] for n in range(6)}
+    chain, asked = grown(sure, Budget(4, 4))
+    assert paths(chain.draft("toy")) == [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]]
+    assert asked == 5  # at the end the second best first token was in sight
+    bush, asked = grown({(): [0.4, 0.3, 0.25]}, Budget(4, 4))
+    assert paths(bush.draft("toy")) == [[0], [0, 0], [1], [2]]
+
+
+@st.composite
+def confidences(draw: st.DrawFn) -> dict[tuple[int, ...], list[float]]:
+    def sorted_row() -> list[float]:
+        return sorted(draw(st.lists(st.floats(0.01, 0.99), min_size=3, max_size=3)), reverse=True)
+
+    prefixes = [(), *((a,) for a in range(3)), *((a, b) for a in range(3) for b in range(3))]
+    return {prefix: sorted_row() for prefix in prefixes}
+
+
+@given(confidences(), st.integers(1, 8), st.integers(1, 5))
+def test_no_other_tree_of_that_size_reaches_further(
+    rows: dict[tuple[int, ...], list[float]], n_tokens: int, leaves: int
+) -> None:
+    tree, _ = grown(rows, Budget(n_tokens, leaves))
+    draft = tree.draft("toy")
+    found = paths(draft)
+    assert len(draft) <= n_tokens
+    assert len({leaf for below in draft.leaves() for leaf in below}) <= leaves
+    assert len(draft) - len(set(draft.parents) - {ROOT}) <= leaves
+
+    def reach(path: list[int]) -> float:
+        return float(np.prod([rows.get(tuple(path[:i]), [0.5, 0.25])[token] for i, token in enumerate(path)]))
+
+    if leaves >= n_tokens:  # nothing but size limits it: every path that was left out is less likely than all in it
+        least = min(reach(path) for path in found)
+        one_more = [[*path, token] for path in [[], *found] for token in range(3)]
+        left_out = [p for p in one_more if p not in found and p[-1] < len(rows.get(tuple(p[:-1]), [0.5, 0.25]))]
+        assert all(reach(path) <= least + 1e-9 for path in left_out)
+
+
+def test_the_likeliest_path_comes_first() -> None:
+    tree, _ = grown({(): [0.5, 0.45], (0,): [0.9, 0.05], (1,): [0.2, 0.1]}, Budget(4, 3))
+    draft = tree.draft("toy")
+    assert paths(draft)[:2] == [[0], [0, 0]]
+    assert draft.leaves()[0] == [0]
+
+
+# --- in the engine ----------------------------------------------------------------------------------------------------
+
+
+class Knowing:
+    """Hides the true continuation on a random branch of a random tree, more or less deep."""
+
+    name = "knowing"
+
+    def __init__(self, truth: dict[int, list[int]], seed: int) -> None:
+        self.truth, self.random = truth, np.random.default_rng(seed)
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._tree(s, budget) for s, budget in zip(sequences, budgets, strict=True)]
+
+    def _tree(self, sequence: Guessable, budget: Budget) -> Draft:
+        right = self.truth[sequence.slot][len(sequence.tokens) :]
+        tokens: list[int] = []
+        parents: list[int] = []
+        on_path, node = {ROOT: 0}, ROOT
+        while len(tokens) < budget.tokens:
+            parent = int(self.random.integers(-1, len(tokens)))
+            token = int(self.random.integers(0, 256))
+            depth = on_path.get(parent)
+            if depth is not None and depth < len(right) and self.random.random() < 0.7:
+                token = right[depth]
+            siblings = [t for t, p in zip(tokens, parents, strict=True) if p == parent]
+            added = parents.count(parent) > 0
+            n_leaves = len(tokens) - len(set(parents) - {ROOT})
+            if token in siblings or (added and n_leaves == budget.leaves):
+                if self.random.random() < 0.1:
+                    break
+                continue
+            node = len(tokens)
+            if depth is not None and depth < len(right) and token == right[depth]:
+                on_path[node] = depth + 1
+            tokens.append(token)
+            parents.append(parent)
+        return Draft(tokens, parents, [0.5] * len(tokens), [None] * len(tokens), self.name)
+
+
+def make(target: Model, drafter: object = None, *, slots: int = 1, n_ctx: int = 512) -> Engine:
+    context = Context(
+        target,
+        n_ctx=n_ctx,
+        sequences=slots,
+        max_outputs=slots * (1 + N_MAX),
+        branches=(LEAVES - 1) * slots,
+        **EXACT,
+    )
+    drafters = [drafter] if drafter is not None else []
+    return Engine(context, drafters=drafters, draft_n_max=N_MAX, tree_width=LEAVES, warn=pytest.fail)  # type: ignore[arg-type]
+
+
+def start(
+    engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed: int = 1, rule: VerifyRule = "coupled"
+) -> Answer:
+    model = engine.context.model
+    chooser = Chooser(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
+    return engine.start(model.tokenize(prompt), chooser, n, CancelFlag(), rule=rule)
+
+
+def finish(engine: Engine, *answers: Answer) -> None:
+    while any(answer.finish is None for answer in answers):
+        engine.round()
+        assert engine.context.free_branches == (LEAVES - 1) * engine.context.sequences
+        for answer in answers:
+            assert engine.context.length(answer.slot) == answer.n_decoded
+    for answer in answers:
+        engine.end(answer)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_branch_is_right_the_text_is_the_same(target: Model, temperature: float, seed: int) -> None:
+    plain = make(target)
+    answers = [start(plain, prompt, temperature=temperature, seed=seed) for prompt in PROMPTS[:1]]
+    finish(plain, *answers)
+    truth = {0: answers[0].tokens}
+    engine = make(target, Knowing(truth, seed))
+    got = start(engine, PROMPTS[0], temperature=temperature, seed=seed)
+    finish(engine, got)
+    assert got.tokens == truth[0]
+    assert got.stats.accepted > got.stats.rounds / 2
+    assert got.stats.accepted < got.stats.proposed
+    for each in (plain, engine):
+        each.context.close()
+
+
+def test_the_cache_holds_the_accepted_path_and_nothing_else(target: Model) -> None:
+    """After many trees the next row is the row of a fresh decode of the same tokens, to the rounding of kernels."""
+    plain = make(target)
+    want = start(plain, PROMPTS[2])
+    finish(plain, want)
+    engine = make(target, Knowing({0: want.tokens}, 5))
+    got = start(engine, PROMPTS[2], n=30)
+    finish(engine, got)
+    tokens = want.tokens[: got.n_decoded]
+    rows = []
+    for context in (plain.context, engine.context):
+        if context is plain.context:
+            context.forget(0)
+            n = len(tokens)
+            context.decode(tokens, range(n), [(0,)] * n, [False] * n)
+        context.decode([got.tokens[-1]], [len(tokens)], [(0,)], [True])
+        rows.append(context.logits(0).copy())
+    assert np.abs(rows[0] - rows[1]).max() < 1e-3
+    for each in (plain, engine):
+        each.context.close()
+
+
+def test_sequences_with_trees_do_not_mix(target: Model) -> None:
+    plain = make(target, slots=3)
+    want = [start(plain, prompt, temperature=0.8, seed=seed) for seed, prompt in enumerate(PROMPTS[:3])]
+    finish(plain, *want)
+    engine = make(target, Knowing({answer.slot: answer.tokens for answer in want}, 7), slots=3)
+    got = [start(engine, prompt, temperature=0.8, seed=seed) for seed, prompt in enumerate(PROMPTS[:3])]
+    finish(engine, *got)
+    assert [answer.tokens for answer in got] == [answer.tokens for answer in want]
+    assert all(answer.stats.accepted > 0 for answer in got)
+    for each in (plain, engine):
+        each.context.close()
+
+
+# --- with a draft model -----------------------------------------------------------------------------------------------
+
+
+def tree_drafter(model: Model, slots: int = 1) -> ModelDrafter:
+    context = Context(
+        model,
+        n_ctx=512,
+        sequences=slots,
+        max_outputs=LEAVES * slots,
+        branches=LEAVES * slots,
+        **EXACT,
+    )
+    return ModelDrafter(context, LEAVES)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_tree_of_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
+    drafter = tree_drafter(small)
+    plain, engine = make(target), make(target, drafter)
+    shapes = set()
+    for seed, prompt in enumerate(PROMPTS):
+        want, got = (start(each, prompt, 60, temperature, seed) for each in (plain, engine))
+        finish(plain, want)
+        while got.finish is None:
+            before = got.stats.rounds, list(got.stats.proposed_per_pos)
+            engine.round()
+            gained = np.array(got.stats.proposed_per_pos, int)
+            gained[: len(before[1])] -= np.array(before[1], int)
+            shapes.add(tuple(gained[gained > 0]))
+        engine.end(got)
+        assert got.tokens == want.tokens
+        assert got.stats.accepted > 0
+    assert len(shapes) > 5  # how deep and how broad a tree is depends on how sure the draft model is
+    assert drafter.context.free_branches == LEAVES - sum(len(slot.branches) for slot in drafter._slots)
+    for context in (plain.context, engine.context, drafter.context):
+        context.close()
+
+
+def test_a_tree_finds_more_than_a_chain_of_the_same_size(target: Model, small: Model) -> None:
+    accepted = []
+    for width in (1, LEAVES):
+        drafter = tree_drafter(small)
+        drafter.width = width
+        engine = make(target, drafter)
+        engine.tree_width = width
+        answers = []
+        for seed, prompt in enumerate(PROMPTS):
+            answers.append(start(engine, prompt, 80, 0.8, seed))
+            finish(engine, answers[-1])
+        accepted.append(sum(a.stats.accepted for a in answers) / sum(a.stats.rounds for a in answers))
+        for context in (engine.context, drafter.context):
+            context.close()
+    assert accepted[1] > accepted[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_each_token_of_a_tree_is_decoded_once(
+    target: Model, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that drafts for itself is always right, so nothing of the accepted path may be decoded again."""
+    drafter = tree_drafter(target)
+    decoded: list[tuple[int, int]] = []
+    decode = drafter.context.decode
+
+    def recording(tokens: Sequence[int], positions: Sequence[int], *rest: Any) -> None:
+        decoded.extend(zip(positions, tokens, strict=True))
+        decode(tokens, positions, *rest)
+
+    monkeypatch.setattr(drafter.context, "decode", recording)
+    engine = make(target, drafter)
+    answer = start(engine, PROMPTS[0], temperature=temperature)
+    finish(engine, answer)
+    on_path = [pair for pair in decoded if pair[1] == answer.tokens[pair[0]]]
+    assert len(on_path) == len(set(on_path))
+    assert answer.stats.tokens_per_round > 3
+    for context in (engine.context, drafter.context):
+        context.close()
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+def test_the_other_rules_run_over_a_draft_model(target: Model, small: Model, rule: VerifyRule) -> None:
+    drafter = tree_drafter(small)
+    engine = make(target, drafter)
+    first = start(engine, PROMPTS[0], 60, 0.8, 3, rule)
+    finish(engine, first)
+    again = start(engine, PROMPTS[0], 60, 0.8, 3, rule)
+    finish(engine, again)
+    assert again.tokens == first.tokens  # a seed is a seed
+    assert first.stats.accepted > 0
+    assert len(first.tokens) == first.n_prompt + 60
+    for context in (engine.context, drafter.context):
+        context.close()
+
+
+def test_at_temperature_0_all_exact_rules_agree(target: Model, small: Model) -> None:
+    texts = []
+    for rule in ("coupled", "rejection", "block", "typical"):
+        drafter = tree_drafter(small)
+        engine = make(target, drafter)
+        answer = start(engine, PROMPTS[1], rule=rule)
+        finish(engine, answer)
+        texts.append(answer.tokens)
+        for context in (engine.context, drafter.context):
+            context.close()
+    assert all(left == right for left, right in pairwise(texts))
+
+
+def test_samples_of_one_prompt_share_its_cache_and_differ(
+    target: Model, small: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(target, tree_drafter(small, 4), slots=4)
+    model = engine.context.model
+    prompt = model.tokenize("import os\nimport sys\n" * 10 + "def")
+    answers = [
+        engine.start(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag())
+        for sample in range(4)
+    ]
+    n_tokens = []
+    decode = engine.context.decode
+
+    def recording(tokens: Sequence[int], *rest: Any) -> None:
+        n_tokens.append(len(tokens))
+        decode(tokens, *rest)
+
+    monkeypatch.setattr(engine.context, "decode", recording)
+    while any(answer.finish is None for answer in answers):
+        engine.round()
+    assert n_tokens[0] == len(prompt)
+    assert max(n_tokens[1:]) <= 4 * (1 + N_MAX)
+    texts = {tuple(answer.tokens) for answer in answers}
+    assert len(texts) == 4
+    assert [answer.stats.cached_tokens for answer in answers] == [0, *[len(prompt) - 1] * 3]
+    alone = make(target)
+    for sample in (0, 2):
+        answer = alone.start(
+            prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag()
+        )
+        finish(alone, answer)
+        assert tuple(answer.tokens) in texts
+    for context in (engine.context, alone.context):
+        context.close()
+
+
+def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: Model) -> None:
+    engine = make(target, slots=2, n_ctx=1024)
+    model = engine.context.model
+    prompt = model.tokenize("x = 1\n" * 200)
+    cancel = CancelFlag()
+    first, second = (
+        engine.start(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 8, flag)
+        for sample, flag in ((0, cancel), (1, CancelFlag()))
+    )
+    engine.round()
+    assert 0 < first.n_decoded < len(prompt) and second.n_decoded == 0
+    cancel.set()
+    while second.finish is None:
+        engine.round()
+    assert first.finish == "cancelled"
+    assert second.stats.generated_tokens == 8 or second.finish == "stop"
+    engine.context.close()
+
+
+# --- where drafts end -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection", "block", "typical"])
+def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyRule) -> None:
+    assert target.eos is not None
+    end: int = target.eos
+
+    class Ending:
+        name = "ending"
+
+        def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+            parents = [-1, 0, -1, 2, 3] if budgets[0].leaves > 1 else [-1, 0, 1, 2, 3]
+            tokens = [11, 12, end, 13, 14] if budgets[0].leaves > 1 else [end, 11, 12, 13, 14]
+            return [Draft(tokens, parents, [0.5] * 5, [None] * 5, self.name)]
+
+    engine = make(target, Ending())
+    # A bias makes the target say the end token as soon as it speaks.
+    chooser = Chooser(SamplingSettings(temperature=0.5, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
+    sequence = engine.start([65], chooser, 20, CancelFlag(), rule=rule)
+    [emission] = engine.round()
+    assert [choice.id for choice in emission.choices] == [end]
+    assert (sequence.finish, sequence.stats.accepted, emission.accepted) == ("stop", 1, 1)
+    assert engine.context.length(sequence.slot) == sequence.n_decoded == 1
+    assert engine.context.free_branches == LEAVES - 1
+    engine.context.close()
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_trees_shrink_until_the_context_is_full(target: Model, small: Model, rule: VerifyRule) -> None:
+    drafter = tree_drafter(small)
+    engine = make(target, drafter, n_ctx=256)
+    answer = start(engine, "x = 1\n" * 30, 10**6, 0.8, 2, rule)
+    finish(engine, answer)
+    assert answer.finish == "length"
+    assert len(answer.tokens) == 256
+    for context in (engine.context, drafter.context):
+        context.close()
+
+
+def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, small: Model) -> None:
+    drafter = ModelDrafter(Context(small, n_ctx=64, max_outputs=1, **EXACT))
+    plain, engine = make(target), make(target, drafter)
+    want, got = (start(each, PROMPTS[0], 120) for each in (plain, engine))
+    finish(plain, want)
+    finish(engine, got)
+    assert got.tokens == want.tokens
+    assert 0 < got.stats.proposed < 64 * N_MAX
+    for context in (plain.context, engine.context, drafter.context):
+        context.close()
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft([1, 2, 3], [-1, -1, -1], [0.5] * 3, [None] * 3, "bad"),  # more leaves than asked for
+        Draft([1, 2], [1, -1], [0.5] * 2, [None] * 2, "bad"),  # a child before its parent
+        Draft([1, 2], [-1, 0], [0.5], [None] * 2, "bad"),
+        Draft([1] * (N_MAX + 1), list(range(-1, N_MAX)), [0.5] * (N_MAX + 1), [None] * (N_MAX + 1), "bad"),
+    ],
+)
+def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: Model, draft: Draft) -> None:
+    class Bad:
+        name = "bad"
+
+        def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+            return [draft for _ in sequences]
+
+    warnings: list[str] = []
+    plain, engine = make(target), make(target, Bad())
+    engine.warn, engine.tree_width = warnings.append, 2
+    want, got = (start(each, PROMPTS[0], 10) for each in (plain, engine))
+    finish(plain, want)
+    finish(engine, got)
+    assert got.tokens == want.tokens
+    assert len(warnings) == 1
+    for each in (plain, engine):
+        each.context.close()
+
+
+def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -> None:
+    drafter = tree_drafter(small)
+    engine = make(target, drafter)
+    want = start(engine, PROMPTS[0], 30)
+    finish(engine, want)
+    cancel = CancelFlag()
+    chooser = want.chooser
+    again = engine.start(target.tokenize(PROMPTS[0]), chooser, 30, CancelFlag())
+    engine.round()
+    for context in (engine.context, drafter.context):  # both are stopped in the middle of a pass
+        context.watch(cancel)
+        cancel.set()
+        before = len(again.tokens)
+        engine.round()
+        assert len(again.tokens) == before
+        assert engine.context.free_branches == LEAVES - 1
+        cancel.clear()
+        context.watch(None)
+    while again.finish is None:
+        engine.round()
+    assert again.tokens == want.tokens
+    for context in (engine.context, drafter.context):
+        context.close()
+
+
+def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
+    target: Model, small: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what is drawn in one branch would tell which other branches are in the tree."""
+    drawn: list[tuple[int, int | None]] = []
+
+    def recording(*args: Any) -> list[Guess]:
+        drawn.append((args[3], args[5]))
+        return guesses(*args)
+
+    monkeypatch.setattr("edgespec.drafters.model.guesses", recording)
+    drafter = tree_drafter(small)
+    engine = make(target, drafter)
+    finish(engine, start(engine, PROMPTS[0], 60, 0.8, 3, "rejection"))
+    assert None not in [number for _, number in drawn]
+    assert len(drawn) == len(set(drawn)) > 60
+    for context in (engine.context, drafter.context):
+        context.close()
