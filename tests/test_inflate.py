@@ -1,0 +1,347 @@
+"""Inflated models: the same logits and texts at a higher cost, a vocabulary padded without a trace, and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import inflate_gguf
+import numpy as np
+import pytest
+from inflate_gguf import inflate, main, shape_of
+from numpy.typing import NDArray
+from tiny_gguf import write_model, write_split, write_vocabulary
+
+from edgespec.errors import EdgespecError, ModelFileError, ModelNotFoundError, UsageError
+from edgespec.header import read_header
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model, vocabulary_difference
+from edgespec.llama.quantize import quantize
+from edgespec.model_check import check_model
+from edgespec.models.spec import resolve
+
+TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
+# The draft is nowhere in two minds about these: the best token leads by 0.2 or more, the first prompt's by 1.2.
+PROMPTS = ["try:\n    import", "x = [", "assert"]
+N = 48
+
+LogProbabilities = NDArray[np.float64]
+
+
+def greedy(path: Path) -> tuple[list[list[int]], LogProbabilities]:
+    """The ids of each prompt's answer, and float64[prompts x N, V], the law of each of them."""
+    texts, rows = [], []
+    exact: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
+    with Model(path) as model, Context(model, n_ctx=512, threads=1, **exact) as context:
+        for prompt in PROMPTS:
+            context.forget(0)
+            pending, answer = model.tokenize(prompt, add_special=True), list[int]()
+            for _ in range(N):
+                start, last = context.length(0), len(pending) - 1
+                context.decode(pending, range(start, start + last + 1), [(0,)] * (last + 1), [False] * last + [True])
+                logits = context.logits(last).astype(np.float64)
+                rows.append(logits - logits.max() - np.log(np.exp(logits - logits.max()).sum()))
+                pending = [int(np.argmax(logits))]
+                answer += pending
+            texts.append(answer)
+    return texts, np.array(rows)
+
+
+def types_of(path: Path) -> set[str]:
+    """The types of a file's matrices."""
+    return {tensor.type for tensor in read_header(path).tensors.values() if len(tensor.shape) > 1}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama whose output is not its embedding."""
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama")
+
+
+# --- the same text ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type", "width", "tolerance"),
+    [("F32", 256, 1e-4), ("F32", 384, 1e-4), ("F16", 256, 0.03), ("Q8_0", 256, 0.1), ("Q8_0", 384, 0.1)],
+)
+def test_a_wider_and_deeper_model_says_the_same(tmp_path: Path, type: str, width: int, tolerance: float) -> None:
+    plain, inflated = DRAFT, tmp_path / "inflated.gguf"
+    if type != "Q8_0":
+        plain = tmp_path / "plain.gguf"
+        inflate(DRAFT, plain, type=type)
+    shape = inflate(DRAFT, inflated, width=width, layers=4, type=type)
+    assert types_of(plain) == types_of(inflated) == {type}
+    assert (shape.width, shape.layers) == (width, 4)
+    (texts, rows), (inflated_texts, inflated_rows) = greedy(plain), greedy(inflated)
+    assert inflated_texts == texts
+    assert np.abs(inflated_rows - rows).max() < tolerance
+
+
+@pytest.mark.parametrize("width", [160, 256])
+def test_so_does_one_with_an_output_of_its_own_and_other_sizes(tmp_path: Path, tiny: Path, width: int) -> None:
+    inflated = tmp_path / "inflated.gguf"
+    shape = inflate(tiny, inflated, width=width, layers=4, vocabulary=1000, type="F32")
+    assert shape.heads > 4 and shape.heads == 2 * shape.heads_kv
+    (texts, rows), (inflated_texts, inflated_rows) = greedy(tiny), greedy(inflated)
+    n_vocab = rows.shape[1]
+    assert inflated_texts == texts
+    assert np.abs(inflated_rows[:, :n_vocab] - rows).max() < 1e-3
+    assert inflated_rows[:, n_vocab:].max() < -30
+
+
+def test_weights_in_q8_0_come_out_bit_by_bit(tmp_path: Path) -> None:
+    inflate(DRAFT, tmp_path / "inflated.gguf", width=512, layers=3)
+    old, new = (
+        {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+        for path in (DRAFT, tmp_path / "inflated.gguf")
+    )
+    for name, tensor in old.items():
+        if tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0:
+            n_rows, n_bytes = tensor.data.shape
+            assert np.array_equal(new[name].data[:n_rows, :n_bytes], tensor.data), name
+            assert not new[name].data[n_rows:].any() and not new[name].data[:, n_bytes:].any(), name
+    for projection in ("attn_output", "ffn_down"):
+        assert not new[f"blk.2.{projection}.weight"].data.any()
+
+
+def test_the_same_arguments_give_the_same_bytes(tmp_path: Path, tiny: Path) -> None:
+    for name in ("one.gguf", "two.gguf"):
+        inflate(tiny, tmp_path / name, width=128, layers=3, vocabulary=500)
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+
+
+def test_everything_but_the_sizes_is_kept(tmp_path: Path) -> None:
+    inflate(TARGET, tmp_path / "inflated.gguf", width=512, layers=11)
+    old, new = check_model(TARGET), check_model(tmp_path / "inflated.gguf")
+    changed = {key for key in old.metadata if old.metadata[key] != new.metadata.get(key)}
+    arrays = {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.merges"}  # moved in the file
+    assert changed - arrays == {
+        "llama.embedding_length",
+        "llama.block_count",
+        "llama.feed_forward_length",
+        "llama.attention.head_count",
+        "llama.attention.head_count_kv",
+        "llama.attention.layer_norm_rms_epsilon",
+    }
+    assert new.metadata.keys() == old.metadata.keys()
+    assert (new.number("attention.head_count"), new.number("attention.head_count_kv")) == (8, 4)
+    for key in arrays:
+        assert new.strings(key) == old.strings(key)
+        assert np.array_equal(new.numbers(key), old.numbers(key))
+
+
+# --- the padded vocabulary --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0"])
+def test_new_tokens_never_win_and_take_nothing_from_the_others(tmp_path: Path, type: str) -> None:
+    for name, vocabulary in (("inflated.gguf", None), ("padded.gguf", 20_000)):
+        inflate(DRAFT, tmp_path / name, width=256, layers=3, vocabulary=vocabulary, type=type)
+    (texts, rows), (padded_texts, padded_rows) = greedy(tmp_path / "inflated.gguf"), greedy(tmp_path / "padded.gguf")
+    assert read_header(tmp_path / "padded.gguf").n_vocab == padded_rows.shape[1] == 20_000
+    assert padded_texts == texts
+    assert np.abs(padded_rows[:, :8192] - rows).max() < 1e-3
+    assert np.exp(padded_rows[:, 8192:]).sum(axis=1).max() < 1e-9
+
+
+def test_no_text_is_cut_into_new_tokens(tmp_path: Path) -> None:
+    inflate(DRAFT, tmp_path / "padded.gguf", width=128, vocabulary=10_000)
+    text = "<|im_start|>user\nWhat is <|unused_9000|>?\n\tprint(unused_9000, 'ä€🙂')<|im_end|>"
+    with Model(DRAFT) as old, Model(tmp_path / "padded.gguf") as new:
+        for special in (True, False):
+            assert new.tokenize(text, parse_special=special) == old.tokenize(text, parse_special=special)
+        assert new.token_bytes(9000, special=True) in (b"<|unused_9000|>", b"")
+        assert (new.bos, new.eos, new.end_tokens) == (old.bos, old.eos, old.end_tokens)
+        assert new.chat_template == old.chat_template
+
+
+def test_a_source_that_does_not_tell_kinds_of_tokens_apart_gets_unused_ones_too(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source.gguf", "llama", metadata={"tokenizer.ggml.token_type": None})
+    inflate(source, tmp_path / "padded.gguf", width=96, vocabulary=400)
+    assert set(check_model(tmp_path / "padded.gguf").numbers("tokenizer.ggml.token_type")[-100:]) == {5}
+    with Model(source) as old, Model(tmp_path / "padded.gguf") as new:
+        assert new.tokenize("<|unused_399|>", parse_special=True) == old.tokenize("<|unused_399|>", parse_special=True)
+
+
+def test_inflated_pairs_still_speak_one_vocabulary(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.gguf" for name in ("target", "draft", "target-padded", "draft-padded")]
+    for index, path in enumerate(paths):
+        inflate(DRAFT if index % 2 else TARGET, path, width=512, vocabulary=9000 if index > 1 else None)
+    with Model(TARGET) as bundled, Model(paths[0]) as target, Model(paths[1]) as draft:
+        assert vocabulary_difference(bundled, target) == vocabulary_difference(target, draft) == ""
+        with Model(paths[2]) as padded_target, Model(paths[3]) as padded_draft:
+            assert vocabulary_difference(padded_target, padded_draft) == ""
+            assert vocabulary_difference(target, padded_draft) != ""
+
+
+# --- sizes and types --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("params", "vocabulary"), [(5e6, None), (9e6, 30_000)])
+def test_about_so_many_parameters(tmp_path: Path, params: float, vocabulary: int | None) -> None:
+    shape = inflate(DRAFT, tmp_path / "inflated.gguf", params=params, vocabulary=vocabulary)
+    assert shape == shape_of(check_model(tmp_path / "inflated.gguf"))
+    with Model(tmp_path / "inflated.gguf") as model:
+        assert model.n_params == shape.n_params == pytest.approx(params, rel=0.05)
+
+
+@pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M"])
+def test_large_models_get_widths_that_fill_the_blocks_of_k_quants(type: str) -> None:
+    shape = inflate_gguf.choose_shape(shape_of(check_model(TARGET)), 8192, 0.9e9, type)
+    assert shape.n_params == pytest.approx(0.9e9, rel=0.05)
+    assert all(shape.tensor(f"blk.0.{name}.weight")[1] % 256 == 0 for name in ("attn_q", "attn_output", "ffn_down"))
+    assert 40 < shape.width / shape.layers < 130
+
+
+def test_k_quants_are_made_by_llama_cpp_and_fill_every_matrix(tmp_path: Path) -> None:
+    inflate(DRAFT, tmp_path / "inflated.gguf", width=512, layers=3, type="Q4_K_M", vocabulary=9000)
+    assert types_of(tmp_path / "inflated.gguf") == {"Q4_K", "Q6_K"}
+    assert [path.name for path in tmp_path.iterdir()] == ["inflated.gguf"]
+    texts, rows = greedy(tmp_path / "inflated.gguf")
+    assert texts[0] == greedy(DRAFT)[0][0]  # the others are closer calls than 4 bits can settle
+    assert rows[:, 8192:].max() < -30
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"width": 64}, "can only grow"),
+        ({"layers": 1}, "can only grow"),
+        ({"vocabulary": 8000}, "can only grow"),
+        ({"vocabulary": 0}, "can only grow"),
+        ({"params": 1000}, "can only grow"),
+        ({"params": float("nan")}, "can only grow"),
+        ({"params": 1e15}, "no shape has about"),
+        ({"params": 9e6, "vocabulary": 151_936}, "no shape has about"),
+        ({"vocabulary": 9000}, "channels of its own"),
+        ({"width": 100}, "blocks of 32"),
+        ({"width": 128, "type": "Q4_K_M"}, "blocks of 256"),
+        ({"layers": 513}, "512"),
+        ({"type": "Q9_X"}, "no type known"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, sizes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        inflate(DRAFT, tmp_path / "inflated.gguf", **sizes)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "gemma3", "qwen2moe", "mamba"])
+def test_other_architectures_are_refused(tmp_path: Path, architecture: str) -> None:
+    source = write_model(tmp_path / "source.gguf", architecture)
+    with pytest.raises(ModelFileError, match=f"'{architecture}', and only 'llama' is known"):
+        inflate(source, tmp_path / "inflated.gguf", width=128)
+
+
+def test_llamas_of_another_kind_are_refused(tmp_path: Path) -> None:
+    biased = write_model(tmp_path / "a.gguf", "llama", tensors={"blk.0.attn_q.bias": np.zeros(64, np.float32)})
+    with pytest.raises(ModelFileError, match=r"attn_q\.bias"):
+        inflate(biased, tmp_path / "inflated.gguf", width=128)
+    uneven = write_model(tmp_path / "b.gguf", "llama", metadata={"llama.feed_forward_length": [128, 128]})
+    with pytest.raises(ModelFileError, match="differ in size"):
+        inflate(uneven, tmp_path / "inflated.gguf", width=128)
+    with pytest.raises(ModelFileError, match="join them"):
+        inflate(write_split(tmp_path)[0], tmp_path / "inflated.gguf", width=128)
+    taken = write_model(tmp_path / "c.gguf", "llama")
+    inflate(taken, tmp_path / "d.gguf", width=96, vocabulary=400)
+    assert inflate(tmp_path / "d.gguf", tmp_path / "e.gguf", width=128, vocabulary=500).vocabulary == 500
+
+
+def test_places_that_cannot_be_written_are_refused(tmp_path: Path, tiny: Path) -> None:
+    before = tiny.read_bytes()
+    for destination in (tmp_path, tmp_path / "missing" / "x.gguf", tiny):
+        with pytest.raises(UsageError, match="cannot write"):
+            inflate(tiny, destination, width=128)
+    assert tiny.read_bytes() == before
+
+
+@pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M"])
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str) -> None:
+    written = []
+
+    def interrupt(writer: Any, data: Any, original: Callable[..., None] = gguf.GGUFWriter.write_tensor_data) -> None:
+        original(writer, data)
+        written.append(data)
+        if len(written) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        inflate(DRAFT, tmp_path / "inflated.gguf", width=512, type=type)
+    assert not list(tmp_path.iterdir())
+
+
+# --- the quantiser ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None:
+    source, destination = tmp_path / "f16.gguf", tmp_path / "q4_0.gguf"
+    inflate(DRAFT, source, type="F16")
+    destination.write_text("old")
+    quantize(source, destination, "q4_0")
+    assert types_of(destination) == {"Q4_0", "Q8_0"}  # llama.cpp keeps the output better, with rows of 96 in Q8_0
+    assert check_model(destination).metadata["general.file_type"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "type", "error", "reason"),
+    [
+        ("f16.gguf", "x.gguf", "Q9_X", UsageError, "Q4_K_M"),
+        ("f16.gguf", "f16.gguf", "Q4_0", UsageError, "onto itself"),
+        ("f16.gguf", "missing/x.gguf", "Q4_0", UsageError, "no folder"),
+        ("f16.gguf", ".", "Q4_0", UsageError, "is a folder"),
+        ("q8_0.gguf", "x.gguf", "Q4_0", ModelFileError, "quantised already"),
+        ("vocabulary.gguf", "x.gguf", "Q4_0", ModelFileError, "no weights"),
+        ("nothing.gguf", "x.gguf", "Q4_0", ModelNotFoundError, "does not exist"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused(
+    tmp_path: Path, source: str, destination: str, type: str, error: type[EdgespecError], reason: str
+) -> None:
+    write_model(tmp_path / "f16.gguf", "llama", type="F16")
+    write_model(tmp_path / "q8_0.gguf", "llama", type="Q8_0")
+    write_vocabulary(tmp_path / "vocabulary.gguf")
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.iterdir())
+    with pytest.raises(error, match=reason):
+        quantize(tmp_path / source, tmp_path / destination, type)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.iterdir()) == before
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "inflated.gguf"
+    assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3", "--vocab", "9000"]) == 0
+    told = capsys.readouterr().out
+    assert "3 layers of 128" in told and "9,000 tokens" in told and f"{path.stat().st_size / 1e6:,.0f} MB" in told
+
+
+def test_the_command_refuses_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo:draft", "-o", str(tmp_path / "x.gguf"), "--width", "32"]) == UsageError.exit_code
+    assert "can only grow" in capsys.readouterr().err
+    assert main(["nothing.gguf", "-o", str(tmp_path / "x.gguf")]) == ModelNotFoundError.exit_code
+    for arguments in (["demo"], ["demo", "-o", "x.gguf", "--params", "1e9", "--layers", "99"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+
+
+def test_a_set_of_files_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"width": 512, "layers": 3}
+    files = {"a.gguf": ("demo:draft", sizes | {"type": "F16"}), "b.gguf": ("demo:draft", sizes | {"type": "Q4_K_M"})}
+    monkeypatch.setattr(inflate_gguf, "PAIR", files)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.gguf").write_text("kept")
+    assert main(["--pair", str(tmp_path / "set")]) == 0
+    assert (tmp_path / "set" / "a.gguf").read_text() == "kept"
+    assert types_of(tmp_path / "set" / "b.gguf") == {"Q4_K", "Q6_K"}
+    assert "a.gguf is there already" in capsys.readouterr().out
