@@ -216,6 +216,11 @@ class Engine:
             asked = [part for part in wanting if not part.draft and drafter.name not in part.sequence.off]
             if asked:
                 self._ask(drafter, asked, self._budgets(asked, parts))
+        if not self.context.model.can_roll_back and len(parts) > 2:
+            # These memories can be set back only where all sequences of a pass are equally long.
+            least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
+            for part in parts:
+                part.draft = part.draft.first(least)
 
     def _wanted(self, part: _Part) -> int:
         """How many tokens are worth guessing now: none while the prompt is decoded, else what has room."""

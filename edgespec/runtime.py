@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -17,38 +16,17 @@ from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
-from edgespec.drafters.base import Drafter
-from edgespec.drafters.lookup import GRAM, LookupDrafter
-from edgespec.drafters.model import ModelDrafter
-from edgespec.engine import Emission, Engine
+from edgespec.engine import Emission
 from edgespec.engine import Sequence as EngineSequence
-from edgespec.errors import GenerationError, PairError, UsageError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.llama.context import Context
-from edgespec.llama.model import Model, vocabulary_difference
-from edgespec.llama.template import ChatTemplate
-from edgespec.llama.trial import extra_buffers_work
-from edgespec.model_check import check_model
-from edgespec.models.spec import resolve
-from edgespec.rounding import Widths, measured_widths
-from edgespec.settings import (
-    MAX_LEAVES,
-    MAX_SEQUENCES,
-    LoadSettings,
-    Message,
-    Offload,
-    Request,
-    check_load_settings,
-    check_request,
-)
+from edgespec.llama.model import Model
+from edgespec.loading import Loaded, Progress
+from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request
 from edgespec.textstream import TextStream
 
-Progress = Callable[[str, float], None]
 Answer = Generator[TokenEvent, None, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
-
-# A model may have been trained for more context than most answers need or most machines can hold.
-DEFAULT_CTX_SIZE = 8192
 
 
 class Runtime(Closable):
@@ -65,140 +43,12 @@ class Runtime(Closable):
         self._streams: weakref.WeakSet[Answers] = weakref.WeakSet()
         self.notes: list[str] = []
         self.stats = Stats()
-        self._opened: list[Model | Context] = []
         self._cached: list[int] = []
-        try:
-            self._load()
-        except BaseException:
-            self.close()
-            raise
+        self._loaded = loaded = Loaded(settings, self._progress, self.note)
+        self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
 
-    def _load(self) -> None:
-        settings = self.settings
-        found = resolve(settings.model)
-        named = settings.drafters if settings.spec_draft_n_max else ()
-        draft_path = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
-        if "draft" not in named:
-            draft_path = None
-        elif draft_path is None:
-            named = tuple(name for name in named if name != "draft")
-        self.model = self._open_model(found.path, settings.gpu_layers)
-        n_ctx = settings.ctx_size or min(self.model.n_ctx_train, DEFAULT_CTX_SIZE)
-        if n_ctx > self.model.n_ctx_train:
-            self._note(f"the model was trained for {self.model.n_ctx_train} tokens of context, not for {n_ctx}")
-        leaves = settings.spec_tree if draft_path else 1
-        if settings.spec_tree > 1 and named and not draft_path:
-            self._note("drafting chains: only a draft model guesses trees")
-        if leaves > 1 and not self.model.can_roll_back:
-            self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
-            leaves = 1
-        self.context = self._open_target_context(n_ctx, leaves, drafts=bool(named))
-        if self.context.rollback < settings.spec_draft_n_max and named:
-            self._note(f"decoding plainly: the memory of a {self.model.architecture} model cannot be rolled back")
-            named, draft_path = (), None
-        self._measure_rounding(drafts=bool(named))
-        if settings.strict and named and (self._widths is None or self._widths.exact_from is None):
-            self._note("decoding plainly: that a token's logits do not depend on its batch cannot be shown (strict)")
-            named, draft_path = (), None
-        self.draft: Model | None = None
-        drafters: list[Drafter] = []
-        if "lookup" in named:
-            # Beside a draft model, which always has a guess, only what is likelier to be right.
-            drafters.append(LookupDrafter(shortest=GRAM if draft_path else 1))
-        if draft_path is not None:
-            self.draft = self._open_model(draft_path, settings.gpu_layers_draft)
-            drafters.append(self._make_drafter(self.draft, leaves))
-        for note in [*self.model.notes, *(self.draft.notes if self.draft else [])]:
-            self._note(note)
-        self._template = ChatTemplate(self.model) if self.model.chat_template else None
-        self.engine = Engine(
-            self.context,
-            drafters=drafters,
-            draft_n_max=settings.spec_draft_n_max if drafters else 0,
-            tree_width=leaves,
-            least_width=(self._widths.exact_from if settings.strict and self._widths else None) or 1,
-            warn=self._note,
-        )
-
-    def _open_target_context(self, n_ctx: int, leaves: int, *, drafts: bool) -> Context:
-        settings = self.settings
-        n_max = settings.spec_draft_n_max if drafts or settings.strict else 0
-        return self._open_context(
-            self.model,
-            n_ctx=n_ctx,
-            max_outputs=(1 + n_max) * settings.sequences,
-            threads=settings.threads,
-            threads_batch=settings.threads_batch,
-            cache_type_k=settings.cache_type_k,
-            cache_type_v=settings.cache_type_v,
-            flash_attention="off" if settings.strict else settings.flash_attention,
-            branches=self._branches(leaves),
-            scratch=n_max if settings.strict else 0,
-            rollback=n_max,
-        )
-
-    def _make_drafter(self, draft: Model, leaves: int) -> ModelDrafter:
-        settings = self.settings
-        reason = vocabulary_difference(self.model, draft)
-        if reason:
-            raise PairError(
-                f"{draft.path.name} cannot draft for {self.model.path.name}",
-                why=reason,
-                hint="use a draft of the same model family, or none (--spec-type none)",
-            )
-        if not draft.can_roll_back:
-            raise PairError(
-                f"{draft.path.name} cannot draft",
-                why=f"the memory of a {draft.architecture} model cannot be rolled back",
-                hint="use a draft with attention, or none (--spec-type none)",
-            )
-        if draft.n_params > self.model.n_params:
-            self._note("the draft model is larger than the target: it will slow it down")
-        branches = self._branches(leaves)
-        context = self._open_context(
-            draft,
-            n_ctx=settings.ctx_size_draft or self.context.n_ctx,
-            max_outputs=leaves * settings.sequences,
-            threads=settings.threads_draft or settings.threads,
-            threads_batch=settings.threads_batch_draft or settings.threads_batch,
-            cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
-            cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
-            flash_attention=settings.flash_attention,
-            branches=branches + settings.sequences if branches else 0,
-        )
-        return ModelDrafter(context, width=leaves if branches else 1)
-
-    def _branches(self, leaves: int) -> int:
-        """Sequence ids for trees of that many leaves, from a pool that all sequences share."""
-        wanted = (leaves - 1) * self.settings.sequences
-        return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self.settings.sequences))
-
-    def _open_context(self, model: Model, **settings: Any) -> Context:
-        context = Context(model, sequences=self.settings.sequences, **settings)
-        self._opened.append(context)
-        return context
-
-    def _measure_rounding(self, *, drafts: bool) -> None:
-        """Find out which widths of the target's passes round alike, if anyone wants to know."""
-        settings = self.settings
-        self._widths: Widths | None = None
-        if settings.spec_draft_n_max and (settings.strict or (settings.measure_rounding and drafts)):
-            self._widths = measured_widths(
-                self.context, 1 + settings.spec_draft_n_max, lambda done: self._progress("rounding", done)
-            )
-
-    def _open_model(self, path: Path, gpu_layers: Offload) -> Model:
-        header = check_model(path)
-        model = Model(
-            header,
-            gpu_layers=gpu_layers,
-            use_extra_bufts=extra_buffers_work(path, self._note, gpu_layers=gpu_layers),
-            progress=lambda done: self._progress("loading", done),
-        )
-        self._opened.append(model)
-        return model
-
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Keep something that the user should know."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -206,14 +56,13 @@ class Runtime(Closable):
         """End the answer in the making, and free models and caches; safe to call twice."""
         for stream in list(self._streams):
             stream.close()
-        while self._opened:
-            self._opened.pop().close()
+        self._loaded.close()
 
     # --- answering ------------------------------------------------------------------------------------------------
 
     @property
     def has_chat_template(self) -> bool:
-        return self._template is not None
+        return self._loaded.template is not None
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, as plain data."""
@@ -232,9 +81,7 @@ class Runtime(Closable):
     @property
     def rounding(self) -> float | None:
         """By how much a logit may depend on the width of a pass, if that was measured."""
-        if self._widths is None:
-            return None
-        return 0.0 if self.settings.strict else self._widths.max_difference
+        return self._loaded.rounding
 
     def token_text(self, token: int) -> str:
         """What one id stands for; a part of a character shows as U+FFFD."""
@@ -278,11 +125,11 @@ class Runtime(Closable):
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
         if request.messages:
-            if self._template is None:
+            if self._loaded.template is None:
                 raise UsageError(
                     f"{self.model.path.name} has no chat template", hint="give it a plain prompt instead (--raw)"
                 )
-            tokens = self._template.tokenize(request.messages, special=request.special)
+            tokens = self._loaded.template.tokenize(request.messages, special=request.special)
         else:
             tokens = self.model.tokenize(request.prompt, add_special=True, parse_special=request.special)
         if not tokens:
@@ -302,9 +149,9 @@ class Runtime(Closable):
             )
         names = [drafter.name for drafter in self.engine.drafters]
         if rule in ("rejection", "block") and "lookup" in names:
-            self._note(f"lookup draws its guesses from no law: {rule} keeps those that the target happens to draw too")
+            self.note(f"lookup draws its guesses from no law: {rule} keeps those that the target happens to draw too")
         if rule == "block" and self.engine.tree_width > 1:
-            self._note("drafting chains: block verification checks no trees")
+            self.note("drafting chains: block verification checks no trees")
 
     def _run(self, jobs: list[tuple[Request, list[int]]], cancel: CancelFlag) -> Answers:
         if self.engine.active:
@@ -371,9 +218,8 @@ class Runtime(Closable):
         return common_prefix(self._cached, tokens)
 
     def _watch(self, cancel: CancelFlag | None) -> None:
-        for context in self._opened:
-            if isinstance(context, Context):
-                context.watch(cancel)
+        for context in self._loaded.contexts:
+            context.watch(cancel)
 
 
 def _without_index(answers: Answers) -> Answer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_gguf import ARCHITECTURES, CHATML, RECURRENT, write_model, write_split
+from tiny_gguf import ARCHITECTURES, CHATML, HYBRID, RECURRENT, write_model, write_split
 
 import edgespec
 from edgespec.events import TokenEvent
@@ -65,8 +65,9 @@ def test_a_model_without_rollback_says_that_it_decodes_plainly(folder: Path, arc
 
 
 @pytest.mark.parametrize("type", ["F16", "Q8_0", "Q4_0"])
-def test_other_types_of_weights(folder: Path, type: str) -> None:
-    with edgespec.load(str(write_model(folder / f"{type}.gguf", "llama", type=type))) as llm:
+@pytest.mark.parametrize("architecture", ["llama", *HYBRID])
+def test_other_types_of_weights(folder: Path, architecture: str, type: str) -> None:
+    with edgespec.load(str(write_model(folder / f"{architecture}-{type}.gguf", architecture, type=type))) as llm:
         assert text_of(llm.generate(PROMPT, max_tokens=8, ignore_eos=True))
         assert llm.stats.generated_tokens == 8
 

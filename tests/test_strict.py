@@ -131,7 +131,7 @@ def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path,
 
 
 def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.measured_widths", lambda *_: Widths(0.1, None))
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(0.1, None))
     with edgespec.load("demo", strict=True) as llm:
         assert any(note.startswith("decoding plainly") for note in llm.notes)
         list(llm.generate(PROMPTS[0], max_tokens=8))

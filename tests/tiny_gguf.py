@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma3", "qwen2moe", "mamba")
-RECURRENT = ("mamba",)
+RECURRENT = ("mamba",)  # llama.cpp takes no token back from their memory
+HYBRID = ("lfm2", "qwen35", "nemotron_h")  # a recurrent layer, then one with attention; llama.cpp keeps old states
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-Value = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float] | Sequence[bool]
+Value = str | int | float | bool | Sequence[str] | Sequence[bytes] | Sequence[int] | Sequence[float] | Sequence[bool]
 Weights = NDArray[np.float32]
 V = TypeVar("V")
 
@@ -134,6 +135,8 @@ def model_metadata(
             entries |= {"ssm.inner_size": 2 * width, "ssm.state_size": 16, "ssm.time_step_rank": 4}
             for key in ("attention.head_count_kv", "rope.dimension_count", "rope.freq_base"):
                 del entries[key]
+        case "lfm2" | "qwen35" | "nemotron_h":
+            _describe_hybrid(entries, architecture, width, n_layers)
         case "gemma" | "gemma3":
             entries |= {"attention.key_length": width // 4, "attention.value_length": width // 4}
             if architecture == "gemma3":
@@ -144,6 +147,23 @@ def model_metadata(
     return general | {f"{prefix}.{key}": value for key, value in entries.items()} | vocabulary
 
 
+def _describe_hybrid(entries: dict[str, Value], architecture: str, width: int, n_layers: int) -> None:
+    """Odd layers have attention, even ones a short convolution, a gated delta net or Mamba-2."""
+    kv_heads = [2 * (layer % 2) for layer in range(n_layers)]
+    match architecture:
+        case "lfm2":
+            entries |= {"attention.head_count_kv": kv_heads, "shortconv.l_cache": 3}
+        case "qwen35":
+            entries |= {"full_attention_interval": 2, "rope.dimension_sections": [width // 32] * 4}
+            entries |= {"attention.key_length": width // 4, "attention.value_length": width // 4}
+            entries |= {"ssm.conv_kernel": 4, "ssm.inner_size": width, "ssm.state_size": width // 4}
+            entries |= {"ssm.time_step_rank": 4, "ssm.group_count": 2}
+        case "nemotron_h":
+            entries |= {"attention.head_count_kv": kv_heads, "feed_forward_length": [0] * n_layers}
+            entries |= {"attention.layer_norm_epsilon": 1e-5, "ssm.conv_kernel": 4, "ssm.inner_size": 2 * width}
+            entries |= {"ssm.state_size": 16, "ssm.time_step_rank": 8, "ssm.group_count": 1}
+
+
 def model_tensors(
     architecture: str, metadata: Mapping[str, Value], *, seed: int = 0, noise: float = 0.0
 ) -> dict[str, Weights]:
@@ -151,14 +171,15 @@ def model_tensors(
 
     def size(key: str) -> int:
         value = metadata.get(f"{architecture}.{key}", 0)
-        assert isinstance(value, int)
-        return value
+        largest = max(value) if isinstance(value, list) else value  # one for each layer, 0 where there is none
+        assert isinstance(largest, int)
+        return largest
 
     weights = _Weights(seed, noise)
     width, n_ff, n_vocab = size("embedding_length"), size("feed_forward_length"), _n_vocab(metadata)
     embedding = weights.matrix("token_embd.weight", n_vocab, width, 3.0)
     embedding[_control_tokens(metadata)] *= 0.02
-    weights.norm("output_norm.weight", width)
+    weights.norm("output_norm.weight" if architecture != "lfm2" else "token_embd_norm.weight", width)
     if architecture != "gemma":  # whose output is tied to its embedding
         output = weights.matrix("output.weight", n_vocab, width, 3.0)
         output[_control_tokens(metadata)] *= 0.02
@@ -170,10 +191,15 @@ def model_tensors(
                 weights, block, width, size("ssm.inner_size"), size("ssm.state_size"), size("ssm.time_step_rank")
             )
             continue
-        _add_attention(
-            weights, block, architecture, width, size("attention.head_count"), size("attention.head_count_kv")
-        )
-        weights.norm(f"{block}.ffn_norm.weight", width)
+        if architecture in HYBRID and layer % 2 == 0:
+            _add_recurrent(weights, block, architecture, width)
+        else:
+            _add_attention(
+                weights, block, architecture, width, size("attention.head_count"), size("attention.head_count_kv")
+            )
+        if architecture == "nemotron_h":  # whose feed-forward layers stand by themselves
+            continue
+        weights.norm(f"{block}.{'post_attention' if architecture == 'qwen35' else 'ffn'}_norm.weight", width)
         if architecture == "qwen2moe":
             _add_experts(weights, block, width, size("expert_feed_forward_length"), size("expert_count"))
             continue
@@ -208,11 +234,12 @@ class _Weights:
 
 def _add_attention(weights: _Weights, block: str, architecture: str, width: int, n_head: int, n_head_kv: int) -> None:
     head = width // n_head
-    for name, n_out in (("q", width), ("k", n_head_kv * head), ("v", n_head_kv * head)):
+    gated = 2 if architecture == "qwen35" else 1  # its queries come with gates
+    for name, n_out in (("q", gated * width), ("k", n_head_kv * head), ("v", n_head_kv * head)):
         weights.matrix(f"{block}.attn_{name}.weight", n_out, width, 1.5)
         if architecture in ("qwen2", "qwen2moe"):
             weights.add(f"{block}.attn_{name}.bias", (n_out,), 0.1)
-        if architecture in ("qwen3", "gemma3") and name != "v":
+        if architecture in ("qwen3", "gemma3", "lfm2", "qwen35") and name != "v":
             weights.norm(f"{block}.attn_{name}_norm.weight", head)
     weights.matrix(f"{block}.attn_output.weight", width, width, 3.0 if architecture != "gemma" else 20.0)
     if architecture == "gemma3":
@@ -239,6 +266,36 @@ def _add_mamba(weights: _Weights, block: str, width: int, d_inner: int, d_state:
     weights.tensors[f"{block}.ssm_a"] = -np.tile(np.arange(1, d_state + 1, dtype=np.float32), (d_inner, 1))
     weights.norm(f"{block}.ssm_d", d_inner)
     weights.matrix(f"{block}.ssm_out.weight", width, d_inner, 4.0)
+
+
+def _add_recurrent(weights: _Weights, block: str, architecture: str, width: int) -> None:
+    match architecture:
+        case "lfm2":
+            weights.matrix(f"{block}.shortconv.in_proj.weight", 3 * width, width, 1.5)
+            weights.matrix(f"{block}.shortconv.conv.weight", width, 3)
+            weights.matrix(f"{block}.shortconv.out_proj.weight", width, width, 3.0)
+        case "qwen35":
+            d_conv, head, n_heads = 2 * width, width // 4, 4
+            weights.matrix(f"{block}.attn_qkv.weight", d_conv, width, 2.0)
+            weights.matrix(f"{block}.attn_gate.weight", width, width, 2.0)
+            weights.matrix(f"{block}.ssm_conv1d.weight", d_conv, 4, 2.0)
+            for name in ("alpha", "beta"):
+                weights.matrix(f"{block}.ssm_{name}.weight", n_heads, width)
+            weights.add(f"{block}.ssm_dt.bias", (n_heads,), 0.5, -2.0)
+            weights.tensors[f"{block}.ssm_a"] = -np.arange(1, n_heads + 1, dtype=np.float32)
+            weights.norm(f"{block}.ssm_norm.weight", head)
+            weights.matrix(f"{block}.ssm_out.weight", width, width, 3.0)
+        case "nemotron_h":
+            d_inner, d_state, n_heads = 2 * width, 16, 8
+            d_conv = d_inner + 2 * d_state
+            weights.matrix(f"{block}.ssm_in.weight", d_inner + d_conv + n_heads, width, 2.0)
+            weights.matrix(f"{block}.ssm_conv1d.weight", d_conv, 4)
+            weights.add(f"{block}.ssm_conv1d.bias", (d_conv,), 0.1)
+            weights.add(f"{block}.ssm_dt.bias", (n_heads,), 0.5, -2.0)
+            weights.tensors[f"{block}.ssm_a"] = -np.arange(1, n_heads + 1, dtype=np.float32)[:, None]
+            weights.add(f"{block}.ssm_d", (n_heads, 1), 0.1, 1.0)
+            weights.add(f"{block}.ssm_norm.weight", (1, d_inner), 0.1, 1.0)
+            weights.matrix(f"{block}.ssm_out.weight", width, d_inner, 4.0)
 
 
 def _bpe_vocabulary() -> dict[str, Value]:
@@ -298,7 +355,7 @@ def _control_tokens(metadata: Mapping[str, Value]) -> list[int]:
 
 def _may_be_quantised(name: str, values: Weights, type: str) -> bool:
     """llama.cpp wants vectors, routers and the small tensors of state-space models in F32."""
-    kept = ("ssm_conv1d", "ssm_a", "ssm_dt", "ffn_gate_inp")
+    kept = ("ssm_conv1d", "ssm_a", "ssm_d", "ssm_norm", "shortconv.conv", "ffn_gate_inp")
     block_size, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]]
     return values.ndim > 1 and not any(part in name for part in kept) and values.shape[-1] % block_size == 0
 

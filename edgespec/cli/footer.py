@@ -8,8 +8,10 @@ from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
 
 
-def footer(stats: Stats, *, details: bool, verify: VerifyRule = "coupled", rounding: float | None = None) -> list[str]:
-    """Lines about an answer: one, or with `details` a few more."""
+def footer(
+    stats: Stats, *, details: bool, verify: VerifyRule, drafters: Sequence[str], rounding: float | None
+) -> list[str]:
+    """Lines about an answer: one, or with `details` a few more; `rounding` is None if it was not measured."""
     parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     parts.append(_count(stats.generated_tokens, "token"))
     if stats.proposed:
@@ -20,6 +22,8 @@ def footer(stats: Stats, *, details: bool, verify: VerifyRule = "coupled", round
     lines = [" · ".join(parts)]
     if details:
         lines += _details(stats)
+        if not drafters:
+            lines.append("drafts: nothing guesses ahead; a draft model (-md) or --spec-type lookup would")
         if rounding is not None:
             lines.append(_ties(stats, rounding))
     return lines
@@ -27,7 +31,7 @@ def footer(stats: Stats, *, details: bool, verify: VerifyRule = "coupled", round
 
 def _ties(stats: Stats, rounding: float) -> str:
     if not rounding:
-        return "rounding: none at these widths, so that no token depended on it"
+        return "rounding: none was measured between these widths"
     return (
         f"rounding: up to {rounding:.2g} logits between widths; {stats.near_ties} of "
         f"{_count(stats.generated_tokens, 'token')} were so close that it could have turned them"

@@ -116,7 +116,14 @@ def _account(llm: Runtime, asked: Request, output: Output, interrupts: Interrupt
     """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
     interrupted = interrupts.received is not None
     if stats or (not output.quiet and (interrupted or output.stderr_is_terminal)):
-        for line in footer(llm.stats, verify=asked.verify, rounding=llm.rounding, details=stats):
+        about = llm.describe()
+        for line in footer(
+            llm.stats,
+            details=stats,
+            verify=asked.verify,
+            drafters=about["drafters"],
+            rounding=about["rounding"],
+        ):
             output.aside(line)
     interrupts.raise_if_received()
 

@@ -30,6 +30,10 @@ class Draft:
     def empty(cls) -> Draft:
         return cls.chain([], [], "")
 
+    def first(self, n: int) -> Draft:
+        """Its first n nodes."""
+        return Draft(self.tokens[:n], self.parents[:n], self.confidence[:n], self.laws[:n], self.source)
+
     def __len__(self) -> int:
         return len(self.tokens)
 

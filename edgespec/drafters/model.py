@@ -71,6 +71,7 @@ class ModelDrafter:
         try:
             for growth in growing:
                 self._rewind(growth.slot, growth.sequence)
+            growing = [growth for growth in growing if self._knows(growth)]
             self._catch_up(growing)
             while self._grow(growing):
                 pass
@@ -84,6 +85,10 @@ class ModelDrafter:
         """What of a budget the draft's own context has room for."""
         room = max(0, self.context.n_ctx - len(sequence.tokens))
         return Budget(min(budget.tokens, room), budget.leaves)
+
+    def _knows(self, growth: _Growth) -> bool:
+        """Whether the draft has all tokens of the sequence: a vocabulary may be padded less than the target's."""
+        return max(growth.sequence.tokens[len(growth.slot.held) :]) < self.context.model.n_vocab
 
     # --- the cache ------------------------------------------------------------------------------------------------
 

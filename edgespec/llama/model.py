@@ -153,7 +153,8 @@ class Model(Closable):
         """One count a layer; none when the file does not say."""
         value = self.header.metadata.get(f"{self.header.architecture}.{key}")
         if isinstance(value, int):
-            return [value] * self.n_layer
+            # Hybrid models attend in every so many layers only.
+            return [value] * (self.n_layer // max(1, self.header.number("full_attention_interval", 1)))
         return [int(count) for count in self.header.numbers(f"{self.header.architecture}.{key}")]
 
     @cached_property

@@ -1,0 +1,212 @@
+"""From settings to an engine: which models are opened, in what contexts, and who drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgespec.closable import Closable
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.lookup import GRAM, LookupDrafter
+from edgespec.drafters.model import ModelDrafter
+from edgespec.engine import Engine
+from edgespec.errors import PairError
+from edgespec.header import Header
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model, vocabulary_difference
+from edgespec.llama.template import ChatTemplate
+from edgespec.llama.trial import extra_buffers_work
+from edgespec.model_check import check_model
+from edgespec.models.spec import resolve
+from edgespec.rounding import Widths, measured_widths
+from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, LoadSettings, Offload
+
+Progress = Callable[[str, float], None]
+
+# A model may have been trained for more context than most answers need or most machines can hold.
+DEFAULT_CTX_SIZE = 8192
+
+
+class Loaded(Closable):
+    """A target, its draft if it has one, their contexts and the engine over them. `note` hears what users should know.
+
+    Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    """
+
+    model: Model
+    draft: Model | None = None
+    context: Context
+    engine: Engine
+    template: ChatTemplate | None
+
+    def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
+        self._settings, self._progress, self._note = settings, progress, note
+        self._models: list[Model] = []
+        self.contexts: list[Context] = []
+        self._widths: Widths | None = None
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Free caches and models; safe to call twice."""
+        for opened in (self.contexts, self._models):
+            while opened:
+                opened.pop().close()
+
+    @property
+    def rounding(self) -> float | None:
+        """By how much a logit may depend on the width of a pass; None where that was not measured."""
+        if self._widths is None or self._settings.strict:
+            return None if self._widths is None else 0.0
+        return self._widths.max_difference
+
+    def _load(self) -> None:
+        settings = self._settings
+        found = resolve(settings.model)
+        draft_path = self._draft_path(found.default_draft)
+        # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
+        header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
+        self.model = self._open_model(header, settings.gpu_layers)
+        self.template = ChatTemplate(self.model) if self.model.chat_template else None
+        lookup = "lookup" in settings.drafters and settings.spec_draft_n_max > 0
+        drafts = lookup or draft_header is not None
+        leaves = self._leaves(draft_header is not None) if drafts else 1
+        self.context = self._open_target_context(leaves, drafts=drafts)
+        self._measure_widths(drafts=drafts)
+        why_not = self._why_plain() if drafts else ""
+        if why_not:
+            self._note(f"decoding plainly: {why_not}")
+            lookup, draft_header = False, None
+        drafters: list[Drafter] = []
+        if lookup:
+            # Beside a draft model, which always has a guess, only what is likelier to be right.
+            drafters.append(LookupDrafter(shortest=GRAM if draft_header else 1))
+        if draft_header is not None:
+            self.draft = self._open_model(draft_header, settings.gpu_layers_draft)
+            drafters.append(self._make_drafter(self.draft, leaves))
+        for model in self._models:
+            for text in model.notes:
+                self._note(text)
+        self.engine = Engine(
+            self.context,
+            drafters=drafters,
+            draft_n_max=settings.spec_draft_n_max if drafters else 0,
+            tree_width=leaves,
+            least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
+            warn=self._note,
+        )
+
+    # --- the target -----------------------------------------------------------------------------------------------
+
+    def _draft_path(self, default: Path | None) -> Path | None:
+        settings = self._settings
+        if "draft" not in settings.drafters or settings.spec_draft_n_max == 0:
+            return None
+        return resolve(settings.draft_model).path if settings.draft_model else default
+
+    def _leaves(self, has_draft: bool) -> int:
+        """The most leaves a draft may have."""
+        if self._settings.spec_tree == 1:
+            return 1
+        if not has_draft:
+            self._note("drafting chains: only a draft model guesses trees")
+        elif not self.model.can_roll_back:
+            self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
+        else:
+            return self._settings.spec_tree
+        return 1
+
+    def _open_target_context(self, leaves: int, *, drafts: bool) -> Context:
+        settings, model = self._settings, self.model
+        n_ctx = settings.ctx_size or min(model.n_ctx_train, DEFAULT_CTX_SIZE)
+        if n_ctx > model.n_ctx_train:
+            self._note(f"the model was trained for {model.n_ctx_train} tokens of context, not for {n_ctx}")
+        n_max = settings.spec_draft_n_max if drafts or settings.strict else 0
+        return self._open_context(
+            model,
+            n_ctx=n_ctx,
+            max_outputs=(1 + n_max) * settings.sequences,
+            threads=settings.threads,
+            threads_batch=settings.threads_batch,
+            cache_type_k=settings.cache_type_k,
+            cache_type_v=settings.cache_type_v,
+            flash_attention="off" if settings.strict else settings.flash_attention,
+            branches=self._branches(leaves),
+            scratch=n_max if settings.strict else 0,
+            rollback=n_max,
+        )
+
+    def _measure_widths(self, *, drafts: bool) -> None:
+        """Find out which widths of the target's passes round alike, if anyone wants to know."""
+        settings = self._settings
+        if settings.spec_draft_n_max and (settings.strict or (settings.measure_rounding and drafts)):
+            self._widths = measured_widths(
+                self.context, 1 + settings.spec_draft_n_max, lambda done: self._progress("rounding", done)
+            )
+
+    def _why_plain(self) -> str:
+        """Why this target cannot have drafts; empty if it can."""
+        if self.context.rollback < self._settings.spec_draft_n_max:
+            return f"the memory of a {self.model.architecture} model cannot be rolled back"
+        if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
+            return "that a token's logits do not depend on its batch cannot be shown (strict)"
+        return ""
+
+    # --- the draft ------------------------------------------------------------------------------------------------
+
+    def _make_drafter(self, draft: Model, leaves: int) -> ModelDrafter:
+        settings = self._settings
+        reason = vocabulary_difference(self.model, draft)
+        if reason:
+            raise PairError(
+                f"{draft.path.name} cannot draft for {self.model.path.name}",
+                why=reason,
+                hint="use a draft of the same model family, or none (--spec-type none)",
+            )
+        if not draft.can_roll_back:
+            raise PairError(
+                f"{draft.path.name} cannot draft",
+                why=f"the memory of a {draft.architecture} model cannot be rolled back",
+                hint="use a draft with attention, or none (--spec-type none)",
+            )
+        if draft.n_params > self.model.n_params:
+            self._note("the draft model is larger than the target: it will slow it down")
+        branches = self._branches(leaves)
+        context = self._open_context(
+            draft,
+            n_ctx=settings.ctx_size_draft or self.context.n_ctx,
+            max_outputs=leaves * settings.sequences,
+            threads=settings.threads_draft or settings.threads,
+            threads_batch=settings.threads_batch_draft or settings.threads_batch,
+            cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
+            cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
+            flash_attention=settings.flash_attention,
+            branches=branches + settings.sequences if branches else 0,
+        )
+        return ModelDrafter(context, width=leaves if branches else 1)
+
+    # --- both -----------------------------------------------------------------------------------------------------
+
+    def _branches(self, leaves: int) -> int:
+        """Sequence ids for trees of that many leaves, from a pool that all sequences share."""
+        wanted = (leaves - 1) * self._settings.sequences
+        return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
+
+    def _open_context(self, model: Model, **settings: Any) -> Context:
+        context = Context(model, sequences=self._settings.sequences, **settings)
+        self.contexts.append(context)
+        return context
+
+    def _open_model(self, header: Header, gpu_layers: Offload) -> Model:
+        model = Model(
+            header,
+            gpu_layers=gpu_layers,
+            use_extra_bufts=extra_buffers_work(header.path, self._note, gpu_layers=gpu_layers),
+            progress=lambda done: self._progress("loading", done),
+        )
+        self._models.append(model)
+        return model

@@ -1,0 +1,200 @@
+"""Whether a draft's token ids mean what the target's do: what is refused, how it is said, and what padding may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cli_program
+import pytest
+from tiny_gguf import Value, model_metadata, model_tensors, write_file, write_model
+
+import edgespec
+from edgespec.drafters.model import ModelDrafter
+from edgespec.errors import PairError
+from edgespec.llama.model import MAX_PADDING, Model, vocabulary_difference
+
+EXACT: dict[str, Any] = {"threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
+PROMPT = "def f(x):\n    return"
+N_BPE, NORMAL = 299, 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is remembered about these models is forgotten with them."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(folder))
+        yield folder
+
+
+def write(
+    path: Path,
+    architecture: str = "llama",
+    *,
+    more: Sequence[str | bytes] = (),
+    changed: Mapping[int, str | bytes] | None = None,
+    noise: float = 0.0,
+    **entries: Value,
+) -> Path:
+    """A tiny model with `more` tokens after the usual ones, and some of these `changed`."""
+    metadata = model_metadata(architecture)
+    tokens, kinds = (metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
+    assert isinstance(tokens, list)
+    assert isinstance(kinds, list)
+    tokens = [(changed or {}).get(id, text) for id, text in enumerate(tokens)] + list(more)
+    metadata |= {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds + [NORMAL] * len(more)}
+    if "tokenizer.ggml.scores" in metadata:
+        metadata["tokenizer.ggml.scores"] = [0.0] * len(tokens)
+    metadata |= {f"tokenizer.ggml.{key}": value for key, value in entries.items()}
+    return write_file(path, metadata, model_tensors(architecture, metadata, noise=noise))
+
+
+def padding(n: int) -> list[str]:
+    return [f"<pad{index}>" for index in range(n)]
+
+
+def refusal(target: Path, draft: Path) -> str:
+    with pytest.raises(PairError) as refused:
+        edgespec.load(str(target), draft_model=str(draft))
+    assert refused.value.exit_code == 4
+    assert str(refused.value).startswith(f"{draft.name} cannot draft for {target.name}: ")
+    assert "--spec-type none" in refused.value.hint
+    return refused.value.why
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+def test_another_kind_of_vocabulary_is_refused_with_all_that_differs(tmp_path: Path) -> None:
+    why = refusal(write(tmp_path / "bpe.gguf"), write(tmp_path / "spm.gguf", "gemma"))
+    assert f"byte-level BPE of {N_BPE} tokens in the target, SentencePiece of 384 tokens in the draft" in why
+    assert "token 0 is 'Ā' in the target, '<unk>' in the draft" in why
+    assert "the draft has 36.7 % of the target's tokens" in why
+
+
+def test_the_first_token_that_differs_is_named_on_both_sides(tmp_path: Path) -> None:
+    target = write(tmp_path / "target.gguf", changed={250: "gnu", 200: "emu"})
+    draft = write(tmp_path / "draft.gguf", changed={250: "yak"})
+    with Model(target) as model:
+        usual = model_metadata("llama")["tokenizer.ggml.tokens"]
+        assert isinstance(usual, list)
+        assert model.token_bytes(200) == b"emu"
+    why = refusal(target, draft)
+    assert f"token 200 is 'emu' in the target, {usual[200]!r} in the draft" in why
+    assert "gnu" not in why
+    assert "the draft has 99.3 % of the target's tokens" in why  # 297 of 299
+
+
+def test_one_token_in_many_is_less_than_all_of_them(tmp_path: Path) -> None:
+    many = [f"<{index}>" for index in range(4000)]
+    why = refusal(write(tmp_path / "a.gguf", more=many), write(tmp_path / "b.gguf", more=[*many[:-1], "<gnu>"]))
+    assert "the draft has 99.9 % of the target's tokens" in why
+
+
+def test_more_than_padding_is_refused_both_ways_round(tmp_path: Path) -> None:
+    shorter, longer = write(tmp_path / "shorter.gguf"), write(tmp_path / "longer.gguf", more=padding(MAX_PADDING + 1))
+    for target, draft, n_target, n_draft in ((shorter, longer, 299, 428), (longer, shorter, 428, 299)):
+        why = refusal(target, draft)
+        assert f"BPE of {n_target} tokens in the target, byte-level BPE of {n_draft} tokens in the draft" in why
+        assert "they begin alike, but what follows is more than the 128 tokens that padding may be" in why
+
+
+def test_equally_long_vocabularies_with_other_tails_are_refused(tmp_path: Path) -> None:
+    why = refusal(write(tmp_path / "a.gguf", more=["one", "two"]), write(tmp_path / "b.gguf", more=["one", "three"]))
+    assert "token 300 is 'two' in the target, 'three' in the draft" in why
+
+
+def test_another_first_token_of_a_text_is_refused(tmp_path: Path) -> None:
+    why = refusal(write(tmp_path / "without.gguf"), write(tmp_path / "with.gguf", add_bos_token=True))
+    assert "they begin a text differently (no BOS and BOS 296)" in why
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma"])
+def test_tokens_that_are_no_text_are_compared_and_shown_as_bytes(tmp_path: Path, architecture: str) -> None:
+    ours = write(tmp_path / "ours.gguf", architecture, more=[b"\xff\xfe"])
+    same = write(tmp_path / "same.gguf", architecture, more=[b"\xff\xfe"], noise=0.1)
+    theirs = write(tmp_path / "theirs.gguf", architecture, more=[b"\xff\xfd"])
+    with Model(ours) as target, Model(same) as draft:
+        assert vocabulary_difference(target, draft) == ""
+    assert r"is b'\xff\xfe' in the target, b'\xff\xfd' in the draft" in refusal(ours, theirs)
+
+
+def test_a_message_holds_nothing_that_would_upset_a_terminal(home: Path, tmp_path: Path) -> None:
+    target = write(tmp_path / "target.gguf")
+    draft = write(tmp_path / "draft.gguf", changed={100: "\x1b[31m\u202e\n" + "red" * 2000})
+    done = cli_program.edgespec_here("run", "hello", "-m", str(target), "-md", str(draft), home=home)
+    message = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert r"'\x1b[31m\u202e\nred" in message
+    assert "..." in message
+    assert not set(message) & {"\x1b", "\u202e"}
+    assert len(message) < 600
+    assert "Traceback" not in message
+
+
+# --- accepted ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("longer", ["target", "draft"])
+@pytest.mark.parametrize("leaves", [1, 3])
+def test_padded_tails_are_no_difference(tmp_path: Path, longer: str, leaves: int) -> None:
+    tails = {name: padding(MAX_PADDING) if name == longer else [] for name in ("target", "draft")}
+    target = str(write(tmp_path / "target.gguf", more=tails["target"]))
+    draft = str(write(tmp_path / "draft.gguf", more=tails["draft"], noise=0.02))
+    never = tuple((token, -100.0) for token in range(N_BPE, N_BPE + len(tails["target"])))
+    with (
+        edgespec.load(target, spec_type="none", **EXACT) as plain,
+        edgespec.load(target, draft_model=draft, spec_tree=leaves, **EXACT) as llm,
+    ):
+        for temperature in (0.0, 0.8):
+            settings: dict[str, Any] = {"max_tokens": 48, "ignore_eos": True, "temperature": temperature, "seed": 5}
+            settings["logit_bias"] = never  # as trained models do: nothing was ever taught to say padding
+            wanted = [event.id for event in plain.generate(PROMPT, **settings)]
+            assert [event.id for event in llm.generate(PROMPT, **settings)] == wanted
+            assert llm.stats.accepted > 0
+            assert not any("switched off" in note for note in llm.notes)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection", "block", "typical"])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_a_draft_never_proposes_what_the_target_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, temperature: float
+) -> None:
+    target, draft = write(tmp_path / "target.gguf"), write(tmp_path / "draft.gguf", more=padding(MAX_PADDING))
+    proposed: list[int] = []
+    with edgespec.load(str(target), draft_model=str(draft), spec_tree=2, **EXACT) as llm:
+        [drafter] = llm.engine.drafters
+        assert isinstance(drafter, ModelDrafter)
+        assert drafter.context.model.n_vocab == llm.model.n_vocab + MAX_PADDING
+        original = drafter.propose
+
+        def recording(*asked: Any) -> Any:
+            drafts = original(*asked)
+            proposed.extend(token for draft in drafts for token in draft.tokens)
+            return drafts
+
+        monkeypatch.setattr(drafter, "propose", recording)
+        list(llm.generate(PROMPT, max_tokens=64, ignore_eos=True, temperature=temperature, verify=rule))
+        assert len(proposed) == llm.stats.proposed > 0
+        assert max(proposed) < llm.model.n_vocab
+        assert not any("switched off" in note for note in llm.notes)
+
+
+def test_a_token_only_the_target_knows_costs_the_draft_and_not_the_text(tmp_path: Path) -> None:
+    target = str(write(tmp_path / "target.gguf", more=padding(5)))
+    draft = str(write_model(tmp_path / "draft.gguf", "llama"))
+    settings: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "logit_bias": ((301, 8.0),)}
+    with (
+        edgespec.load(target, spec_type="none", **EXACT) as plain,
+        edgespec.load(target, draft_model=draft, **EXACT) as llm,
+    ):
+        wanted = [event.id for event in plain.generate(PROMPT, **settings)]
+        assert 301 in wanted
+        assert [event.id for event in llm.generate(PROMPT, **settings)] == wanted
+        usual = settings | {"logit_bias": tuple((token, -100.0) for token in range(N_BPE, N_BPE + 5))}
+        assert [event.id for event in llm.generate(PROMPT, **usual)] == [
+            event.id for event in plain.generate(PROMPT, **usual)
+        ]
+        assert llm.stats.accepted > 0  # the next answer has its draft again
