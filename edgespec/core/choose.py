@@ -148,7 +148,7 @@ def perturbed_ranking(
     They are distributed as k draws without replacement from the candidates' law (Gumbel top-k, Kool et al. 2019).
     """
     ids, scores = perturbed(candidates, noise_key, k)
-    order = np.argsort(-scores, kind="stable")[:k]
+    order = (-scores).argsort(kind="stable")[:k]
     order = order[scores[order] > -np.inf]
     return [int(id) for id in ids[order]], scores[order]
 

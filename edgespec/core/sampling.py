@@ -156,7 +156,7 @@ def largest(values: FloatRow, k: int) -> Indices:
         kept = values[found]
         kth = np.partition(kept, len(kept) - k)[len(kept) - k]
         above = kept > kth
-        ties = np.flatnonzero(kept == kth)
+        ties = (kept == kth).nonzero()[0]
         above[ties[: k - np.count_nonzero(above)]] = True
         found = found[above]
     return found
@@ -170,11 +170,12 @@ def _at_least_kth(values: FloatRow, k: int) -> Indices:
     """
     height = min(len(values) // (4 * k), 64)
     if height < 2:
-        return np.flatnonzero(values > -np.inf)
+        return (values > -np.inf).nonzero()[0]
     n_columns = len(values) // height
     maxima = values[: height * n_columns].reshape(height, n_columns).max(axis=0)
     bound = np.partition(maxima, n_columns - k)[n_columns - k]
-    return np.flatnonzero(values >= bound if bound > -np.inf else values > bound)
+    found: Indices = (values >= bound if bound > -np.inf else values > bound).nonzero()[0]
+    return found
 
 
 def _penalize(row: FloatRow, settings: SamplingSettings, window: Sequence[int]) -> None:
@@ -193,7 +194,7 @@ def _nucleus(logits: FloatRow, top_p: float, min_p: float) -> Indices:
     highest = logits.max()
     kept: Indices | None = None
     if min_p > 0:
-        kept = np.flatnonzero(logits >= highest + np.float32(math.log(min_p)))
+        kept = (logits >= highest + np.float32(math.log(min_p))).nonzero()[0]
     if top_p < 1:
         weights = np.exp(logits - highest)
         mass = float(np.float32(top_p)) * float(weights.sum())
@@ -239,9 +240,9 @@ def _shortest_head(ranks: FloatRow, weights: FloatRow, mass: float, side: Side) 
 
 
 def _sorted_head(indices: Indices, ranks: FloatRow, weights: FloatRow, mass: float, side: Side) -> Indices:
-    order = indices[np.argsort(-ranks[indices], kind="stable")]
-    reached = np.cumsum(weights[order], dtype=np.float64)
-    return order[: int(np.searchsorted(reached, mass, side)) + 1]
+    order = indices[(-ranks[indices]).argsort(kind="stable")]
+    reached = weights[order].cumsum(dtype=np.float64)
+    return order[: int(reached.searchsorted(mass, side)) + 1]
 
 
 def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices, FloatRow]:

@@ -156,7 +156,8 @@ class ModelDrafter:
         decoded: list[tuple[_Growth, int, int]] = []
         for growth in growing:
             frontier = growth.tree.frontier(self.width)
-            self._prune(growth)
+            if self.width > 1:
+                self._prune(growth)
             for node in frontier[: min(self.context.max_outputs, self.context.n_batch) - batch.size]:
                 id = self._place(growth, node)
                 batch.add([growth.tree.tokens[node]], growth.slot.end_of(id), (id,), wanted=True)
@@ -199,17 +200,14 @@ class ModelDrafter:
     def _add(self, growth: _Growth, node: int, row: int) -> None:
         sequence, tree = growth.sequence, growth.tree
         position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
-        tree.add(
-            node,
-            guesses(
-                sequence.chooser,
-                self.context.logits(row),
-                growth.prefix(node),
-                position,
-                min(self.width, tree.budget.leaves),
-                (sequence.round << 20) + node + 1 if sequence.draws else None,
-            ),
+        candidates = guesses(
+            sequence.chooser,
+            self.context.logits(row),
+            growth.prefix(node),
+            position,
+            min(self.width, tree.budget.leaves),
+            (sequence.round << 20) + node + 1 if sequence.draws else None,
         )
-        for child in range(len(tree.tokens)):
-            if tree.parents[child] == node and self.context.model.is_end(tree.tokens[child]):
+        for child in tree.add(node, candidates):
+            if self.context.model.is_end(tree.tokens[child]):
                 tree.close(child)

@@ -34,8 +34,8 @@ class Tree:
         self._closed: set[int] = set()
         self._dropped: set[int] = set()
 
-    def add(self, parent: int, guesses: Sequence[Guess]) -> None:
-        """Hang candidates for the token after `parent`, best first."""
+    def add(self, parent: int, guesses: Sequence[Guess]) -> range:
+        """Hang candidates for the token after `parent`, best first; returns the new nodes."""
         reach = 1.0 if parent == ROOT else self._reach[parent]
         for guess in guesses:
             self.tokens.append(guess.token)
@@ -44,6 +44,7 @@ class Tree:
             self._laws.append(guess.law)
             self._reach.append(reach * guess.confidence)
         self._closed.add(parent)
+        return range(len(self.tokens) - len(guesses), len(self.tokens))
 
     def close(self, node: int) -> None:
         """Nothing is to hang off this node."""
