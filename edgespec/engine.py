@@ -59,6 +59,11 @@ class Sequence:
         return self.stats.rounds
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the text does not depend on what is guessed."""
+        return self.rule == "coupled" or self.chooser.settings.temperature == 0
+
+    @property
     def draws(self) -> bool:
         """Whether guesses are to be drawn from a law; a law of one token has nothing to draw."""
         return self.rule in ("rejection", "block") and self.chooser.settings.temperature > 0

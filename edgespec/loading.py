@@ -125,28 +125,32 @@ class Loaded(Closable):
         n_ctx = settings.ctx_size or min(model.n_ctx_train, DEFAULT_CTX_SIZE)
         if n_ctx > model.n_ctx_train:
             self._note(f"the model was trained for {model.n_ctx_train} tokens of context, not for {n_ctx}")
-        n_max = settings.spec_draft_n_max if drafts or settings.strict else 0
+        width = self._widest if drafts or settings.strict else 1
         return self._open_context(
             model,
             n_ctx=n_ctx,
-            max_outputs=(1 + n_max) * settings.sequences,
+            max_outputs=width * settings.sequences,
             threads=settings.threads,
             threads_batch=settings.threads_batch,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
             flash_attention="off" if settings.strict else settings.flash_attention,
             branches=self._branches(leaves),
-            scratch=n_max if settings.strict else 0,
-            rollback=n_max,
+            scratch=width if settings.strict else 0,
+            rollback=width - 1,
         )
+
+    @property
+    def _widest(self) -> int:
+        """Tokens of the widest pass. Strict ones are padded to a power of two at most, which fills kernels' tiles."""
+        n_max = self._settings.spec_draft_n_max
+        return 1 << n_max.bit_length() if self._settings.strict else 1 + n_max
 
     def _measure_widths(self, *, drafts: bool) -> None:
         """Find out which widths of the target's passes round alike, if anyone wants to know."""
         settings = self._settings
         if settings.spec_draft_n_max and (settings.strict or (settings.measure_rounding and drafts)):
-            self._widths = measured_widths(
-                self.context, 1 + settings.spec_draft_n_max, lambda done: self._progress("rounding", done)
-            )
+            self._widths = measured_widths(self.context, self._widest, lambda done: self._progress("rounding", done))
 
     def _why_plain(self) -> str:
         """Why this target cannot have drafts; empty if it can."""

@@ -1,25 +1,38 @@
-"""What the rules and shapes of drafting give: mean tokens per round on the same prompts, with fixed lengths.
+"""What the rules and shapes of drafting give: mean tokens per round on the same prompts.
 
     python scripts/measure_rules.py                      the bundled pair, 40 prompts
     python scripts/measure_rules.py --model t.gguf --draft-model d.gguf -n 96
 
-First the verify rules on the same chains: coupled pays for the same text with every seed by some accepted tokens,
-block never accepts fewer than rejection. Then chains against trees of the same number of tokens. Counts, no times: the
-machine does not matter.
+For the verify rules the target writes a text for each prompt, plainly. Then each rule makes one round after every token
+of it, which is counted and taken back: so all of them are asked the same questions, and no text that runs into a loop
+favours one of them. Coupled pays with some accepted tokens for the same text with every seed; block never accepts fewer
+than rejection in the mean.
+
+Chains and trees of the same number of tokens write whole answers under the coupled rule, which are the same for all of
+them: trees learn from what became of the guesses before. Counts, no times: the machine does not matter.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
+from statistics import mean, stdev
 from typing import Any
 
 from check_exact import NAMES, STARTS
 
 import edgespec
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.stats import Stats
+from edgespec.core.verify import VerifyRule
 from edgespec.runtime import Runtime
 
 TEMPERATURES = (0.0, 0.7, 1.0)
+
+Text = tuple[list[int], int]
+"""Tokens of a prompt and its answer, and how many of them are the prompt's."""
 
 
 def main() -> None:
@@ -27,7 +40,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--draft-model")
     parser.add_argument("--prompts", type=int, default=40)
-    parser.add_argument("-n", type=int, default=128, help="tokens per answer")
+    parser.add_argument("-n", type=int, default=64, help="tokens per text")
     parser.add_argument("-t", type=int, default=0, help="threads")
     args = parser.parse_args()
     prompts = [STARTS[i % len(STARTS)].format(name) for i, name in enumerate(NAMES)][: args.prompts]
@@ -35,34 +48,72 @@ def main() -> None:
     def load(**settings: Any) -> Runtime:
         return edgespec.load(args.model, draft_model=args.draft_model, threads=args.t, **settings)
 
-    print("tokens per round, accepted share of the draft")
-    print(f"{'':34}" + "".join(f"{f'T {temperature}':>16}" for temperature in TEMPERATURES))
+    with load(spec_type="none") as llm:
+        texts = {temperature: write(llm, prompts, args.n, temperature) for temperature in TEMPERATURES}
+    print("tokens per round and its standard error, accepted share of the draft")
+    print(f"{'':34}" + "".join(f"{f'T {temperature}':>22}" for temperature in TEMPERATURES))
+    rules: tuple[VerifyRule, ...] = ("coupled", "rejection", "block", "typical")
     for n_max in (3, 8):
         with load(spec_draft_n_max=n_max) as llm:
-            for rule in ("coupled", "rejection", "block", "typical"):
-                show(f"chain of {n_max}, {rule}", llm, prompts, args.n, verify=rule)
-    for n_max, leaves in ((3, 2), (6, 1), (6, 4), (12, 1), (12, 8)):
+            for rule in rules:
+                show(f"chain of {n_max}, {rule}", llm, texts, rule)
+    print("whole answers")
+    for n_max, leaves in ((3, 1), (3, 2), (6, 1), (6, 4), (12, 1), (12, 8)):
         with load(spec_draft_n_max=n_max, spec_tree=leaves) as llm:
-            shape = f"tree of {n_max}, {leaves} leaves" if leaves > 1 else f"chain of {n_max}"
-            for rule in ("coupled", "rejection"):
-                show(f"{shape}, {rule}", llm, prompts, args.n, verify=rule)
+            show_answers(
+                f"tree of {n_max}, {leaves} leaves" if leaves > 1 else f"chain of {n_max}", llm, prompts, args.n
+            )
 
 
-def show(label: str, llm: Runtime, prompts: Iterable[str], n: int, **settings: Any) -> None:
+def write(llm: Runtime, prompts: Sequence[str], n: int, temperature: float) -> list[Text]:
+    texts = []
+    for seed, prompt in enumerate(prompts):
+        tokens = llm.model.tokenize(prompt, add_special=True)
+        events = llm.generate(prompt, max_tokens=n, temperature=temperature, seed=seed)
+        texts.append((tokens + [event.id for event in events if event.id >= 0], len(tokens)))
+    return texts
+
+
+def show(label: str, llm: Runtime, texts: dict[float, list[Text]], rule: VerifyRule) -> None:
+    cells = []
+    for temperature, written in texts.items():
+        emitted: list[int] = []
+        proposed = accepted = 0
+        for tokens, n_prompt in written:
+            one_round(llm, tokens[:n_prompt], temperature, rule, n_decoded=0)  # reads the prompt
+            for n in range(n_prompt + 1, len(tokens)):
+                stats = one_round(llm, tokens[:n], temperature, rule, n_decoded=n - 1)
+                emitted.append(stats.generated_tokens)
+                proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
+        error = stdev(emitted) / len(emitted) ** 0.5
+        cells.append(f"{mean(emitted):.3f} ±{error:.3f} {f'({accepted / max(1, proposed):.0%})':>6}")
+    print(f"{label:34}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
+
+
+def show_answers(label: str, llm: Runtime, prompts: Sequence[str], n: int) -> None:
     cells = []
     for temperature in TEMPERATURES:
         tokens = rounds = proposed = accepted = 0
         for seed, prompt in enumerate(prompts):
-            for _ in llm.generate(
-                prompt, max_tokens=n, temperature=temperature, seed=seed, ignore_eos=True, **settings
-            ):
+            for _ in llm.generate(prompt, max_tokens=n, temperature=temperature, seed=seed, ignore_eos=True):
                 pass
             stats = llm.stats
             # The first token comes out of the prompt's pass, before anything could be guessed.
             tokens, rounds = tokens + stats.generated_tokens - 1, rounds + stats.rounds - 1
             proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
-        cells.append(f"{tokens / rounds:.3f} {f'({accepted / max(1, proposed):.0%})':>6}")
-    print(f"{label:34}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+        cells.append(f"{tokens / rounds:.3f} {f'({accepted / max(1, proposed):.0%})':>13}")
+    print(f"{label:34}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
+
+
+def one_round(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyRule, *, n_decoded: int) -> Stats:
+    """A round after `tokens`, of which `n_decoded` are in the cache, with a seed that is not the text's."""
+    engine = llm.engine
+    chooser = Chooser(SamplingSettings(temperature=temperature), 10**6 + len(tokens), 0, llm.model.n_vocab)
+    most = 1 + engine.draft_n_max
+    sequence = engine.start(tokens, chooser, most, CancelFlag(), rule=rule, n_decoded=n_decoded)
+    engine.round()
+    engine.end(sequence)
+    return sequence.stats
 
 
 if __name__ == "__main__":

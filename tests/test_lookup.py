@@ -24,6 +24,7 @@ class Text:
     slot: int = 0
     chooser: Chooser = Chooser(SamplingSettings(), 0, 0, 100)  # noqa: RUF009 - it has no state
     draws: bool = False
+    is_settled: bool = True
     round: int = 0
 
 

@@ -17,6 +17,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
+from edgespec.llama.quantize import quantize
 from edgespec.rounding import Widths, measure_widths, measured_widths
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
@@ -127,6 +128,22 @@ def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path,
             texts.append([e.id for e in llm.generate("def f(x):", max_tokens=60, temperature=0.8, ignore_eos=True)])
             assert llm.engine.least_width > 1
             assert min(widths) >= llm.engine.least_width
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("n_max", [3, 5])
+def test_strict_on_k_quants_pads_to_whole_tiles(tmp_path: Path, n_max: int) -> None:
+    source = write_model(tmp_path / "f16.gguf", "llama", type="F16", width=256)
+    quantize(source, tmp_path / "q4.gguf", "Q4_K_M")
+    texts = []
+    for spec_type in ("none", "lookup"):
+        with edgespec.load(
+            str(tmp_path / "q4.gguf"), spec_type=spec_type, strict=True, spec_draft_n_max=n_max, threads=1
+        ) as llm:
+            prompt = "def f(x):\n    return x\n" * 3
+            texts.append([e.id for e in llm.generate(prompt, max_tokens=60, temperature=0, ignore_eos=True)])
+            assert not any("plainly" in note for note in llm.notes)
+            assert bool(llm.stats.proposed) == (spec_type == "lookup")
     assert texts[0] == texts[1]
 
 

@@ -12,7 +12,8 @@ from edgespec.core.draft import Draft
 
 class Guessable(Protocol):
     """What a drafter may know of a sequence: its slot, its tokens, to which only more are added, and how its next ones
-    are chosen. `draws` asks for guesses that are drawn from a law, with noise of round `round`."""
+    are chosen. `draws` asks for guesses that are drawn from a law, with noise of round `round`; `is_settled` says that
+    the text does not depend on what is guessed."""
 
     slot: int
     tokens: list[int]
@@ -20,6 +21,9 @@ class Guessable(Protocol):
 
     @property
     def draws(self) -> bool: ...
+
+    @property
+    def is_settled(self) -> bool: ...
 
     @property
     def round(self) -> int: ...

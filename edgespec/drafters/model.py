@@ -6,11 +6,13 @@ share the cells of their common path.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from edgespec.core.calibration import Calibration
 from edgespec.core.draft import Draft
-from edgespec.core.guess import guesses
+from edgespec.core.guess import Guess, guesses
 from edgespec.core.prefix import common_prefix
 from edgespec.drafters.base import Budget, Guessable
 from edgespec.drafters.tree import ROOT, Tree
@@ -26,6 +28,7 @@ class _Slot:
     held: list[int] = field(default_factory=list)
     paths: dict[int, list[int]] = field(default_factory=dict)
     sequence: Guessable | None = None
+    grown: _Growth | None = None
 
     @property
     def branches(self) -> list[int]:
@@ -38,11 +41,14 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Growth:
-    """A tree in the making, and the sequence id in whose cells each decoded node's path is."""
+    """A tree in the making behind `n_tokens` tokens: the raw estimate of each node and its rank among its siblings, and
+    the sequence id in whose cells each decoded node's path is."""
 
     sequence: Guessable
     slot: _Slot
     tree: Tree
+    n_tokens: int
+    raw: list[tuple[float, int]] = field(default_factory=list)
     ids: dict[int, int] = field(default_factory=dict)
 
     def prefix(self, node: int) -> list[int]:
@@ -61,15 +67,17 @@ class ModelDrafter:
     def __init__(self, context: Context, width: int = 1) -> None:
         self.context, self.width = context, width
         self._slots = [_Slot(number) for number in range(context.sequences)]
+        self._calibrations: defaultdict[tuple[bool, bool], Calibration] = defaultdict(Calibration)
 
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
-            _Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)))
+            _Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)), len(sequence.tokens))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         growing = [growth for growth in growths if growth.tree.budget.tokens > 0]
         try:
             for growth in growing:
+                self._learn(growth)
                 self._rewind(growth.slot, growth.sequence)
             growing = [growth for growth in growing if self._knows(growth)]
             self._catch_up(growing)
@@ -208,6 +216,42 @@ class ModelDrafter:
             min(self.width, tree.budget.leaves),
             (sequence.round << 20) + node + 1 if sequence.draws else None,
         )
-        for child in tree.add(node, candidates):
+        growth.raw += [(guess.confidence, rank) for rank, guess in enumerate(candidates)]
+        for child in tree.add(node, self._calibrated(sequence, candidates) if sequence.is_settled else candidates):
             if self.context.model.is_end(tree.tokens[child]):
                 tree.close(child)
+
+    # --- how sure a guess is --------------------------------------------------------------------------------------
+
+    def _calibrated(self, sequence: Guessable, candidates: list[Guess]) -> list[Guess]:
+        """The candidates with what was learnt about such estimates; none is surer than the one before it.
+
+        Only where the text does not depend on the tree, or the same seed would not give the same text a second time.
+        """
+        calibrated: list[Guess] = []
+        least = 1.0
+        for rank, guess in enumerate(candidates):
+            least = min(least, self._calibration(sequence, rank).probability(guess.confidence))
+            calibrated.append(replace(guess, confidence=least))
+        return calibrated
+
+    def _calibration(self, sequence: Guessable, rank: int) -> Calibration:
+        """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
+        return self._calibrations[sequence.chooser.settings.temperature == 0, rank == 0]
+
+    def _learn(self, growth: _Growth) -> None:
+        """See what the text says where the last tree had candidates."""
+        last, growth.slot.grown = growth.slot.grown, growth
+        if last is None or last.sequence is not growth.sequence or not growth.sequence.is_settled:
+            return
+        node = ROOT
+        for token in growth.sequence.tokens[last.n_tokens :]:
+            right = None
+            for child in last.tree.children(node):
+                raw, rank = last.raw[child]
+                self._calibration(growth.sequence, rank).observe(raw, last.tree.tokens[child] == token)
+                if last.tree.tokens[child] == token:
+                    right = child
+            if right is None:
+                return
+            node = right

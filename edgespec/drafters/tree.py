@@ -50,6 +50,9 @@ class Tree:
         """Nothing is to hang off this node."""
         self._closed.add(node)
 
+    def children(self, node: int) -> list[int]:
+        return [child for child, parent in enumerate(self.parents) if parent == node]
+
     def path(self, node: int) -> list[int]:
         """The tokens from the first guess to `node`."""
         tokens: list[int] = []
