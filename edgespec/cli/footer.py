@@ -32,10 +32,8 @@ def footer(
 def _ties(stats: Stats, rounding: float) -> str:
     if not rounding:
         return "rounding: none was measured between these widths"
-    return (
-        f"rounding: up to {rounding:.2g} logits between widths; {stats.near_ties} of "
-        f"{_count(stats.generated_tokens, 'token')} were so close that it could have turned them"
-    )
+    turned = f"{stats.near_ties} of {_count(stats.generated_tokens, 'token')}"
+    return f"rounding: up to {rounding:.2g} logits between widths could have turned {turned}"
 
 
 def _details(stats: Stats) -> list[str]:

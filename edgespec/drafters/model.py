@@ -83,7 +83,7 @@ class ModelDrafter:
             self._catch_up(growing)
             while self._grow(growing):
                 pass
-        except Exception:  # what an interrupted decode left behind is unknown: back to what is
+        except BaseException:  # what an interrupted decode left behind is unknown: back to what is
             for growth in growing:
                 self._drop_paths(growth.slot)
             raise
