@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
+from coarse_context import CoarseContext
 from tiny_gguf import write_model
 
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.rounding import ROWS, WIDTHS, Rounding, measure_rounding
 
-
-class Coarse(Context):
-    """A context that rounds to whole numbers in batches of `coarse_from` tokens or more."""
-
-    coarse_from = 8
-    width = 0
-
-    def decode(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        sequence_ids: Sequence[tuple[int, ...]],
-        wanted: Sequence[bool],
-    ) -> None:
-        self.width = len(tokens)
-        super().decode(tokens, positions, sequence_ids, wanted)
-
-    def logits(self, index: int) -> NDArray[np.float32]:
-        row = super().logits(index)
-        return np.round(row) if self.width >= self.coarse_from else row
+COARSE_FROM = 8
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +40,11 @@ def test_each_width_is_compared_with_plain_decoding(model: Model) -> None:
 
 
 def test_widths_that_round_differently_are_found(model: Model) -> None:
-    with Coarse(model, n_ctx=256, max_outputs=32, threads=1) as context:
+    with CoarseContext(model, n_ctx=256, max_outputs=32, threads=1) as context:
+        context.is_coarse = lambda width, index: width >= COARSE_FROM
         rounding = measure_rounding(context, 40)
     for width, difference in zip(rounding.widths, rounding.from_width_1, strict=True):
-        assert (difference > 0.35) == (width >= Coarse.coarse_from), width
+        assert (difference > 0.35) == (width >= COARSE_FROM), width
     assert rounding.max_difference == pytest.approx(0.5, abs=0.15)
     assert any(rounding.changed_choices)
     assert rounding.n_close >= max(rounding.changed_choices)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from coarse_context import CoarseContext
 from tiny_gguf import write_model
 
 import edgespec
@@ -34,36 +34,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
-class Rounding(Context):
-    """Kernels that round to whole numbers in batches of fewer than `fine_from` tokens, or at odd places of a batch."""
-
-    fine_from = 1
-    odd_places = False
-    width = 0
-
-    def decode(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        sequence_ids: Sequence[tuple[int, ...]],
-        wanted: Sequence[bool],
-    ) -> None:
-        self.width = len(tokens)
-        super().decode(tokens, positions, sequence_ids, wanted)
-
-    def logits(self, index: int) -> NDArray[np.float32]:
-        row = super().logits(index)
-        coarse = self.width < self.fine_from or (self.odd_places and index % 2)
-        return np.round(row) if coarse else row
-
-
 EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
 
 
 @pytest.mark.parametrize(("fine_from", "exact_from"), [(2, 2), (3, 3), (5, 5), (6, 6)])
 def test_the_narrowest_width_that_rounds_as_wider_ones_is_found(tiny: Model, fine_from: int, exact_from: int) -> None:
-    with Rounding(tiny, n_ctx=512, max_outputs=6, **EXACT) as context:
-        context.fine_from = fine_from
+    with CoarseContext(tiny, n_ctx=512, max_outputs=6, **EXACT) as context:
+        context.is_coarse = lambda width, index: width < fine_from
         widths = measure_widths(context, 250, 6)
         assert context.length(0) == 0
     assert widths.exact_from == exact_from
@@ -71,8 +48,8 @@ def test_the_narrowest_width_that_rounds_as_wider_ones_is_found(tiny: Model, fin
 
 
 def test_rows_that_depend_on_their_place_are_never_exact(tiny: Model) -> None:
-    with Rounding(tiny, n_ctx=512, max_outputs=4, **EXACT) as context:
-        context.odd_places = True
+    with CoarseContext(tiny, n_ctx=512, max_outputs=4, **EXACT) as context:
+        context.is_coarse = lambda width, index: bool(index % 2)
         assert measure_widths(context, 250, 4).exact_from is None
 
 
