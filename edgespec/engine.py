@@ -25,8 +25,10 @@ from edgespec.llama.context import Batch, CacheFullError, CancelledError, Contex
 
 logger = logging.getLogger("edgespec.engine")
 
+LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
 
@@ -186,7 +188,7 @@ class Engine:
             return None
         lengths = ((other, common_prefix(other.tokens, sequence.tokens[:-1])) for other in self.active)
         other, length = max(lengths, key=lambda pair: pair[1], default=(sequence, 0))
-        return (other, length) if length > sequence.n_decoded else None
+        return (other, length) if length >= max(LEAST_SHARED, sequence.n_decoded + 1) else None
 
     def _waits(self, sequence: Sequence) -> bool:
         """Whether a prompt is still to be decoded by the sequence that shares it; takes it over once it is there."""
