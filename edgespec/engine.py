@@ -183,10 +183,12 @@ class Engine:
     # --- prompts --------------------------------------------------------------------------------------------------
 
     def _sharing(self, sequence: Sequence) -> tuple[Sequence, int] | None:
-        """The unfinished sequence that begins with the same tokens, as another sample of the same prompt does."""
+        """The unfinished one of the sequences before it that begins with the same tokens, as a sample of one prompt."""
         if not self.context.model.can_roll_back:
             return None
-        lengths = ((other, common_prefix(other.tokens, sequence.tokens[:-1])) for other in self.active)
+        before = self.active[: self.active.index(sequence)] if sequence in self.active else self.active
+        going_on = [other for other in before if other.finish is None]
+        lengths = ((other, common_prefix(other.tokens, sequence.tokens[:-1])) for other in going_on)
         other, length = max(lengths, key=lambda pair: pair[1], default=(sequence, 0))
         return (other, length) if length >= max(LEAST_SHARED, sequence.n_decoded + 1) else None
 
@@ -197,8 +199,11 @@ class Engine:
         other, length = sequence.shares
         if other.finish is None and other.n_decoded < length:
             return True
+        if other.n_decoded < length:  # it ended too soon: perhaps another one has the same prompt
+            sequence.shares = self._sharing(sequence)
+            return sequence.shares is not None
         sequence.shares = None
-        if other in self.active and other.n_decoded >= length:
+        if other in self.active:
             self.context.forget(sequence.slot)
             self.context.copy(other.slot, sequence.slot, 0, length)
             sequence.n_decoded = sequence.stats.cached_tokens = length
@@ -248,21 +253,28 @@ class Engine:
     def _ask(self, drafter: Drafter, asked: list[_Part], budgets: list[Budget]) -> None:
         """Let one drafter guess; whatever it does, the answers go on without it."""
         started_s = perf_counter()
+        n_vocab = self.context.model.n_vocab
         try:
             drafts = drafter.propose([part.sequence for part in asked], budgets)
             for part, draft, budget in zip(asked, drafts, budgets, strict=True):
-                check_draft(draft, budget, self.context.model.n_vocab)
-                part.draft = draft
+                try:
+                    check_draft(draft, budget, n_vocab)
+                    part.draft = draft
+                except ValueError as error:
+                    self._switch_off(drafter, [part], error)
         except CancelledError:
             raise
         except Exception as error:
-            logger.debug("drafter failed", exc_info=True)
-            self.warn(f"drafting by {drafter.name} is switched off for this answer: it failed ({error!r})")
-            for part in asked:
-                part.sequence.off.add(drafter.name)
-                part.draft = Draft.empty()
+            self._switch_off(drafter, asked, error)
         for part in asked:
             part.sequence.stats.draft_s += (perf_counter() - started_s) / len(asked)
+
+    def _switch_off(self, drafter: Drafter, parts: list[_Part], error: Exception) -> None:
+        logger.debug("drafter failed", exc_info=error)
+        self.warn(f"drafting by {drafter.name} is switched off for this answer: it failed ({error!r})")
+        for part in parts:
+            part.sequence.off.add(drafter.name)
+            part.draft = Draft.empty()
 
     # --- decode ---------------------------------------------------------------------------------------------------
 
@@ -335,7 +347,9 @@ class Engine:
         self._adopt(part, verdict.path, first)
         self._keep(sequence, len(sequence.tokens) - 1)
         stats.count_round(part.draft, len(verdict.path), len(verdict.choices))
-        stats.near_ties += sum(choice.near_tie for choice in verdict.choices)
+        known = [choice.near_tie for choice in verdict.choices if choice.near_tie is not None]
+        if known:
+            stats.near_ties = (stats.near_ties or 0) + sum(known)
         stats.generation_s = perf_counter() - sequence.first_token_s
         if self.context.model.is_end(verdict.choices[-1].id):
             sequence.finish = "stop"

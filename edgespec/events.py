@@ -20,7 +20,7 @@ class TokenEvent:
     `logprob` is the natural logarithm of the token's probability after bias and penalties, before truncation and
     temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names the drafter when `from_draft`.
     `round` counts target passes of this answer from 0; `gap` is how far the token's score lay above the second best's,
-    and `near_tie` says that the measured rounding of kernels could have made it another token.
+    and `near_tie` whether the measured rounding of kernels could have made it another token.
     """
 
     id: int
@@ -29,7 +29,7 @@ class TokenEvent:
     source: str = ""
     round: int = 0
     gap: float = math.inf
-    near_tie: bool = False
+    near_tie: bool | None = None
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None

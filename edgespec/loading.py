@@ -20,7 +20,7 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
-from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, LoadSettings, Offload
+from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload
 
 Progress = Callable[[str, float], None]
 
@@ -59,10 +59,8 @@ class Loaded(Closable):
 
     @property
     def rounding(self) -> float | None:
-        """By how much a logit may depend on the width of a pass; None where that was not measured."""
-        if self._widths is None or self._settings.strict:
-            return None if self._widths is None else 0.0
-        return self._widths.max_difference
+        """By how much a logit may depend on how drafts are decoded; None where that is unknown, or cannot matter."""
+        return None if self._widths is None or self._settings.strict else self._widths.max_difference
 
     def _load(self) -> None:
         settings = self._settings
@@ -74,13 +72,14 @@ class Loaded(Closable):
         self.template = ChatTemplate(self.model) if self.model.chat_template else None
         lookup = "lookup" in settings.drafters and settings.spec_draft_n_max > 0
         drafts = lookup or draft_header is not None
-        leaves = self._leaves(draft_header is not None) if drafts else 1
+        leaves = settings.spec_tree if draft_header and self.model.can_roll_back else 1
         self.context = self._open_target_context(leaves, drafts=drafts)
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
             self._note(f"decoding plainly: {why_not}")
             lookup, draft_header = False, None
+        self._say_what_is_left_out(draft_header is not None, drafts=drafts and not why_not)
         drafters: list[Drafter] = []
         if lookup:
             # Beside a draft model, which always has a guess, only what is likelier to be right.
@@ -108,17 +107,16 @@ class Loaded(Closable):
             return None
         return resolve(settings.draft_model).path if settings.draft_model else default
 
-    def _leaves(self, has_draft: bool) -> int:
-        """The most leaves a draft may have."""
-        if self._settings.spec_tree == 1:
-            return 1
-        if not has_draft:
+    def _say_what_is_left_out(self, has_draft: bool, *, drafts: bool) -> None:
+        settings = self._settings
+        if settings.draft_model and not has_draft and ("draft" not in settings.drafters or not drafts):
+            self._note(f"{settings.draft_model} does not draft here: --spec-type or --spec-draft-n-max leaves it out")
+        if settings.spec_tree > 1 and drafts and not has_draft:
             self._note("drafting chains: only a draft model guesses trees")
-        elif not self.model.can_roll_back:
+        elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
             self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
-        else:
-            return self._settings.spec_tree
-        return 1
+        elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
+            self._note(f"drafting chains: {settings.sequences} sequences leave no room for branches")
 
     def _open_target_context(self, leaves: int, *, drafts: bool) -> Context:
         settings, model = self._settings, self.model
@@ -150,7 +148,9 @@ class Loaded(Closable):
         """Find out which widths of the target's passes round alike, if anyone wants to know."""
         settings = self._settings
         if settings.spec_draft_n_max and (settings.strict or (settings.measure_rounding and drafts)):
-            self._widths = measured_widths(self.context, self._widest, lambda done: self._progress("rounding", done))
+            self._widths = measured_widths(
+                self.context, min(self._widest, 1 + MAX_STRICT_DRAFT), lambda done: self._progress("rounding", done)
+            )
 
     def _why_plain(self) -> str:
         """Why this target cannot have drafts; empty if it can."""

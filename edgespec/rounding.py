@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.paths import read_cache, write_cache
+from edgespec.settings import MAX_STRICT_DRAFT
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 ROWS = 32
 # A cache is attended to in steps of 256 tokens; rows on both sides of the first step are measured before an answer.
-NEAR_STEP, FEW_ROWS = 250, 16
+NEAR_STEP, FEW_ROWS = 250, 1 + MAX_STRICT_DRAFT
+# What branches do to a cache shows in some rows only.
+BRANCH_ROWS = 48
 _TEXT = (
     "The river rose in the night, and by the morning the lower road was gone. People came out to look at it.\n"
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
@@ -140,18 +143,16 @@ def measured_widths(context: Context, widest: int, progress: Callable[[float], N
 
     None where it cannot be measured: a memory that cannot be rolled back, or a context of a few tokens.
     """
-    key = json.dumps(
-        {"build": build_id(), "widest": widest, "branches": context.free_branches > 0, **context.fingerprint},
-        sort_keys=True,
-    )
+    n_past = min(NEAR_STEP, context.n_ctx - BRANCH_ROWS - widest)
+    if n_past < widest or not context.model.can_roll_back:
+        return None
+    facts = {"build": build_id(), "widest": widest, "n_past": n_past, "branches": context.free_branches > 0}
+    key = json.dumps(facts | context.fingerprint, sort_keys=True)
     name = f"widths/{sha256(key.encode()).hexdigest()[:24]}.json"
     try:
         return Widths(**json.loads(read_cache(name) or ""))
     except (ValueError, TypeError):  # not measured yet, or written by another version
         pass
-    n_past = min(NEAR_STEP, context.n_ctx - FEW_ROWS - widest)
-    if n_past < widest or not context.model.can_roll_back:
-        return None
     widths = measure_widths(context, n_past, widest, progress)
     write_cache(name, json.dumps(asdict(widths)))
     return widths
@@ -160,29 +161,35 @@ def measured_widths(context: Context, widest: int, progress: Callable[[float], N
 def measure_widths(
     context: Context, n_past: int, widest: int, progress: Callable[[float], None] | None = None
 ) -> Widths:
-    """Decode the same tokens at every width up to `widest`, each in two places of its batch.
+    """Decode the same tokens at every width up to `widest`, at most `FEW_ROWS`, each in two places of its batch.
 
-    Takes some fifty passes for a width of 4. Uses sequence 0, which is empty afterwards, and needs `widest` outputs.
-    Where the context has branches, what they do to rows that come after them counts among the differences.
+    Takes some fifty passes for a width of 4, 150 with branches: what these do to the rows that come after them counts
+    among the differences. Uses sequence 0, which is empty afterwards, and needs `widest` outputs.
     """
-    steps = _Steps(n_past, FEW_ROWS + sum(2 * -(-FEW_ROWS // width) for width in range(2, widest + 1)), progress)
+    n_rows = BRANCH_ROWS if context.free_branches else FEW_ROWS
+    n_passes = n_rows + sum(2 * -(-FEW_ROWS // width) for width in range(2, widest + 1))
+    steps = _Steps(n_past, n_passes + (2 * n_rows if context.free_branches else 0), progress)
     try:
         prefix = _prefix(context, n_past)
-        tokens, plain = _go_on(context, prefix, steps, FEW_ROWS)
-        rows = {1: [plain]}
+        tokens, plain = _go_on(context, prefix, steps, n_rows)
+        few = tokens[:FEW_ROWS]
+        rows = {1: [plain[:FEW_ROWS]]}
         for width in range(2, widest + 1):
-            shifted = _decode_again(context, prefix[-1:] + tokens, n_past - 1, width, steps)[1:]
-            rows[width] = [_decode_again(context, tokens, n_past, width, steps), shifted]
-        after_branch = _decode_on_branch(context, tokens, n_past) if context.free_branches else plain[1:]
+            shifted = _decode_again(context, prefix[-1:] + few, n_past - 1, width, steps)[1:]
+            rows[width] = [_decode_again(context, few, n_past, width, steps), shifted]
+        branched = 0.0
+        if context.free_branches:
+            for every in (n_rows, 4):
+                branched = max(branched, _difference(_decode_on_branches(context, tokens, n_past, every, steps), plain))
     finally:
         context.forget(0)
-    exact_from = 1 if widest == 1 else None
+    exact_from = None
     for width in range(widest, 1, -1):
         if any(_difference(found, rows[widest][0]) for found in rows[width]):
             break
         exact_from = width
-    between_widths = max(_difference(found, plain) for same in rows.values() for found in same)
-    return Widths(max(between_widths, _difference(after_branch, plain[1:])), exact_from)
+    between_widths = max(_difference(found, plain[:FEW_ROWS]) for same in rows.values() for found in same)
+    return Widths(max(between_widths, branched), exact_from)
 
 
 class _Steps:
@@ -239,20 +246,31 @@ def _decode_again(context: Context, tokens: list[int], n_past: int, width: int, 
     return rows
 
 
-def _decode_on_branch(context: Context, tokens: list[int], n_past: int) -> NDArray[np.float32]:
-    """The rows float32[n - 1, V] after all but the first of `tokens`, of which the first was a second branch."""
+def _decode_on_branches(
+    context: Context, tokens: list[int], n_past: int, every: int, steps: _Steps
+) -> NDArray[np.float32]:
+    """The rows float32[n, V] after `tokens`, of which each `every`-th and the one behind it come on a second branch."""
+    rows = np.empty((len(tokens), context.model.n_vocab), np.float32)
     context.truncate(0, n_past)
-    branch = context.fork(0, n_past)
-    wrong = (tokens[0] + 1) % context.model.n_vocab
-    try:
-        context.decode([wrong, tokens[0]], [n_past, n_past], [(0,), (branch,)], [True, True])
-        context.adopt(0, branch, n_past, n_past + 1)
-    finally:
-        context.release([branch])
-    rows = np.empty((len(tokens) - 1, context.model.n_vocab), np.float32)
-    for index, token in enumerate(tokens[1:]):
-        context.decode([token], [n_past + 1 + index], [(0,)], [True])
-        rows[index] = context.logits(0)
+    index = 0
+    while index < len(tokens):
+        part = tokens[index : index + (2 if index % every == 0 else 1)]
+        n, at = len(part), n_past + index
+        if index % every:
+            context.decode(part, [at], [(0,)], [True])
+        else:
+            branch = context.fork(0, at)
+            try:
+                wrong = [(token + 1) % context.model.n_vocab for token in part]
+                positions = [*range(at, at + n)] * 2
+                context.decode(wrong + part, positions, [(0,)] * n + [(branch,)] * n, [False] * n + [True] * n)
+                context.adopt(0, branch, at, at + n)
+            finally:
+                context.release([branch])
+        for row in range(n):
+            rows[index + row] = context.logits(row if index % every else n + row)
+        index += n
+        steps.add(1)
     return rows
 
 

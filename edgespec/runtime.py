@@ -149,7 +149,7 @@ class Runtime(Closable):
             )
         names = [drafter.name for drafter in self.engine.drafters]
         if rule in ("rejection", "block") and "lookup" in names:
-            self.note(f"lookup draws its guesses from no law: {rule} keeps those that the target happens to draw too")
+            self.note(f"what lookup guesses was not drawn, so {rule} keeps only what the target draws too")
         if rule == "block" and self.engine.tree_width > 1:
             self.note("drafting chains: block verification checks no trees")
 
@@ -191,7 +191,7 @@ class Runtime(Closable):
             self.model.n_vocab,
             request.logprobs,
             self.model.end_tokens if request.ignore_eos else (),
-            self.rounding or 0.0,
+            self.rounding,
         )
         text = TextStream(request.stop)
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
@@ -202,6 +202,8 @@ class Runtime(Closable):
         return _Answer(index, sequence, self.model, text)
 
     def _end(self, sequence: EngineSequence) -> None:
+        if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
+            self.note(f"the context of {self.context.n_ctx} tokens is full")
         self._cached = sequence.tokens[: sequence.n_decoded]
         self.engine.end(sequence)
 

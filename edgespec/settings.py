@@ -16,6 +16,7 @@ DRAFTERS = ("draft", "lookup")
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
 MAX_DRAFT = 64
+MAX_STRICT_DRAFT = 15
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
@@ -140,22 +141,35 @@ def check_load_settings(settings: LoadSettings) -> None:
         if getattr(settings, name) not in ("auto", "all"):
             _check_integer(name, getattr(settings, name), 0, 2**31 - 1)
     if settings.strict:
-        for name, value, why in (
-            ("spec_tree", 1, "the branches of a tree leave the cache in another order"),
-            ("sequences", 1, "sequences that are decoded together change each other's rounding"),
-            ("flash_attention", "auto or off", "flash attention rounds differently at different widths"),
+        for excluded, setting, why in (
+            (
+                settings.spec_draft_n_max == 0,
+                "--spec-draft-n-max 0",
+                "passes are padded for drafts; use --spec-type none",
+            ),
+            (settings.spec_tree > 1, "a tree (--spec-tree)", "branches leave the cache in another order"),
+            (settings.sequences > 1, "several sequences", "those decoded together change each other's rounding"),
+            (settings.flash_attention == "on", "flash attention", "it rounds differently at different widths"),
+            (
+                settings.cache_type_v not in ("f32", "f16", "bf16"),
+                "a quantised cache of values (-ctv)",
+                "it needs flash attention, which rounds differently at different widths",
+            ),
+            (
+                settings.spec_draft_n_max > MAX_STRICT_DRAFT,
+                f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)",
+                "their passes would have to be padded too far",
+            ),
         ):
-            if str(getattr(settings, name)) not in str(value).split(" or "):
-                raise UsageError(f"strict needs {name} {value}", why=why)
+            if excluded:
+                raise UsageError(f"strict excludes {setting}", why=why)
 
 
 def check_spec_type(spec_type: object) -> None:
     """Raises UsageError unless it is "none" or a list of drafters."""
     names = spec_type.split(",") if isinstance(spec_type, str) else []
     if names != ["none"] and (not set(names) <= set(DRAFTERS) or len(set(names)) != len(names) or not names):
-        raise UsageError(
-            f"spec_type must be none, or one or more of {', '.join(DRAFTERS)} with commas between, not {spec_type!r}"
-        )
+        raise UsageError(f"spec_type must be none, {', '.join(DRAFTERS)} or {','.join(DRAFTERS)}, not {spec_type!r}")
 
 
 def check_request(request: Request, n_vocab: int) -> None:

@@ -133,7 +133,15 @@ def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "settings", [{"spec_tree": 2}, {"sequences": 2}, {"flash_attention": "on"}, {"cache_type_v": "q8_0"}]
+    "settings",
+    [
+        {"spec_tree": 2},
+        {"sequences": 2},
+        {"flash_attention": "on"},
+        {"cache_type_v": "q8_0"},
+        {"spec_draft_n_max": 0},
+        {"spec_draft_n_max": 16},
+    ],
 )
 def test_what_strict_excludes_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
@@ -164,6 +172,7 @@ def test_a_near_tie_is_a_choice_that_rounding_could_turn() -> None:
     assert not chooser(0.04, temperature=0).choose(row, [], 0).near_tie
     assert chooser(0.06, temperature=0).choose(row, [], 0).near_tie
     assert not chooser(0.0, temperature=0).choose(row, [], 0).near_tie
+    assert Chooser(SamplingSettings(), 1, 0, 4).choose(row, [], 0).near_tie is None
 
 
 def test_the_edge_of_truncation_counts() -> None:
@@ -176,8 +185,8 @@ def test_the_edge_of_truncation_counts() -> None:
         ]
         for gap in (0.005, 0.5)
     }
-    assert sum(found[0.005]) > 15
-    assert sum(found[0.5]) < 3
+    assert sum(map(bool, found[0.005])) > 15
+    assert sum(map(bool, found[0.5])) < 3
 
 
 def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
@@ -190,9 +199,43 @@ def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
             assert chooser(0.05, temperature=0.8, top_k=3).choose(disturbed, [], position).id == choice.id
 
 
+def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
+    with edgespec.load("demo", measure_rounding=True, spec_draft_n_max=64, spec_tree=16, threads=1) as llm:
+        assert llm.rounding is not None
+        assert len(list(llm.generate(PROMPTS[0], max_tokens=80, ignore_eos=True))) == 81
+    texts = []
+    for spec_type in ("none", "draft"):
+        with edgespec.load("demo", strict=True, spec_type=spec_type, spec_draft_n_max=15, threads=1) as llm:
+            texts.append([event.id for event in llm.generate(PROMPTS[0], max_tokens=40)])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
+def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: str) -> None:
+    with edgespec.load("demo", measure_rounding=True, spec_tree=4, threads=1) as llm:
+        list(llm.generate(PROMPTS[0], max_tokens=16, temperature=0.8, verify=rule))
+        assert llm.stats.near_ties is None
+
+
+@pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"typical_p": 0.5}, {"temperature": 0, "typical_p": 0.5}, {}])
+def test_few_choices_that_rounding_turns_go_unnoticed(settings: dict[str, Any]) -> None:
+    random = np.random.default_rng(1)
+    turned = unnoticed = 0
+    for position in range(400):
+        row = random.normal(size=30).astype(np.float32) * 2
+        of = Chooser(SamplingSettings(**{"temperature": 0.8} | settings), 1, 0, 30, rounding=0.1)
+        choice = of.choose(row, [], position)
+        disturbed = row + random.uniform(-0.1, 0.1, 30).astype(np.float32)
+        if of.choose(disturbed, [], position).id != choice.id:
+            turned += 1
+            unnoticed += not choice.near_tie
+    assert turned > 5
+    assert unnoticed <= 0.25 * turned
+
+
 def test_statistics_count_near_ties() -> None:
     with edgespec.load("demo", measure_rounding=True, spec_tree=4, threads=1) as llm:
         assert llm.rounding is not None and llm.rounding > 0  # branches leave the cache in another order
         events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
-        assert llm.stats.near_ties == sum(event.near_tie for event in events) > 0
+        assert llm.stats.near_ties == sum(bool(event.near_tie) for event in events) > 0
         assert llm.stats.as_json()["near_ties"] == llm.stats.near_ties

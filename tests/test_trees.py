@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_gguf import write_model
 
+import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
@@ -26,6 +27,7 @@ from edgespec.engine import Engine
 from edgespec.engine import Sequence as Answer
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
+from edgespec.settings import Request
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
 N_MAX, LEAVES = 8, 4
@@ -530,3 +532,32 @@ def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
     assert len(drawn) == len(set(drawn)) > 60
     for context in (engine.context, drafter.context):
         context.close()
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
+    """They share a pool, and some end while others go on."""
+    requests = [
+        Request(prompt=prompt, max_tokens=n, seed=n, ignore_eos=True, verify=rule)
+        for prompt in PROMPTS
+        for n in (3, 40, 7, 25)
+    ]
+    with edgespec.load("demo", sequences=4, spec_tree=16, spec_draft_n_max=48, threads=1, ctx_size=256) as llm:
+        counts = [0] * len(requests)
+        for index, event in llm.answers(requests):
+            counts[index] += event.id >= 0
+        assert counts == [request.max_tokens for request in requests]
+        assert not llm.notes
+
+
+def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: Model) -> None:
+    engine = make(target, slots=3)
+    prompt = target.tokenize("import os\nimport sys\n" * 6)
+    answers = [
+        engine.start(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, target.n_vocab), n, CancelFlag())
+        for sample, n in enumerate((0, 4, 4))
+    ]
+    while any(answer.finish is None for answer in answers):
+        engine.round()
+    assert [answer.stats.cached_tokens for answer in answers] == [0, 0, len(prompt) - 1]
+    engine.context.close()

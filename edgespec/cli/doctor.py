@@ -221,9 +221,18 @@ def _model_facts(model: Model) -> Facts:
         "description": model.description,
         "parameters": model.n_params,
         "can_roll_back": model.can_roll_back,
+        "drafts": "trees" if model.can_roll_back else "chains" if _keeps_states(model) else "none",
         "kv_bytes_per_token": 2 * sum(model.kv_values_per_token),
         "notes": list(model.notes),
     }
+
+
+def _keeps_states(model: Model) -> bool:
+    """Whether a recurrent memory can be set back by a few tokens."""
+    from edgespec.llama.context import Context
+
+    with Context(model, n_ctx=32, rollback=3) as context:
+        return context.rollback > 0
 
 
 def _header_lines(facts: Facts) -> Iterator[str]:
@@ -241,7 +250,9 @@ def _header_lines(facts: Facts) -> Iterator[str]:
 
 def _model_lines(facts: Facts) -> Iterator[str]:
     yield from _row("parameters", f"{facts['parameters'] / 1e6:,.1f} million")
-    if facts["can_roll_back"]:
+    if facts["drafts"] == "chains":
+        yield from _row("KV cache", "can be set back by a few tokens: drafts are chains; rounding is not measured")
+    elif facts["can_roll_back"]:
         yield from _row("KV cache", f"{facts['kv_bytes_per_token'] / 1e3:,.1f} kB a token of context (F16)")
     else:
         yield from _row("KV cache", "cannot be rolled back: this model is decoded plainly, without drafts")

@@ -23,7 +23,7 @@ def footer(
     if details:
         lines += _details(stats)
         if not drafters:
-            lines.append("drafts: nothing guesses ahead; a draft model (-md) or --spec-type lookup would")
+            lines.append("drafts: none; a draft model (-md) or --spec-type lookup would guess ahead")
         if rounding is not None:
             lines.append(_ties(stats, rounding))
     return lines
@@ -31,9 +31,11 @@ def footer(
 
 def _ties(stats: Stats, rounding: float) -> str:
     if not rounding:
-        return "rounding: none was measured between these widths"
-    turned = f"{stats.near_ties} of {_count(stats.generated_tokens, 'token')}"
-    return f"rounding: up to {rounding:.2g} logits between widths could have turned {turned}"
+        return "rounding: none seen, these widths of a pass give the same logits"
+    measured = f"rounding: up to {rounding:.2g} logits between widths"
+    if stats.near_ties is None:
+        return f"{measured}; what it could have turned is known under --verify coupled only"
+    return f"{measured} could have turned {stats.near_ties} of {_count(stats.generated_tokens, 'token')}"
 
 
 def _details(stats: Stats) -> list[str]:

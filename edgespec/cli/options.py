@@ -119,17 +119,18 @@ SPECULATION = [
         help="Draft model; its vocabulary must be the target's.",
     ),
     _speculation(
-        "--spec-type", "spec_type", type=SpecType(), metavar="none|" + "|".join(DRAFTERS),
+        "--spec-type", "spec_type", type=SpecType(), metavar="none|" + "|".join(DRAFTERS) + "|" + ",".join(DRAFTERS),
         help="How tokens are guessed: not at all, by the draft model, or by looking up what followed the last time. "
-        "With a comma list, lookup guesses where it has seen three tokens in a row before, else the draft model.",
+        "With both, lookup guesses where it has seen three tokens in a row before, else the draft model.",
     ),
     _speculation(
         "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
-        help="Most tokens to guess at a time; 0 guesses none.",
+        help=f"Most tokens to guess at a time, up to {MAX_DRAFT}; 0 guesses none.",
     ),
     _speculation(
         "--spec-tree", "spec_tree", type=Integer(1, MAX_LEAVES), metavar="WIDTH",
-        help="Let the draft model guess a tree of at most WIDTH branches, of N tokens in all; 1 guesses a chain.",
+        help=f"Let the draft model guess a tree of up to WIDTH branches (at most {MAX_LEAVES}) and --spec-draft-n-max "
+        "tokens in all; 1 guesses a chain.",
     ),
     _declare(
         "Speculation", Request, "--verify", "verify", type=click.Choice(get_args(VerifyRule)),
@@ -139,7 +140,8 @@ SPECULATION = [
     ),
     _speculation(
         "--strict", "strict", is_flag=True,
-        help="Same bytes as with --strict --spec-type none, whatever the kernels' rounding; costs some speed.",
+        help="Same bytes as with --strict --spec-type none and the same --spec-draft-n-max, whatever kernels round. "
+        "Passes are padded, which can cost more than half of the speed; the bytes may be others than without --strict.",
     ),
     _speculation(
         "-cd", "--ctx-size-draft", "ctx_size_draft", type=Integer(1, LARGEST), default=None, metavar="N",

@@ -78,6 +78,11 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
 def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
     if not text and values["chat"] is not False:
         raise UsageError("the prompt is empty", hint="with --raw, a model that has a BOS token can start from nothing")
+    if values["strict"] and values["verify"] != "coupled":
+        raise UsageError(
+            f"--strict and --verify {values['verify']} exclude each other",
+            why="only the coupled rule leaves the text as it is",
+        )
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")
@@ -87,8 +92,10 @@ def _load(settings: LoadSettings, output: Output) -> Runtime:
     output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime import Runtime
 
-    llm = Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
-    output.end_progress()
+    try:
+        llm = Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+    finally:
+        output.end_progress()
     return llm
 
 

@@ -29,13 +29,13 @@ from edgespec.core.sampling import (
 class Choice:
     """The token at one position. `gap` is how far its score lies above the next best, inf for an only candidate.
 
-    `near_tie` says that the rounding of kernels could have made it another token.
+    `near_tie` says whether the rounding of kernels could have made it another token, None if that is not known.
     `logprob` and `top_logprobs`, (id, logprob) pairs, best first, are there when the chooser was asked for them.
     """
 
     id: int
     gap: float
-    near_tie: bool = False
+    near_tie: bool | None = None
     logprob: float | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
@@ -46,7 +46,7 @@ class Chooser:
     That is a draw from the chain's law, and since the noise depends on seed, sample, position and token id alone, a
     draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case without
     noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
-    alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off.
+    alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Chooser:
         n_vocab: int,
         logprobs: int | None = None,
         banned: Sequence[int] = (),
-        rounding: float = 0.0,
+        rounding: float | None = None,
     ) -> None:
         key(seed, sample, 0)
         self.settings = settings
@@ -76,7 +76,7 @@ class Chooser:
         adjusted = self._adjusted(row, tokens)
         noise_key = key(self.seed, self.sample, position)
         token, gap = self._best(adjusted, noise_key)
-        near_tie = bool(self.rounding) and self._is_near_tie(adjusted, token, noise_key)
+        near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, noise_key)
         return self._choice(adjusted, token, gap, near_tie)
 
     def _best(self, adjusted: FloatRow, noise_key: tuple[int, int]) -> tuple[int, float]:
@@ -85,20 +85,25 @@ class Chooser:
         return perturbed_best(draw_from(adjusted, self.settings), noise_key)
 
     def _is_near_tie(self, adjusted: FloatRow, token: int, noise_key: tuple[int, int]) -> bool:
-        """Whether another token could be chosen if two logits may each be off by `rounding`.
+        """Whether another token would be chosen if logits were off by `rounding`.
 
-        The two worst cases: the token against all others, and those that were cut off against those that were not.
+        Tried are the token lowered against all others, what was cut off raised against what was not, and both at once.
         """
+        if not self.rounding:
+            return False
         slack = np.float32(2 * self.rounding)
         lowered = adjusted.copy()
         lowered[token] -= slack
         if self._best(lowered, noise_key)[0] != token:
             return True
-        kept = draw_from(adjusted, self.settings).ids
-        if kept is None or self.settings.temperature == 0:
+        kept = truncate(adjusted, self.settings).ids
+        if kept is None or (self.settings.temperature == 0 and self.settings.typical_p == 1):
             return False
         raised = adjusted + slack
         raised[kept] = adjusted[kept]
+        if self._best(raised, noise_key)[0] != token:
+            return True
+        raised[token] -= slack
         return self._best(raised, noise_key)[0] != token
 
     def law(self, row: FloatRow, tokens: Sequence[int]) -> Law:
@@ -122,7 +127,7 @@ class Chooser:
             raise ValueError(f"a row of {self.n_vocab} logits is wanted, not one of shape {row.shape}")
         return adjust(row, self.settings, tokens, self.banned)
 
-    def _choice(self, adjusted: FloatRow, token: int, gap: float, near_tie: bool = False) -> Choice:
+    def _choice(self, adjusted: FloatRow, token: int, gap: float, near_tie: bool | None = None) -> Choice:
         """Log-probabilities are of the softmax after bias and penalties, before truncation and temperature."""
         if self.logprobs is None:
             return Choice(token, gap, near_tie)

@@ -23,8 +23,8 @@ class Stats:
 
     They count what was verified: the end token too, and tokens that a stop string then cut off. The first token comes
     out of the prompt's last pass: it is among the generated ones, its pass belongs to `prompt_s`, as in llama.cpp.
-    Positions of a draft are depths of its tree. `near_ties` counts tokens that the rounding of kernels, where it was
-    measured, could have turned into others.
+    Positions of a draft are depths of its tree. `near_ties` counts tokens that the rounding of kernels could have
+    turned into others; None where that was not measured, and under rules that do not choose by noise.
     """
 
     prompt_tokens: int = 0
@@ -41,7 +41,7 @@ class Stats:
     accepted_per_pos: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    near_ties: int = 0
+    near_ties: int | None = None
 
     def count_round(self, draft: Draft, accepted: int, emitted: int) -> None:
         """Count one verified round: `accepted` tokens of the draft kept, `emitted` tokens in all."""

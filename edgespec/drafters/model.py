@@ -75,6 +75,10 @@ class ModelDrafter:
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         growing = [growth for growth in growths if growth.tree.budget.tokens > 0]
+        asked = {growth.slot.number for growth in growing}
+        for slot in self._slots:
+            if slot.branches and slot.number not in asked:  # the others may need what it holds
+                self._drop_paths(slot)
         try:
             for growth in growing:
                 self._learn(growth)
@@ -226,7 +230,7 @@ class ModelDrafter:
     def _calibrated(self, sequence: Guessable, candidates: list[Guess]) -> list[Guess]:
         """The candidates with what was learnt about such estimates; none is surer than the one before it.
 
-        Only where the text does not depend on the tree, or the same seed would not give the same text a second time.
+        Only where the law says that the text does not depend on the tree: what is learnt lasts beyond this answer.
         """
         calibrated: list[Guess] = []
         least = 1.0

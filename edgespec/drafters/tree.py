@@ -33,6 +33,7 @@ class Tree:
         self._reach: list[float] = []
         self._closed: set[int] = set()
         self._dropped: set[int] = set()
+        self._kept: list[int] | None = None
 
     def add(self, parent: int, guesses: Sequence[Guess]) -> range:
         """Hang candidates for the token after `parent`, best first; returns the new nodes."""
@@ -44,6 +45,7 @@ class Tree:
             self._laws.append(guess.law)
             self._reach.append(reach * guess.confidence)
         self._closed.add(parent)
+        self._kept = None
         return range(len(self.tokens) - len(guesses), len(self.tokens))
 
     def close(self, node: int) -> None:
@@ -90,6 +92,11 @@ class Tree:
 
     def kept(self) -> list[int]:
         """The nodes of largest reach that the budget allows, best first. One with children that has left is gone."""
+        if self._kept is None:
+            self._kept = self._choose()
+        return self._kept
+
+    def _choose(self) -> list[int]:
         leaves = 1
         with_child: set[int] = set()
         kept: dict[int, None] = {}

@@ -95,7 +95,7 @@ class Context(Closable):
                 f"a {cache_type_v} cache of values needs flash attention", hint="leave flash attention on, or use f16"
             )
         self.model, self.n_ctx, self.n_batch, self.sequences = model, n_ctx, n_batch, sequences
-        self.max_outputs = max(max_outputs, sequences + branches)
+        self.max_outputs = max(min(max_outputs, n_batch), sequences + branches)
         self._branches = list(range(sequences, sequences + branches))
         self.threads = threads or default_threads()
         self.threads_batch = threads_batch or self.threads
