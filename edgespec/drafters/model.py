@@ -106,29 +106,31 @@ class ModelDrafter:
 
     def _rewind(self, slot: _Slot, sequence: Guessable) -> None:
         """Keep of the cache what the sequence became; its last token is always left to decode."""
-        own = slot.paths.get(slot.number, [])
-        if slot.sequence is not sequence or len(slot.held) >= len(
-            sequence.tokens
-        ):  # another one, or a round that failed
-            decoded = slot.held + own
-            agreed = common_prefix(decoded, sequence.tokens[:-1])
-            if agreed < len(decoded):
-                self.context.truncate(slot.number, agreed)
-        else:
-            became = sequence.tokens[len(slot.held) : -1]
-            agreeing = {id: common_prefix(path, became) for id, path in slot.paths.items()}
-            mine = agreeing.get(slot.number, 0)
-            best = max(agreeing, key=agreeing.__getitem__, default=slot.number)
-            length = len(slot.held)
-            if agreeing.get(best, 0) > mine:
-                self.context.adopt(slot.number, best, length + mine, length + agreeing[best])
-            elif mine < len(own):
-                self.context.truncate(slot.number, length + mine)
-            agreed = length + max(mine, agreeing.get(best, 0))
+        went_on = slot.sequence is sequence and len(slot.held) < len(sequence.tokens)  # else the last round failed
+        agreed = self._follow(slot, sequence) if went_on else self._restart(slot, sequence)
         self.context.release(slot.branches)
         slot.held[len(slot.held) :] = sequence.tokens[len(slot.held) : agreed]
         del slot.held[agreed:]
         slot.paths, slot.sequence = {slot.number: []}, sequence
+
+    def _restart(self, slot: _Slot, sequence: Guessable) -> int:
+        """Cut the slot's own cells to what another sequence begins with; returns how many tokens that are."""
+        decoded = slot.held + slot.paths.get(slot.number, [])
+        agreed = common_prefix(decoded, sequence.tokens[:-1])
+        if agreed < len(decoded):
+            self.context.truncate(slot.number, agreed)
+        return agreed
+
+    def _follow(self, slot: _Slot, sequence: Guessable) -> int:
+        """Bring the guessed path that the sequence took into the slot; returns how many tokens are there."""
+        became, n_held = sequence.tokens[len(slot.held) : -1], len(slot.held)
+        agreed = {id: common_prefix(path, became) for id, path in slot.paths.items()}
+        best, own = max(agreed, key=agreed.__getitem__), slot.number
+        if agreed[best] > agreed[own]:
+            self.context.adopt(own, best, n_held + agreed[own], n_held + agreed[best])
+        elif agreed[own] < len(slot.paths[own]):
+            self.context.truncate(own, n_held + agreed[own])
+        return n_held + agreed[best]
 
     def _drop_paths(self, slot: _Slot) -> None:
         self.context.release(slot.branches)
