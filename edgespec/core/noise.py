@@ -14,6 +14,7 @@ BITS = 23  # (h + 0.5) / 2^23 is exact in float32 and never 0 or 1
 Ids = npt.NDArray[np.integer[Any]]
 Hashes = npt.NDArray[np.uint32]
 _MASK = (1 << 64) - 1
+_USUAL = 1 << 18  # few vocabularies are larger
 
 
 class Stream(IntEnum):
@@ -66,8 +67,11 @@ def hashes(key: tuple[int, int], ids: int | Ids) -> Hashes:
     if isinstance(ids, int):
         scattered = _scattered(ids).copy()
     else:
-        scattered = ids.astype(np.uint32)
-        _permute(scattered, (0, 0))
+        try:
+            scattered = _scattered(_USUAL).take(ids)  # looking a few up is cheaper than scattering them
+        except IndexError:
+            scattered = ids.astype(np.uint32)
+            _permute(scattered, (0, 0))
     _permute(scattered, key)
     return scattered
 

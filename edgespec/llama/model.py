@@ -73,6 +73,7 @@ class Model(Closable):
             "extra_buffers": use_extra_bufts,
         }
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
         self.n_vocab: int = api.llama_vocab_n_tokens(self._vocab)
 
     @classmethod
@@ -202,7 +203,10 @@ class Model(Closable):
 
     def is_end(self, token: int) -> bool:
         """Whether this id ends a generation."""
-        return bool(api.llama_vocab_is_eog(self._vocab, token))
+        known = self._ends.get(token)
+        if known is None:
+            known = self._ends[token] = bool(api.llama_vocab_is_eog(self._vocab, token))
+        return known
 
     @cached_property
     def end_tokens(self) -> tuple[int, ...]:
