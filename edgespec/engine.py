@@ -310,7 +310,7 @@ class Engine:
         """A part's committed tokens and its draft, each drafted token in the sequences of all leaves below it."""
         sequence, draft = part.sequence, part.draft
         leaves = draft.leaves()
-        while len(part.branches) < max((leaf for below in leaves for leaf in below), default=0):
+        while len(part.branches) < draft.n_leaves - 1:
             part.branches.append(self.context.fork(sequence.slot, sequence.n_decoded))
         ids = [sequence.slot, *part.branches]
         part.ids = [tuple(ids[leaf] for leaf in below) for below in leaves]
@@ -388,5 +388,5 @@ def check_draft(draft: Draft, budget: Budget, n_vocab: int) -> None:
         raise ValueError("in its tree a token comes before the one it hangs off")
     if len({len(draft), len(draft.parents), len(draft.confidence), len(draft.laws)}) > 1:
         raise ValueError("its draft has parts of different lengths")
-    if len(draft) - len(set(draft.parents) - {-1}) > budget.leaves:
+    if draft.n_leaves > budget.leaves:
         raise ValueError(f"its tree has more than {budget.leaves} leaves")

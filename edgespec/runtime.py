@@ -22,7 +22,7 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
 from edgespec.loading import Loaded, Progress
-from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request
+from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request, check_rule
 from edgespec.textstream import TextStream
 
 Answer = Generator[TokenEvent, None, None]
@@ -116,7 +116,8 @@ class Runtime(Closable):
         prompts = []
         for request in requests:
             check_request(request, self.model.n_vocab)
-            self._check_rule(request.verify)
+            check_rule(self.settings, request.verify)
+            self._note_limits(request.verify)
             prompts.append(self.tokenize(request))
         stream = self._run(list(zip(requests, prompts, strict=True)), cancel or CancelFlag())
         self._streams.add(stream)
@@ -141,12 +142,8 @@ class Runtime(Closable):
             )
         return tokens
 
-    def _check_rule(self, rule: VerifyRule) -> None:
-        """Say what a verify rule cannot do here. Raises UsageError."""
-        if rule != "coupled" and self.settings.strict:
-            raise UsageError(
-                f"strict and verify {rule} exclude each other", why="only the coupled rule leaves the text as it is"
-            )
+    def _note_limits(self, rule: VerifyRule) -> None:
+        """Say what a verify rule cannot do with these drafters."""
         names = [drafter.name for drafter in self.engine.drafters]
         if rule in ("rejection", "block") and "lookup" in names:
             self.note(f"what lookup guesses was not drawn, so {rule} keeps only what the target draws too")

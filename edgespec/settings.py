@@ -165,6 +165,14 @@ def check_load_settings(settings: LoadSettings) -> None:
                 raise UsageError(f"strict excludes {setting}", why=why)
 
 
+def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:
+    """Refuse a verify rule that what is loaded excludes. Raises UsageError."""
+    if settings.strict and rule != "coupled":
+        raise UsageError(
+            f"strict and verify {rule} exclude each other", why="only the coupled rule leaves the text as it is"
+        )
+
+
 def check_spec_type(spec_type: object) -> None:
     """Raises UsageError unless it is "none" or a list of drafters."""
     names = spec_type.split(",") if isinstance(spec_type, str) else []

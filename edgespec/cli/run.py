@@ -19,7 +19,7 @@ from edgespec.cli.prompt import read_prompt
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime import Answer, Runtime
@@ -50,6 +50,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         values["model"] = "demo"
         output.note("no model given (-m MODEL), so the bundled demo answers")
     settings = replace(load_settings(values), measure_rounding=values["stats"])
+    check_rule(settings, values["verify"])
     with _load(settings, output) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
         if values["system"] and not chat:
@@ -78,11 +79,6 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
 def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
     if not text and values["chat"] is not False:
         raise UsageError("the prompt is empty", hint="with --raw, a model that has a BOS token can start from nothing")
-    if values["strict"] and values["verify"] != "coupled":
-        raise UsageError(
-            f"--strict and --verify {values['verify']} exclude each other",
-            why="only the coupled rule leaves the text as it is",
-        )
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")

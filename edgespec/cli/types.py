@@ -12,7 +12,6 @@ from click.shell_completion import CompletionItem
 
 from edgespec.errors import UsageError
 from edgespec.models.spec import NAMES, is_path
-from edgespec.settings import DRAFTERS, check_spec_type
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -101,6 +100,8 @@ class SpecType(Text):
     name = "drafters"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgespec.settings import check_spec_type  # loads numpy, which other commands' options do without
+
         text = super().convert(value, param, ctx).replace(" ", "").lower()
         try:
             check_spec_type(text)
@@ -109,6 +110,8 @@ class SpecType(Text):
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from edgespec.settings import DRAFTERS
+
         before, comma, last = incomplete.rpartition(",")
         names = DRAFTERS if comma else ("none", *DRAFTERS)
         return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]

@@ -41,6 +41,10 @@ class Draft:
     def is_chain(self) -> bool:
         return all(parent == index - 1 for index, parent in enumerate(self.parents))
 
+    @property
+    def n_leaves(self) -> int:
+        return len(self.tokens) - len(set(self.parents) - {-1})
+
     def children(self, node: int) -> list[int]:
         return [index for index in range(node + 1, len(self.parents)) if self.parents[index] == node]
 

@@ -60,26 +60,19 @@ def rejection(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
     the next sibling's turn comes. After them a token is drawn from what p has become; guesses that were not drawn are
     accepted if it is one of them. Returns the path and the token after it, None when the path ends for good.
     """
-    path: list[int] = []
-    while True:
-        p, node, depth = judge.law(path), path[-1] if path else -1, len(path)
-        accepted = None
-        for child in draft.children(node):
+
+    def pick(path: list[int], children: list[int]) -> tuple[int | None, Law]:
+        p = judge.law(path)
+        for child in children:
             q, token = draft.laws[child], draft.tokens[child]
             if q is None:
                 continue
-            if judge.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), depth, token):
-                accepted = child
-                break
+            if judge.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), len(path), token):
+                return child, p
             p = p.residual(q)
-        if accepted is None:
-            token = judge.draw(p, depth)
-            accepted = draft.child(node, token)
-            if accepted is None:
-                return path, token
-        path.append(accepted)
-        if judge.ends(draft.tokens[accepted]):
-            return path, None
+        return None, p
+
+    return _walk(draft, judge, pick)
 
 
 def block(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
@@ -120,19 +113,33 @@ def typical(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
 
     This changes the law of the text. Of several such siblings the likeliest counts.
     """
-    path: list[int] = []
-    while True:
-        p, node = judge.law(path), path[-1] if path else -1
-        children = draft.children(node)
+
+    def pick(path: list[int], children: list[int]) -> tuple[int | None, Law]:
+        p = judge.law(path)
         best = max(children, key=lambda child: p.probability(draft.tokens[child]), default=None)
         least = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-p.entropy()))
-        if best is None or p.probability(draft.tokens[best]) <= least:
-            token = judge.draw(p, len(path))
-            best = draft.child(node, token)
-            if best is None:
+        return (best if best is not None and p.probability(draft.tokens[best]) > least else None), p
+
+    return _walk(draft, judge, pick)
+
+
+Pick = Callable[[list[int], list[int]], tuple[int | None, Law]]
+"""Of the children after a path the one to keep, or None and the law that the token there is then drawn from."""
+
+
+def _walk(draft: Draft, judge: Judge, pick: Pick) -> tuple[list[int], int | None]:
+    """Down the tree, node by node; where nothing is picked, a token that is drawn may still be one of the children."""
+    path: list[int] = []
+    while True:
+        node = path[-1] if path else -1
+        kept, law = pick(path, draft.children(node))
+        if kept is None:
+            token = judge.draw(law, len(path))
+            kept = draft.child(node, token)
+            if kept is None:
                 return path, token
-        path.append(best)
-        if judge.ends(draft.tokens[best]):
+        path.append(kept)
+        if judge.ends(draft.tokens[kept]):
             return path, None
 
 

@@ -29,10 +29,10 @@ class LookupDrafter:
         return [self._guess(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
 
     def _guess(self, sequence: Guessable, n_max: int) -> Draft:
-        known, index = self._indexes.get(sequence.slot, (None, Index()))
-        if known is not sequence:
-            index = Index()
-            self._indexes[sequence.slot] = sequence, index
+        known = self._indexes.get(sequence.slot)
+        if known is None or known[0] is not sequence:
+            known = self._indexes[sequence.slot] = sequence, Index()
+        index = known[1]
         index.extend(sequence.tokens)
         end, length = index.longest_match()
         if length < self.shortest:

@@ -27,7 +27,6 @@ class _Slot:
     number: int
     held: list[int] = field(default_factory=list)
     paths: dict[int, list[int]] = field(default_factory=dict)
-    sequence: Guessable | None = None
     grown: _Growth | None = None
 
     @property
@@ -81,8 +80,9 @@ class ModelDrafter:
                 self._drop_paths(slot)
         try:
             for growth in growing:
-                self._learn(growth)
-                self._rewind(growth.slot, growth.sequence)
+                if growth.slot.grown is not None and growth.slot.grown.sequence is growth.sequence:
+                    self._learn(growth.slot.grown)
+                self._rewind(growth)
             growing = [growth for growth in growing if self._knows(growth)]
             self._catch_up(growing)
             while self._grow(growing):
@@ -104,17 +104,19 @@ class ModelDrafter:
 
     # --- the cache ------------------------------------------------------------------------------------------------
 
-    def _rewind(self, slot: _Slot, sequence: Guessable) -> None:
+    def _rewind(self, growth: _Growth) -> None:
         """Keep of the cache what the sequence became; its last token is always left to decode."""
-        went_on = slot.sequence is sequence and len(slot.held) < len(sequence.tokens)  # else the last round failed
+        slot, sequence, last = growth.slot, growth.sequence, growth.slot.grown
+        went_on = last is not None and last.sequence is sequence and len(slot.held) < len(sequence.tokens)
         agreed = self._follow(slot, sequence) if went_on else self._restart(slot, sequence)
         self.context.release(slot.branches)
         slot.held[len(slot.held) :] = sequence.tokens[len(slot.held) : agreed]
         del slot.held[agreed:]
-        slot.paths, slot.sequence = {slot.number: []}, sequence
+        slot.paths, slot.grown = {slot.number: []}, growth
 
     def _restart(self, slot: _Slot, sequence: Guessable) -> int:
-        """Cut the slot's own cells to what another sequence begins with; returns how many tokens that are."""
+        """Cut the slot's own cells to what another sequence begins with, or the same one after a round that failed;
+        returns how many tokens that are."""
         decoded = slot.held + slot.paths.get(slot.number, [])
         agreed = common_prefix(decoded, sequence.tokens[:-1])
         if agreed < len(decoded):
@@ -245,18 +247,18 @@ class ModelDrafter:
         """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
         return self._calibrations[sequence.chooser.settings.temperature == 0, rank == 0]
 
-    def _learn(self, growth: _Growth) -> None:
+    def _learn(self, grown: _Growth) -> None:
         """See what the text says where the last tree had candidates."""
-        last, growth.slot.grown = growth.slot.grown, growth
-        if last is None or last.sequence is not growth.sequence or not growth.sequence.is_settled:
+        sequence, tree = grown.sequence, grown.tree
+        if not sequence.is_settled:
             return
         node = ROOT
-        for token in growth.sequence.tokens[last.n_tokens :]:
+        for token in sequence.tokens[grown.n_tokens :]:
             right = None
-            for child in last.tree.children(node):
-                raw, rank = last.raw[child]
-                self._calibration(growth.sequence, rank).observe(raw, last.tree.tokens[child] == token)
-                if last.tree.tokens[child] == token:
+            for child in tree.children(node):
+                raw, rank = grown.raw[child]
+                self._calibration(sequence, rank).observe(raw, tree.tokens[child] == token)
+                if tree.tokens[child] == token:
                     right = child
             if right is None:
                 return
