@@ -17,12 +17,7 @@ PROMPT = "def f(x):\n    return"
 N_TOKENS = 64  # twice the sliding window of the tiny gemma3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is remembered about these models is forgotten with them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import cli_program
@@ -15,14 +15,7 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.errors import ModelFileError, ModelNotFoundError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is remembered about these files is forgotten with them."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGESPEC_HOME", str(folder))
-        yield folder
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def empty(path: Path) -> None:

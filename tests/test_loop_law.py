@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from enumeration import surprise
-from tiny_gguf import write_model
+from tiny_gguf import EXACT, write_model
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Chooser
@@ -29,7 +28,6 @@ from edgespec.llama.model import Model
 SLOTS, N_ANSWERS, N_TOKENS, LEAVES = 32, 1600, 4, 3
 CHAIN = SamplingSettings(temperature=1.3, top_k=3, top_p=1.0, min_p=0.0)
 PROMPT = "def f"
-EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
 
 Outcome = tuple[int, ...]
 

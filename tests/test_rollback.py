@@ -32,12 +32,7 @@ N_TOKENS = 64
 N_BACK = 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is remembered about these models is forgotten with them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture(scope="module")

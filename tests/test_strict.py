@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from coarse_context import CoarseContext
-from tiny_gguf import write_model
+from tiny_gguf import EXACT, write_model
 
 import edgespec
 from edgespec.core.choose import Chooser
@@ -32,9 +32,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     with Model(write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama"), use_extra_bufts=False) as model:
         yield model
-
-
-EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
 
 
 @pytest.mark.parametrize(("fine_from", "exact_from"), [(2, 2), (3, 3), (5, 5), (6, 6)])

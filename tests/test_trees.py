@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_gguf import write_model
+from tiny_gguf import EXACT, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
@@ -31,7 +31,6 @@ from edgespec.settings import Request
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
 N_MAX, LEAVES = 8, 4
-EXACT: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,7 @@ PROMPT = "def f(x):\n    return"
 N_BPE, NORMAL = 299, 1
 
 
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What is remembered about these models is forgotten with them."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGESPEC_HOME", str(folder))
-        yield folder
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def write(
