@@ -1,0 +1,1 @@
+"""Speculative decoding measured on prompts: how many guesses are accepted, and what that saves."""

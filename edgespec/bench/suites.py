@@ -1,0 +1,147 @@
+"""What a benchmark asks the model: the prompts that come with edgespec, and those in a user's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import UsageError
+
+CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation", "maths", "writing")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One conversation: what the user says in each turn, and a good answer to the first ("" if none is known)."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+    reference: str = ""
+
+    @property
+    def prompt(self) -> str:
+        return self.turns[0]
+
+
+def shipped(categories: Iterable[str] | None = None) -> list[Item]:
+    """The items of some categories, or of all. Raises UsageError for a category that there is not."""
+    chosen = CATEGORIES if categories is None else tuple(dict.fromkeys(categories))
+    if unknown := [category for category in chosen if category not in CATEGORIES]:
+        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"there are {', '.join(CATEGORIES)}")
+    folder = resources.files("edgespec.bench") / "suites"
+    return [
+        item for category in chosen for item in _read((folder / f"{category}.jsonl").read_bytes().splitlines(True))[0]
+    ]
+
+
+def read_items(path: Path) -> tuple[list[Item], list[str]]:
+    """The items of a JSONL file, and for each line that was skipped its number and the reason.
+
+    A line holds `prompt`, or `turns` as in Spec-Bench; `id` (`question_id`), `category` and `reference` may be missing.
+    Raises UsageError if the file cannot be read or no line can be used.
+    """
+    hint = 'give a JSONL file: one object a line, as {"prompt": "..."}'
+    try:
+        with path.open("rb") as file:
+            items, problems = _read(file)
+    except OSError as error:
+        raise UsageError(f"cannot read the prompts in {path}", why=error.strerror or str(error), hint=hint) from error
+    if not items:
+        why = problems[0] if problems else "the file is empty"
+        raise UsageError(f"there are no prompts in {path}", why=why, hint=hint)
+    return items, problems
+
+
+def sample(items: Iterable[Item], per_category: int) -> list[Item]:
+    """The first `per_category` items of each category, in turns: a run that is broken off has seen all categories."""
+    by_category: dict[str, list[Item]] = {}
+    for item in items:
+        by_category.setdefault(item.category, []).append(item)
+    rounds = min(per_category, max(map(len, by_category.values()), default=0))
+    return [group[place] for place in range(rounds) for group in by_category.values() if place < len(group)]
+
+
+class _BadLineError(Exception):
+    """Why a line is no item."""
+
+
+def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
+    items: dict[str, Item] = {}
+    problems = []
+    for number, line in enumerate(lines, start=1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if not line.strip():
+            continue
+        try:
+            item = _item(_object(line), f"line-{number}")
+            if item.id in items:
+                raise _BadLineError(f"the id {item.id!r} was there before")
+            items[item.id] = item
+        except _BadLineError as error:
+            problems.append(f"line {number}: {error}")
+    return list(items.values()), problems
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8").rstrip())
+    except UnicodeDecodeError as error:
+        raise _BadLineError(f"not UTF-8 (byte {error.start + 1})") from error
+    except json.JSONDecodeError as error:
+        raise _BadLineError(f"not JSON ({error.msg.removesuffix(' at')})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise _BadLineError("JSON that cannot be read") from error
+    if not isinstance(row, dict):
+        raise _BadLineError("not a JSON object")
+    return row
+
+
+def _item(row: dict[str, Any], default_id: str) -> Item:
+    # null counts as missing
+    row = {key: value for key, value in row.items() if value is not None}
+    if "prompt" not in row and "turns" not in row:
+        raise _BadLineError("no prompt")
+    turns = row.get("turns", [row.get("prompt")])
+    if not isinstance(turns, list) or not turns:
+        raise _BadLineError("turns is not a list of texts")
+    reference = row.get("reference", "")
+    if isinstance(reference, list):  # Spec-Bench: one for each turn
+        reference = reference[0] if reference else ""
+    return Item(
+        id=_label("id", row.get("id", row.get("question_id", default_id))),
+        category=_label("category", row.get("category", "other")),
+        turns=tuple(_prompt(turn) for turn in turns),
+        reference=_text("reference", reference),
+    )
+
+
+def _label(name: str, value: object) -> str:
+    """A text that can be shown in a table; numbers are fine too."""
+    label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(label, str) or not label.strip() or not label.isprintable():
+        raise _BadLineError(f"{name} is not a printable text")
+    return label
+
+
+def _prompt(value: object) -> str:
+    text = _text("prompt", value)
+    if not text.strip():
+        raise _BadLineError("the prompt is empty")
+    return text
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _BadLineError(f"{name} is not a text")
+    if "\0" in value:
+        raise _BadLineError(f"{name} holds a NUL character")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _BadLineError(f"{name} holds half a character (a lone surrogate)") from error
+    return value

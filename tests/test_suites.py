@@ -1,0 +1,186 @@
+"""The prompts of the benchmark: those that are shipped are what they claim to be, and a user's file is read kindly."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edgespec.bench.suites import CATEGORIES, Item, read_items, sample, shipped
+from edgespec.errors import UsageError
+from edgespec.llama.model import Model
+
+ITEMS = shipped()
+FENCED = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+PYTHON_BLOCK = re.compile(r"^(class|def) .*:$", re.MULTILINE)
+
+Read = Callable[[bytes | str], tuple[list[Item], list[str]]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with Model(Path(__file__).resolve().parent.parent / "models" / "demo" / "target.gguf") as model:
+        yield model
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def write_and_read(content: bytes | str) -> tuple[list[Item], list[str]]:
+        path = tmp_path / "prompts.jsonl"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return read_items(path)
+
+    return write_and_read
+
+
+def in_category(category: str) -> list[Item]:
+    return [item for item in ITEMS if item.category == category]
+
+
+def shared_trigrams(item: Item) -> float:
+    """The part of the reference's runs of three words that stand in the prompt too."""
+    said, answered = (re.findall(r"\w+", text.lower()) for text in (item.prompt, item.reference))
+    known = set(zip(said, said[1:], said[2:], strict=False))
+    runs = list(zip(answered, answered[1:], answered[2:], strict=False))
+    return sum(run in known for run in runs) / len(runs)
+
+
+def test_every_category_is_shipped_with_ten_items_that_have_ids_of_their_own() -> None:
+    assert Counter(item.category for item in ITEMS) == dict.fromkeys(CATEGORIES, 10)
+    for category in CATEGORIES:
+        assert [item.id for item in in_category(category)] == [f"{category}-{n:02}" for n in range(1, 11)]
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_a_shipped_file_has_no_line_that_is_skipped(category: str) -> None:
+    path = Path(__file__).resolve().parent.parent / "edgespec" / "bench" / "suites" / f"{category}.jsonl"
+    assert read_items(path) == (in_category(category), [])
+
+
+def test_lengths_fit_the_context_of_the_bundled_pair(model: Model) -> None:
+    for item in ITEMS:
+        prompt, reference = (len(model.tokenize(text)) for text in (item.prompt, item.reference))
+        assert (150 if item.category == "code_editing" else 80) <= reference <= 400, item.id
+        assert (200 if item.category in ("code_editing", "summary") else 1) <= prompt <= 450, item.id
+        assert prompt + reference <= 850, item.id
+
+
+def test_python_compiles() -> None:
+    sources = {f"{item.id}: {n}": code for item in ITEMS for n, code in enumerate(python_of(item))}
+    for name, code in sources.items():
+        compile(code, name, "exec")
+    assert len(sources) == 16
+
+
+def python_of(item: Item) -> list[str]:
+    if item.category != "code_completion":
+        return [code for language, code in FENCED.findall(f"{item.prompt}\n{item.reference}") if language == "python"]
+    return [item.prompt + item.reference] if PYTHON_BLOCK.search(item.prompt) else []
+
+
+def test_a_code_completion_goes_on_where_the_file_breaks_off() -> None:
+    for item in in_category("code_completion"):
+        assert "```" not in item.prompt + item.reference
+        assert item.prompt.endswith("\n")
+        assert item.reference.startswith(" ")
+
+
+def test_an_edited_file_comes_back_whole() -> None:
+    for item in in_category("code_editing"):
+        ((language, before),) = FENCED.findall(item.prompt)
+        ((same_language, after),) = FENCED.findall(item.reference)
+        assert same_language == language
+        assert after != before
+        assert len(after) > 0.7 * len(before), item.id
+
+
+def test_answers_repeat_the_prompt_where_they_should_and_nowhere_else() -> None:
+    for item in ITEMS:
+        if item.category in ("code_editing", "summary"):
+            assert shared_trigrams(item) > 0.2, item.id
+        else:
+            assert shared_trigrams(item) < 0.2, item.id
+
+
+def test_some_categories_can_be_chosen() -> None:
+    assert shipped(["maths", "chat"]) == in_category("maths") + in_category("chat")
+    with pytest.raises(UsageError, match=r"no category 'math'\n.*code_completion"):
+        shipped(["chat", "math"])
+
+
+def test_a_prompt_is_enough(read: Read) -> None:
+    items, problems = read('{"prompt": "Hi"}\n\n{"prompt": "Hi", "id": 7, "category": "talk", "reference": "Hello"}')
+    assert items == [Item("line-1", "other", ("Hi",)), Item("7", "talk", ("Hi",), "Hello")]
+    assert (items[0].prompt, problems) == ("Hi", [])
+
+
+def test_the_form_of_spec_bench(read: Read) -> None:
+    row = {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": ["One", "Two"]}
+    bare = {"question_id": "x", "category": "qa", "turns": ["Why?"], "reference": []}
+    items, problems = read(f"{json.dumps(row)}\n{json.dumps(bare)}\n")
+    assert items == [Item("81", "writing", ("Write.", "Again."), "One"), Item("x", "qa", ("Why?",))]
+    assert problems == []
+
+
+def test_a_byte_order_mark_and_the_line_ends_of_windows_are_fine(read: Read) -> None:
+    items, problems = read(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n{"prompt": "b", "id": null}\r\n')
+    assert ([item.id for item in items], problems) == (["line-1", "line-3"], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"prompt": "a" "id": 1}', "not JSON (Expecting ',' delimiter)"),
+        (b'{"prompt": "a', "not JSON (Unterminated string starting)"),
+        (b'["a"]', "not a JSON object"),
+        (b"[" * 200_000, "JSON that cannot be read"),
+        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "JSON that cannot be read"),
+        (b'{"prompt": "\xfc"}', "not UTF-8 (byte 13)"),
+        (b"{}", "no prompt"),
+        (b'{"prompt": null}', "no prompt"),
+        (b'{"prompt": " \\n"}', "the prompt is empty"),
+        (b'{"prompt": ["a"]}', "prompt is not a text"),
+        (b'{"prompt": "a\\u0000b"}', "prompt holds a NUL character"),
+        (b'{"prompt": "\\ud800"}', "prompt holds half a character (a lone surrogate)"),
+        (b'{"turns": "a"}', "turns is not a list of texts"),
+        (b'{"turns": []}', "turns is not a list of texts"),
+        (b'{"turns": ["a", 2]}', "prompt is not a text"),
+        (b'{"prompt": "a", "reference": 1}', "reference is not a text"),
+        (b'{"prompt": "a", "id": true}', "id is not a printable text"),
+        (b'{"prompt": "a", "id": "\\u001b[2J"}', "id is not a printable text"),
+        (b'{"prompt": "a", "category": ""}', "category is not a printable text"),
+        (b'{"prompt": "a", "id": "good"}', "the id 'good' was there before"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "line",
+)
+def test_a_broken_line_is_skipped_with_its_number_and_the_reason(read: Read, line: bytes, reason: str) -> None:
+    items, problems = read(b'\n{"prompt": "a", "id": "good"}\n' + line + b'\n{"prompt": "b"}\n')
+    assert [item.id for item in items] == ["good", "line-4"]
+    assert problems == [f"line 3: {reason}"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"Hello\n", '{"prompt": "a"}'.encode("utf-16")])
+def test_a_file_without_a_prompt_is_refused(read: Read, content: bytes) -> None:
+    with pytest.raises(UsageError, match=r"there are no prompts in .*prompts\.jsonl: (the file is empty|line 1: not )"):
+        read(content)
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "."])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r'cannot read the prompts in .*\n.*\{"prompt": "\.\.\."\}'):
+        read_items(tmp_path / name)
+
+
+def test_a_sample_takes_the_categories_in_turns() -> None:
+    assert [item.id for item in sample(ITEMS, 2)] == [f"{category}-{n:02}" for n in (1, 2) for category in CATEGORIES]
+
+
+def test_a_sample_takes_all_there_are_of_a_small_category() -> None:
+    a1, a2, a3, b1 = items = [Item(id, id[0], ("?",)) for id in ("a1", "a2", "a3", "b1")]
+    assert sample(items, 2) == [a1, b1, a2]
+    assert sample(items, 10**9) == [a1, b1, a2, a3]
+    assert sample([], 3) == sample(items, 0) == []
