@@ -15,6 +15,7 @@ from time import perf_counter
 from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Choice, Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.pace import FixedPace, Pace, Plan, Turn
 from edgespec.core.prefix import common_prefix
 from edgespec.core.stats import Stats
 from edgespec.core.verify import Verdict, VerifyRule, verify
@@ -61,6 +62,11 @@ class Sequence:
         return self.stats.rounds
 
     @property
+    def kind(self) -> str:
+        """How tokens are chosen and judged, on which it depends how many guesses are accepted."""
+        return f"{self.rule}, greedy" if self.chooser.settings.temperature == 0 else self.rule
+
+    @property
     def is_settled(self) -> bool:
         """Whether the text does not depend on what is guessed."""
         return self.rule == "coupled" or self.chooser.settings.temperature == 0
@@ -86,12 +92,13 @@ class _Part:
     """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on.
 
     `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
-    `branches` for the others.
+    `branches` for the others. `plan` is the one that the draft was settled by.
     """
 
     sequence: Sequence
     n_pending: int
     draft: Draft = field(default_factory=Draft.empty)
+    plan: Plan | None = None
     start: int = 0
     branches: list[int] = field(default_factory=list)
     ids: list[tuple[int, ...]] = field(default_factory=list)
@@ -102,8 +109,9 @@ class _Part:
 
 
 class Engine:
-    """Rounds over as many sequences as the target's context holds. Drafters are asked in turn until one has a guess.
+    """Rounds over as many sequences as the target's context holds.
 
+    Drafters are asked in turn, and `pace` says which and for how much; without one every draft is as long as it may be.
     `draft_n_max` is the most tokens of a draft, `tree_width` the most leaves. Passes are padded to `least_width`
     tokens.
     """
@@ -114,12 +122,14 @@ class Engine:
         *,
         drafters: Iterable[Drafter] = (),
         draft_n_max: int = 0,
+        pace: Pace | None = None,
         tree_width: int = 1,
         least_width: int = 1,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.context, self.drafters, self.warn = context, list(drafters), warn
         self.draft_n_max, self.tree_width = draft_n_max, tree_width
+        self.pace = pace or FixedPace(draft_n_max)
         self.least_width = least_width
         self._free = list(range(context.sequences))
         self.active: list[Sequence] = []
@@ -168,8 +178,11 @@ class Engine:
         parts = self._share_out(sequences)
         try:
             self._propose(parts)
+            started_s = perf_counter()
             self._decode(parts)
-            return [self._commit(part, self._verify(part)) for part in parts if part.is_complete]
+            emissions = [self._commit(part, self._verify(part)) for part in parts if part.is_complete]
+            self._observe(parts, emissions, perf_counter() - started_s)
+            return emissions
         except CancelledError:
             self._cancel(sequences)
         except CacheFullError:
@@ -222,59 +235,85 @@ class Engine:
     # --- propose --------------------------------------------------------------------------------------------------
 
     def _propose(self, parts: list[_Part]) -> None:
-        """Give each part a draft where one is wanted and fits into the batch."""
-        wanting = [part for part in parts if self._wanted(part) > 0]
+        """Give each part the best draft that the pace wants and that fits into the batch."""
+        wanting = [part for part in parts if self._room(part) > 0]
         for drafter in self.drafters:
-            asked = [part for part in wanting if not part.draft and drafter.name not in part.sequence.off]
-            if asked:
-                self._ask(drafter, asked, self._budgets(asked, parts))
+            turns = [
+                (part, self._turn(drafter, part, parts)) for part in wanting if drafter.name not in part.sequence.off
+            ]
+            plans = [(part, plan) for part, turn in turns if (plan := self.pace.plan(turn)) is not None]
+            if plans:
+                self._ask(drafter, plans, parts)
         if not self.context.model.can_roll_back and len(parts) > 2:
             # These memories can be set back only where all sequences of a pass are equally long.
             least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
             for part in parts:
                 part.draft = part.draft.first(least)
 
-    def _wanted(self, part: _Part) -> int:
-        """How many tokens are worth guessing now: none while the prompt is decoded, else what has room."""
+    def _room(self, part: _Part) -> int:
+        """How many tokens can be guessed now: none while the prompt is decoded, else what has room."""
         sequence = part.sequence
         if part.n_pending > 1 or not part.is_complete:
             return 0
         return min(self.draft_n_max, sequence.remaining - 1, self.context.n_ctx - len(sequence.tokens))
 
-    def _budgets(self, asked: list[_Part], parts: list[_Part]) -> list[Budget]:
-        room = self.context.n_batch - sum(part.n_pending + len(part.draft) for part in parts)
-        leaves = min(self.tree_width, 1 + self.context.free_branches // len(asked))
-        return [
-            # block verification checks chains
-            Budget(min(self._wanted(part), room // len(asked)), 1 if part.sequence.rule == "block" else leaves)
-            for part in asked
-        ]
+    def _turn(self, drafter: Drafter, part: _Part, parts: list[_Part]) -> Turn:
+        sequence = part.sequence
+        return Turn(
+            sequence.kind,
+            drafter.name,
+            self._room(part),
+            remaining=sequence.remaining,
+            depth=sequence.n_decoded,
+            sequences=len(parts),
+            lag=lambda: drafter.lag(sequence),
+            drawn=sequence.draws,
+            best=part.plan.value if part.plan else 0.0,
+        )
 
-    def _ask(self, drafter: Drafter, asked: list[_Part], budgets: list[Budget]) -> None:
+    def _ask(self, drafter: Drafter, plans: list[tuple[_Part, Plan]], parts: list[_Part]) -> None:
         """Let one drafter guess; whatever it does, the answers go on without it."""
-        started_s = perf_counter()
+        started_s, passes = perf_counter(), drafter.passes
+        asked = [part for part, _ in plans]
         n_vocab = self.context.model.n_vocab
+        took_s = 0.0
         try:
+            budgets = self._budgets(plans, parts)
             drafts = drafter.propose([part.sequence for part in asked], budgets)
-            for part, draft, budget in zip(asked, drafts, budgets, strict=True):
+            took_s = (perf_counter() - started_s) / len(plans)
+            for (part, plan), draft, budget in zip(plans, drafts, budgets, strict=True):
                 try:
                     check_draft(draft, budget, n_vocab)
-                    part.draft = draft
                 except ValueError as error:
                     self._switch_off(drafter, [part], error)
+                    continue
+                plan.spent(drafter.passes - passes, took_s)
+                settled = plan.settle(draft)
+                if settled and plan.value > (part.plan.value if part.plan else 0.0):
+                    part.draft, part.plan = settled, plan
         except CancelledError:
             raise
         except Exception as error:
             self._switch_off(drafter, asked, error)
         for part in asked:
-            part.sequence.stats.draft_s += (perf_counter() - started_s) / len(asked)
+            part.sequence.stats.draft_s += took_s or (perf_counter() - started_s) / len(plans)
+
+    def _budgets(self, plans: list[tuple[_Part, Plan]], parts: list[_Part]) -> list[Budget]:
+        room = self.context.n_batch - sum(part.n_pending + len(part.draft) for part in parts)
+        leaves = min(self.tree_width, 1 + self.context.free_branches // len(plans))
+        return [
+            # block verification checks chains
+            Budget(
+                min(plan.tokens, room // len(plans)), 1 if part.sequence.rule == "block" else leaves, worth=plan.worth
+            )
+            for part, plan in plans
+        ]
 
     def _switch_off(self, drafter: Drafter, parts: list[_Part], error: Exception) -> None:
         logger.debug("drafter failed", exc_info=error)
         self.warn(f"drafting by {drafter.name} is switched off for this answer: it failed ({error!r})")
         for part in parts:
             part.sequence.off.add(drafter.name)
-            part.draft = Draft.empty()
 
     # --- decode ---------------------------------------------------------------------------------------------------
 
@@ -296,7 +335,7 @@ class Engine:
                 raise
             for part in parts:
                 self.context.release(part.branches)
-                part.draft, part.branches = Draft.empty(), []
+                part.draft, part.plan, part.branches = Draft.empty(), None, []
             self._decode(parts)
             return
         for part in parts:
@@ -356,6 +395,18 @@ class Engine:
         elif sequence.remaining <= 0:
             sequence.finish = "length"
         return Emission(sequence, verdict.choices, len(verdict.path), part.draft.source)
+
+    def _observe(self, parts: list[_Part], emissions: list[Emission], took_s: float) -> None:
+        """Tell the pace what a round took and brought; prompts are none of its business."""
+        if len(emissions) < len(parts) or any(part.n_pending > 1 for part in parts):
+            return
+        width = max(self.least_width, sum(1 + len(part.draft) for part in parts))
+        self.pace.observe_pass(width, took_s, parts[0].sequence.n_decoded)
+        for part, emission in zip(parts, emissions, strict=True):
+            if part.plan is not None:
+                part.plan.judged(emission.accepted)
+            emitted = [choice.id for choice in emission.choices]
+            self.pace.observe_round(part.sequence.kind, emitted, width, part.sequence.n_decoded, len(parts))
 
     def _adopt(self, part: _Part, path: list[int], first: int) -> None:
         """Bring the accepted path, which begins at position `first`, into the slot if it lies on another branch."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgespec.calibrate import Tuning
 from edgespec.closable import Closable
+from edgespec.core.pace import FixedPace, Pace
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.lookup import GRAM, LookupDrafter
 from edgespec.drafters.model import ModelDrafter
@@ -20,7 +22,7 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
-from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload
+from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload, fixed_length
 
 Progress = Callable[[str, float], None]
 
@@ -38,10 +40,14 @@ class Loaded(Closable):
     draft: Model | None = None
     context: Context
     engine: Engine
+    tuning: Tuning
+    drafters: dict[str, Drafter]
+    leaves: int
     template: ChatTemplate | None
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
         self._settings, self._progress, self._note = settings, progress, note
+        self._n_max = settings.draft_n_max
         self._models: list[Model] = []
         self.contexts: list[Context] = []
         self._widths: Widths | None = None
@@ -70,9 +76,9 @@ class Loaded(Closable):
         header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
         self.model = self._open_model(header, settings.gpu_layers)
         self.template = ChatTemplate(self.model) if self.model.chat_template else None
-        lookup = "lookup" in settings.drafters and settings.spec_draft_n_max > 0
+        lookup = "lookup" in settings.drafters and self._n_max > 0
         drafts = lookup or draft_header is not None
-        leaves = settings.spec_tree if draft_header and self.model.can_roll_back else 1
+        self.leaves = leaves = settings.spec_tree if draft_header and self.model.can_roll_back else 1
         self.context = self._open_target_context(leaves, drafts=drafts)
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
@@ -82,8 +88,7 @@ class Loaded(Closable):
         self._say_what_is_left_out(draft_header is not None, drafts=drafts and not why_not)
         drafters: list[Drafter] = []
         if lookup:
-            # Beside a draft model, which always has a guess, only what is likelier to be right.
-            drafters.append(LookupDrafter(shortest=GRAM if draft_header else 1))
+            drafters.append(LookupDrafter())
         if draft_header is not None:
             self.draft = self._open_model(draft_header, settings.gpu_layers_draft)
             drafters.append(self._make_drafter(self.draft, leaves))
@@ -93,17 +98,32 @@ class Loaded(Closable):
         self.engine = Engine(
             self.context,
             drafters=drafters,
-            draft_n_max=settings.spec_draft_n_max if drafters else 0,
+            draft_n_max=min(self._n_max, self.context.rollback) if drafters else 0,
             tree_width=leaves,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
             warn=self._note,
         )
+        self.drafters = {drafter.name: drafter for drafter in drafters}
+        self.tuning = Tuning(self.context, drafters, self.engine.least_width, self._note)
+        self.draft_with(list(self.drafters), settings.pace, leaves)
+
+    def draft_with(self, names: Sequence[str], pace: str, leaves: int) -> None:
+        """Let these of the loaded drafters guess from now on, at that pace, and trees of that many leaves."""
+        self.engine.drafters = [drafter for name, drafter in self.drafters.items() if name in names]
+        self.engine.pace, self.engine.tree_width = self._pace(names, pace), leaves
+        for drafter in self.engine.drafters:
+            if isinstance(drafter, LookupDrafter):
+                # Unless it is weighed, a guess of its own keeps out the draft model's: only what is likely to be right.
+                drafter.shortest = GRAM if len(self.engine.drafters) > 1 and pace != "auto" else 1
+
+    def _pace(self, names: Sequence[str], pace: str) -> Pace:
+        return self.tuning.pace(names) if pace == "auto" else FixedPace(fixed_length(pace) or 0)
 
     # --- the target -----------------------------------------------------------------------------------------------
 
     def _draft_path(self, default: Path | None) -> Path | None:
         settings = self._settings
-        if "draft" not in settings.drafters or settings.spec_draft_n_max == 0:
+        if "draft" not in settings.drafters or self._n_max == 0:
             return None
         return resolve(settings.draft_model).path if settings.draft_model else default
 
@@ -141,20 +161,19 @@ class Loaded(Closable):
     @property
     def _widest(self) -> int:
         """Tokens of the widest pass. Strict ones are padded to a power of two at most, which fills kernels' tiles."""
-        n_max = self._settings.spec_draft_n_max
-        return 1 << n_max.bit_length() if self._settings.strict else 1 + n_max
+        return 1 << self._n_max.bit_length() if self._settings.strict else 1 + self._n_max
 
     def _measure_widths(self, *, drafts: bool) -> None:
         """Find out which widths of the target's passes round alike, if anyone wants to know."""
         settings = self._settings
-        if settings.spec_draft_n_max and (settings.strict or (settings.measure_rounding and drafts)):
+        if self._n_max and (settings.strict or (settings.measure_rounding and drafts)):
             self._widths = measured_widths(
                 self.context, min(self._widest, 1 + MAX_STRICT_DRAFT), lambda done: self._progress("rounding", done)
             )
 
     def _why_plain(self) -> str:
         """Why this target cannot have drafts; empty if it can."""
-        if self.context.rollback < self._settings.spec_draft_n_max:
+        if not self.context.rollback:
             return f"the memory of a {self.model.architecture} model cannot be rolled back"
         if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
             return "that a token's logits do not depend on its batch cannot be shown (strict)"

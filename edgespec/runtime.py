@@ -6,12 +6,12 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core.choose import Chooser
+from edgespec.core.choose import Chooser, ReferenceChooser
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
@@ -47,6 +47,23 @@ class Runtime(Closable):
         self._loaded = loaded = Loaded(settings, self._progress, self.note)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
 
+    def draft_with(self, *, spec_type: str | None = None, pace: str | None = None, tree: int | None = None) -> None:
+        """Guess in another way from the next answer on, with what is loaded; None leaves a setting as it is.
+
+        Raises UsageError for a drafter that is not loaded, and for lengths or trees beyond what was loaded for.
+        """
+        changes = {"spec_type": spec_type, "pace": pace, "spec_tree": tree}
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        wanted = replace(self.settings, spec_draft_n_max=self.settings.draft_n_max, **given)
+        check_load_settings(wanted)
+        missing = [name for name in wanted.drafters if name not in self._loaded.drafters]
+        if spec_type is not None and missing:
+            raise UsageError(f"no drafter {missing[0]} is loaded", hint="load the model with it (--spec-type, -md)")
+        if wanted.spec_tree > self._loaded.leaves:
+            raise UsageError(f"trees of {wanted.spec_tree} leaves have no room", hint="load the model with --spec-tree")
+        self.settings = wanted
+        self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.spec_tree)
+
     def note(self, text: str) -> None:
         """Keep something that the user should know."""
         if text not in self.notes:
@@ -56,6 +73,7 @@ class Runtime(Closable):
         """End the answer in the making, and free models and caches; safe to call twice."""
         for stream in list(self._streams):
             stream.close()
+        self._loaded.tuning.save()
         self._loaded.close()
 
     # --- answering ------------------------------------------------------------------------------------------------
@@ -179,6 +197,7 @@ class Runtime(Closable):
             for answer in answers.values():
                 self._end(answer.sequence)
             self._watch(None)
+            self._loaded.tuning.save(now=False)
 
     def _start(self, index: int, request: Request, tokens: list[int], cancel: CancelFlag) -> _Answer:
         chooser = Chooser(
@@ -192,6 +211,9 @@ class Runtime(Closable):
         )
         text = TextStream(request.stop)
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
+        if request.reference:
+            chooser = ReferenceChooser(chooser, len(tokens), request.reference)
+            limit = min(limit, len(request.reference))
         sequence = self.engine.start(
             tokens, chooser, limit, cancel, rule=request.verify, n_decoded=self._reusable(request, tokens)
         )

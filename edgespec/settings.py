@@ -17,6 +17,8 @@ MAX_THREADS = 512
 MAX_SEQUENCES = 256
 MAX_DRAFT = 64
 MAX_STRICT_DRAFT = 15
+# Most tokens of a draft unless one says otherwise: the pace finds out how many pay. Strict pads every pass for them.
+DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 8, 3
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
@@ -47,8 +49,9 @@ class LoadSettings:
     """Which models to load, and how they are to be held in memory.
 
     `draft_model` None means the draft that comes with the model, if one does (the bundled target has one).
-    `spec_type` is "none" or names drafters, separated by commas; `spec_draft_n_max` is the most tokens and `spec_tree`
-    the most leaves of a draft. `strict` makes the bytes independent of drafting, `measure_rounding` finds out how far
+    `spec_type` is "none" or names drafters, separated by commas; `spec_draft_n_max` is the most tokens (None: see
+    `draft_n_max`) and `spec_tree` the most leaves of a draft. `pace` is "auto" (as many as pay, as measured), "fixed:K"
+    (always K) or "off" (none). `strict` makes the bytes independent of drafting, `measure_rounding` finds out how far
     they depend on it otherwise. Zero stands for "choose for me": `ctx_size` (tokens), `threads`; for the draft model
     (`..._draft`) it and None mean "as for the target".
     """
@@ -56,7 +59,8 @@ class LoadSettings:
     model: str
     draft_model: str | None = None
     spec_type: str = "draft"
-    spec_draft_n_max: int = 3
+    spec_draft_n_max: int | None = None
+    pace: str = "auto"
     spec_tree: int = 1
     strict: bool = False
     measure_rounding: bool = False
@@ -80,6 +84,13 @@ class LoadSettings:
         """The drafters that `spec_type` names."""
         return () if self.spec_type == "none" else tuple(self.spec_type.split(","))
 
+    @property
+    def draft_n_max(self) -> int:
+        """The most tokens of a draft: as set, or as many as a fixed pace wants, or the default."""
+        if self.spec_draft_n_max is not None:
+            return self.spec_draft_n_max
+        return fixed_length(self.pace) or (STRICT_DRAFT_N_MAX if self.strict else DRAFT_N_MAX)
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -97,7 +108,8 @@ class Request:
     beside each token's own log-probability; None reports nothing. `special` lets control tokens written in the prompt
     text stand for themselves. `sample` tells samples of one prompt and seed apart. `verify` is the rule by which drafts
     are judged: with "coupled" they never change the text, with "rejection" and "block" they keep its law, "typical"
-    changes that.
+    changes that. `reference` are token ids that the answer consists of, whatever the model says: what guessing would
+    earn on a given text.
     """
 
     prompt: str = ""
@@ -107,6 +119,7 @@ class Request:
     seed: int = 0
     sample: int = 0
     verify: VerifyRule = "coupled"
+    reference: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     special: bool = False
@@ -115,8 +128,15 @@ class Request:
 
 def check_load_settings(settings: LoadSettings) -> None:
     """Refuse what cannot be meant before anything is loaded. Raises UsageError."""
+    check_pace(settings.pace)
+    if settings.spec_draft_n_max is not None:
+        _check_integer("spec_draft_n_max", settings.spec_draft_n_max, 0, MAX_DRAFT)
+    length = fixed_length(settings.pace)
+    if length is not None and length > settings.draft_n_max:
+        raise UsageError(
+            f"a pace of fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}"
+        )
     for name, least, most in (
-        ("spec_draft_n_max", 0, MAX_DRAFT),
         ("spec_tree", 1, MAX_LEAVES),
         ("ctx_size", 0, 2**31 - 1),
         ("ctx_size_draft", 0, 2**31 - 1),
@@ -143,7 +163,7 @@ def check_load_settings(settings: LoadSettings) -> None:
     if settings.strict:
         for excluded, setting, why in (
             (
-                settings.spec_draft_n_max == 0,
+                settings.draft_n_max == 0,
                 "--spec-draft-n-max 0",
                 "passes are padded for drafts; use --spec-type none",
             ),
@@ -156,7 +176,7 @@ def check_load_settings(settings: LoadSettings) -> None:
                 "it needs flash attention, which rounds differently at different widths",
             ),
             (
-                settings.spec_draft_n_max > MAX_STRICT_DRAFT,
+                settings.draft_n_max > MAX_STRICT_DRAFT,
                 f"drafts of more than {MAX_STRICT_DRAFT} tokens (--spec-draft-n-max)",
                 "their passes would have to be padded too far",
             ),
@@ -171,6 +191,20 @@ def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:
         raise UsageError(
             f"strict and verify {rule} exclude each other", why="only the coupled rule leaves the text as it is"
         )
+
+
+def fixed_length(pace: str) -> int | None:
+    """The K of "fixed:K", None for another pace."""
+    return int(pace.removeprefix("fixed:")) if pace.startswith("fixed:") else None
+
+
+def check_pace(pace: object) -> None:
+    """Raises UsageError unless it is "auto", "off", or "fixed:" with a number of tokens."""
+    if pace in ("auto", "off"):
+        return
+    kind, _, length = pace.partition(":") if isinstance(pace, str) else ("", "", "")
+    if kind != "fixed" or not (length.isascii() and length.isdigit()) or not 1 <= int(length) <= MAX_DRAFT:
+        raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {pace!r}")
 
 
 def check_spec_type(spec_type: object) -> None:
@@ -190,6 +224,10 @@ def check_request(request: Request, n_vocab: int) -> None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
         raise UsageError("stop must be a tuple of texts, none of them empty")
+    for token in request.reference:
+        _check_integer("a token id in reference", token, 0, n_vocab - 1)
+    if request.reference and request.verify != "coupled":
+        raise UsageError(f"a reference answer is not judged by {request.verify}", hint="use the coupled rule")
     for token, _ in request.sampling.logit_bias:
         _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
     for text in (request.prompt, *(text for message in request.messages for text in (message.role, message.content))):

@@ -62,6 +62,7 @@ def main() -> None:
             args.model,
             draft_model=args.draft_model,
             spec_draft_n_max=length,
+            pace=f"fixed:{length}" if length else "off",
             threads=args.t,
             ctx_size=1024,
         ) as llm:

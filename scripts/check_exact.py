@@ -24,7 +24,7 @@ from typing import Any
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.drafters.base import Budget, Guessable
+from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.events import TokenEvent
 from edgespec.runtime import Runtime
 
@@ -36,14 +36,14 @@ close""".split()  # noqa: SIM905
 TEMPERATURES = (0.0, 0.7, 1.0)
 MODES: dict[str, dict[str, Any]] = {
     "draft chain": {"spec_type": "draft"},
-    "draft tree": {"spec_type": "draft", "spec_tree": 4, "spec_draft_n_max": 6},
+    "draft tree": {"spec_type": "draft", "spec_tree": 4, "pace": "fixed:6"},
     "lookup": {"spec_type": "lookup"},
     "draft and lookup": {"spec_type": "draft,lookup"},
     "always wrong": {"spec_type": "lookup"},
 }
 
 
-class Wrong:
+class Wrong(Drafter):
     """Guesses what the text will not say: for each token the next one in the vocabulary."""
 
     name = "wrong"
@@ -119,7 +119,7 @@ def compare(args: argparse.Namespace, prompts: Sequence[str], *, strict: bool) -
             for mode, how in MODES.items():
                 if strict and how.get("spec_tree"):
                     continue
-                with edgespec.load(args.model, measure_rounding=True, **settings | how) as llm:
+                with edgespec.load(args.model, measure_rounding=True, **settings | {"pace": "fixed:3"} | how) as llm:
                     count = Count()
                     wrong = Wrong()
                     if mode == "always wrong":

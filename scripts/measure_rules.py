@@ -54,12 +54,12 @@ def main() -> None:
     print(f"{'':34}" + "".join(f"{f'T {temperature}':>22}" for temperature in TEMPERATURES))
     rules: tuple[VerifyRule, ...] = ("coupled", "rejection", "block", "typical")
     for n_max in (3, 8):
-        with load(spec_draft_n_max=n_max) as llm:
+        with load(pace=f"fixed:{n_max}") as llm:
             for rule in rules:
                 show(f"chain of {n_max}, {rule}", llm, texts, rule)
     print("whole answers")
     for n_max, leaves in ((3, 1), (3, 2), (6, 1), (6, 4), (12, 1), (12, 8)):
-        with load(spec_draft_n_max=n_max, spec_tree=leaves) as llm:
+        with load(pace=f"fixed:{n_max}", spec_tree=leaves) as llm:
             show_answers(
                 f"tree of {n_max}, {leaves} leaves" if leaves > 1 else f"chain of {n_max}", llm, prompts, args.n
             )

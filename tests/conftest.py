@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the user's own runs measured changes nothing here, and what is measured here nothing for the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("edgespec")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What is remembered about a file's models is forgotten with them."""

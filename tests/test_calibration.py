@@ -58,7 +58,7 @@ def test_it_stays_a_probability(raw: float, seen: list[tuple[float, bool]]) -> N
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Runtime]:
-    with edgespec.load("demo", spec_tree=4, spec_draft_n_max=6, threads=1) as runtime:
+    with edgespec.load("demo", spec_tree=4, pace="fixed:6", threads=1) as runtime:
         yield runtime
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_learnt_where_the_text_depends_on_the_guesses(llm: Runtime) -
     assert isinstance(drafter, ModelDrafter)
     texts = []
     for _ in range(2):
-        before = {key: list(table._seen) for key, table in drafter._calibrations.items()}
+        before = drafter.state()
         texts.append([e.id for e in llm.generate(PROMPTS[0], max_tokens=60, temperature=0.8, verify="typical")])
-        assert before == {key: list(table._seen) for key, table in drafter._calibrations.items()}
+        assert before == drafter.state()
     assert texts[0] == texts[1]

@@ -38,6 +38,7 @@ LANDS = [
     ("cache_type_v_draft", ["-ctvd", "q8_0"], "load.cache_type_v_draft", "q8_0"),
     ("cache_type_v_draft", ["--cache-type-v-draft", "Q8_0"], "load.cache_type_v_draft", "q8_0"),
     ("spec_draft_n_max", ["--spec-draft-n-max", "7"], "load.spec_draft_n_max", 7),
+    ("pace", ["--pace", "fixed:5"], "load.pace", "fixed:5"),
     ("ctx_size", ["-c", "512"], "load.ctx_size", 512),
     ("ctx_size", ["--ctx-size", "512"], "load.ctx_size", 512),
     ("threads", ["-t", "3"], "load.threads", 3),

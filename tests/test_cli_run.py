@@ -136,7 +136,7 @@ def test_a_seed_is_not_shown_to_those_who_want_quiet_or_that_matters_not(home: P
 
 
 def test_statistics_are_shown_on_request(home: Path) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--stats", home=home)
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--pace", "fixed:3", "--stats", home=home)
     footer, *details = done.stderr.decode().splitlines()
     assert [part.split(" ", 1)[1] for part in footer.split(" · ")] == [
         "tok/s", "tokens", "% of drafts accepted", "tokens a round",
@@ -147,7 +147,8 @@ def test_statistics_are_shown_on_request(home: Path) -> None:
 
 
 def test_a_stream_that_knows_ascii_only_gets_a_footer_in_ascii(home: Path) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--stats", home=home, PYTHONIOENCODING="ascii")
+    drafting = ("-md", "draft.gguf", "--pace", "fixed:3")
+    done = edgespec_here("run", PROMPT, *FIRST, *drafting, "--stats", home=home, PYTHONIOENCODING="ascii")
     assert done.stderr.isascii()
     assert b" tok/s | 24 tokens | " in done.stderr
 

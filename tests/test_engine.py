@@ -35,7 +35,7 @@ def small() -> Iterator[Model]:
         yield model
 
 
-class Scripted:
+class Scripted(Drafter):
     """A drafter that proposes whatever it is told to."""
 
     name = "scripted"

@@ -115,7 +115,7 @@ def test_lookup_changes_no_text_and_says_where_tokens_come_from(spec_type: str, 
     settings: dict[str, Any] = {"max_tokens": 48, "temperature": temperature, "seed": 5, "ignore_eos": True}
     with edgespec.load("demo", spec_type="none", threads=1) as plain:
         want = [event.id for event in plain.generate(TEXT, **settings)]
-    with edgespec.load("demo", spec_type=spec_type, spec_draft_n_max=6, threads=1) as llm:
+    with edgespec.load("demo", spec_type=spec_type, pace="fixed:6", threads=1) as llm:
         got = list(llm.generate(TEXT, **settings))
         assert [event.id for event in got] == want
         sources = {event.source for event in got if event.from_draft}

@@ -127,7 +127,7 @@ def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
     best = max(law, key=law.__getitem__)
     n_prompt = len(target.tokenize(PROMPT))
 
-    class Likely:
+    class Likely(Drafter):
         """Knows the likeliest continuation of all, so that it is right now and then."""
 
         name = "likely"

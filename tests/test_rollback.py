@@ -222,7 +222,7 @@ def settings(temperature: float = 0.8, **more: Any) -> dict[str, Any]:
 
 
 def load(target: str, **more: Any) -> Runtime:
-    return edgespec.load(target, **EXACT, **more)
+    return edgespec.load(target, **{"pace": "fixed:3"} | EXACT | more)
 
 
 def drafting(files: dict[str, str], architecture: str, **more: Any) -> Runtime:
@@ -327,7 +327,7 @@ def test_a_sliding_window_does_not_show_in_drafted_text(tmp_path: Path, leaves: 
     n_window, chosen = 32, settings(temperature, max_tokens=100)
     target = str(write_model(tmp_path / "target.gguf", "gemma3"))
     draft = str(write_model(tmp_path / "draft.gguf", "gemma3", noise=0.3))
-    with load(target) as plain, load(target, draft_model=draft, spec_tree=leaves, spec_draft_n_max=6) as llm:
+    with load(target) as plain, load(target, draft_model=draft, spec_tree=leaves, pace="fixed:6") as llm:
         assert llm.model.has_sliding_window
         for prompt in (PROMPT, PROMPT * 8):
             assert_same(llm.generate(prompt, **chosen), plain.generate(prompt, **chosen))

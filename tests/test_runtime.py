@@ -23,7 +23,7 @@ QUESTION = Message("user", "What does shutil.copytree do?")
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Runtime]:
-    with edgespec.load("demo") as runtime:
+    with edgespec.load("demo", pace="fixed:3") as runtime:
         yield runtime
 
 
@@ -135,7 +135,7 @@ def test_several_requests_are_answered_together() -> None:
         Request(prompt=text, max_tokens=16, seed=seed, ignore_eos=True)
         for seed, text in enumerate(("def", "import", "class"))
     ]
-    with edgespec.load("demo", sequences=2) as llm:
+    with edgespec.load("demo", sequences=2, pace="fixed:3") as llm:
         answers: dict[int, list[TokenEvent]] = {0: [], 1: [], 2: []}
         order = []
         for index, event in llm.answers(requests):
@@ -331,7 +331,7 @@ def test_a_draft_whose_vocabulary_is_padded_further_fits(tmp_path: Path) -> None
     plain = write_model(tmp_path / "plain.gguf", "llama")
     more = write_file(tmp_path / "more.gguf", padded, model_tensors("llama", padded))
     for target, draft in ((plain, more), (more, plain)):
-        with edgespec.load(str(target), draft_model=str(draft)) as llm:
+        with edgespec.load(str(target), draft_model=str(draft), pace="fixed:3") as llm:
             list(llm.generate("def", max_tokens=20, temperature=1.0, ignore_eos=True))
             assert not any("switched off" in note for note in llm.notes)
             assert llm.stats.proposed > 0

@@ -74,7 +74,7 @@ def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: Model) -> None:
 def test_strict_texts_are_equal_byte_by_byte(threads: int) -> None:
     texts = []
     for spec_type in ("none", "draft", "lookup", "draft,lookup"):
-        with edgespec.load("demo", spec_type=spec_type, strict=True, threads=threads) as llm:
+        with edgespec.load("demo", spec_type=spec_type, strict=True, pace="fixed:3", threads=threads) as llm:
             ids: list[int] = []
             for temperature in (0.0, 0.8):
                 for seed, prompt in enumerate(PROMPTS):
@@ -90,7 +90,9 @@ def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path,
     draft = str(write_model(tmp_path / "draft.gguf", "llama", type=type, noise=0.05))
     texts = []
     for spec_type in ("none", "draft"):
-        with edgespec.load(target, draft_model=draft, spec_type=spec_type, strict=True, threads=1) as llm:
+        with edgespec.load(
+            target, draft_model=draft, spec_type=spec_type, strict=True, pace="fixed:3", threads=1
+        ) as llm:
             widths: list[int] = []
             decode = llm.context.decode
 
@@ -112,7 +114,7 @@ def test_strict_on_k_quants_pads_to_whole_tiles(tmp_path: Path, n_max: int) -> N
     texts = []
     for spec_type in ("none", "lookup"):
         with edgespec.load(
-            str(tmp_path / "q4.gguf"), spec_type=spec_type, strict=True, spec_draft_n_max=n_max, threads=1
+            str(tmp_path / "q4.gguf"), spec_type=spec_type, strict=True, pace=f"fixed:{n_max}", threads=1
         ) as llm:
             prompt = "def f(x):\n    return x\n" * 3
             texts.append([e.id for e in llm.generate(prompt, max_tokens=60, temperature=0, ignore_eos=True)])
@@ -197,19 +199,19 @@ def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
 
 
 def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
-    with edgespec.load("demo", measure_rounding=True, spec_draft_n_max=64, spec_tree=16, threads=1) as llm:
+    with edgespec.load("demo", measure_rounding=True, pace="fixed:64", spec_tree=16, threads=1) as llm:
         assert llm.rounding is not None
         assert len(list(llm.generate(PROMPTS[0], max_tokens=80, ignore_eos=True))) == 81
     texts = []
     for spec_type in ("none", "draft"):
-        with edgespec.load("demo", strict=True, spec_type=spec_type, spec_draft_n_max=15, threads=1) as llm:
+        with edgespec.load("demo", strict=True, spec_type=spec_type, pace="fixed:15", threads=1) as llm:
             texts.append([event.id for event in llm.generate(PROMPTS[0], max_tokens=40)])
     assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
 def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: str) -> None:
-    with edgespec.load("demo", measure_rounding=True, spec_tree=4, threads=1) as llm:
+    with edgespec.load("demo", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
         list(llm.generate(PROMPTS[0], max_tokens=16, temperature=0.8, verify=rule))
         assert llm.stats.near_ties is None
 
@@ -231,7 +233,7 @@ def test_few_choices_that_rounding_turns_go_unnoticed(settings: dict[str, Any]) 
 
 
 def test_statistics_count_near_ties() -> None:
-    with edgespec.load("demo", measure_rounding=True, spec_tree=4, threads=1) as llm:
+    with edgespec.load("demo", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
         assert llm.rounding is not None and llm.rounding > 0  # branches leave the cache in another order
         events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
         assert llm.stats.near_ties == sum(bool(event.near_tie) for event in events) > 0

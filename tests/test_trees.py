@@ -20,7 +20,7 @@ from edgespec.core.draft import Draft
 from edgespec.core.guess import Guess, guesses
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
-from edgespec.drafters.base import Budget, Guessable
+from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.tree import ROOT, Tree
 from edgespec.engine import Engine
@@ -126,7 +126,7 @@ def test_the_likeliest_path_comes_first() -> None:
 # --- in the engine ----------------------------------------------------------------------------------------------------
 
 
-class Knowing:
+class Knowing(Drafter):
     """Hides the true continuation on a random branch of a random tree, more or less deep."""
 
     name = "knowing"
@@ -416,7 +416,7 @@ def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyR
     assert target.eos is not None
     end: int = target.eos
 
-    class Ending:
+    class Ending(Drafter):
         name = "ending"
 
         def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
@@ -470,7 +470,7 @@ def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, sma
     ],
 )
 def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: Model, draft: Draft) -> None:
-    class Bad:
+    class Bad(Drafter):
         name = "bad"
 
         def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
@@ -541,7 +541,7 @@ def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
         for prompt in PROMPTS
         for n in (3, 40, 7, 25)
     ]
-    with edgespec.load("demo", sequences=4, spec_tree=16, spec_draft_n_max=48, threads=1, ctx_size=256) as llm:
+    with edgespec.load("demo", sequences=4, spec_tree=16, pace="fixed:48", threads=1, ctx_size=256) as llm:
         counts = [0] * len(requests)
         for index, event in llm.answers(requests):
             counts[index] += event.id >= 0

@@ -140,7 +140,7 @@ def test_padded_tails_are_no_difference(tmp_path: Path, longer: str, leaves: int
     never = tuple((token, -100.0) for token in range(N_BPE, N_BPE + len(tails["target"])))
     with (
         edgespec.load(target, spec_type="none", **EXACT) as plain,
-        edgespec.load(target, draft_model=draft, spec_tree=leaves, **EXACT) as llm,
+        edgespec.load(target, draft_model=draft, spec_tree=leaves, pace="fixed:3", **EXACT) as llm,
     ):
         for temperature in (0.0, 0.8):
             settings: dict[str, Any] = {"max_tokens": 48, "ignore_eos": True, "temperature": temperature, "seed": 5}
@@ -158,7 +158,7 @@ def test_a_draft_never_proposes_what_the_target_does_not_know(
 ) -> None:
     target, draft = write(tmp_path / "target.gguf"), write(tmp_path / "draft.gguf", more=padding(MAX_PADDING))
     proposed: list[int] = []
-    with edgespec.load(str(target), draft_model=str(draft), spec_tree=2, **EXACT) as llm:
+    with edgespec.load(str(target), draft_model=str(draft), spec_tree=2, pace="fixed:3", **EXACT) as llm:
         [drafter] = llm.engine.drafters
         assert isinstance(drafter, ModelDrafter)
         assert drafter.context.model.n_vocab == llm.model.n_vocab + MAX_PADDING
@@ -182,7 +182,7 @@ def test_a_token_only_the_target_knows_costs_the_draft_and_not_the_text(tmp_path
     settings: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "logit_bias": ((301, 8.0),)}
     with (
         edgespec.load(target, spec_type="none", **EXACT) as plain,
-        edgespec.load(target, draft_model=draft, **EXACT) as llm,
+        edgespec.load(target, draft_model=draft, pace="fixed:3", **EXACT) as llm,
     ):
         wanted = [event.id for event in plain.generate(PROMPT, **settings)]
         assert 301 in wanted

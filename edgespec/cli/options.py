@@ -13,11 +13,22 @@ import click
 
 from edgespec import __version__
 from edgespec.cli.command import Option
-from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, SpecType, StopText, Text
+from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, Pace, SpecType, StopText, Text
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import CACHE_TYPES, DRAFTERS, MAX_DRAFT, MAX_LEAVES, MAX_THREADS, LoadSettings, Message, Request
+from edgespec.settings import (
+    CACHE_TYPES,
+    DRAFT_N_MAX,
+    DRAFTERS,
+    MAX_DRAFT,
+    MAX_LEAVES,
+    MAX_THREADS,
+    STRICT_DRAFT_N_MAX,
+    LoadSettings,
+    Message,
+    Request,
+)
 
 LARGEST = 2**31 - 1
 
@@ -125,7 +136,13 @@ SPECULATION = [
     ),
     _speculation(
         "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
+        show_default=f"{DRAFT_N_MAX}, {STRICT_DRAFT_N_MAX} with --strict",
         help=f"Most tokens to guess at a time, up to {MAX_DRAFT}; 0 guesses none.",
+    ),
+    _speculation(
+        "--pace", "pace", type=Pace(), metavar="auto|fixed:K|off",
+        help="How many tokens are guessed. auto: as many as pay, by what was measured, or none; fixed:K: K each time; "
+        "off: none.",
     ),
     _speculation(
         "--spec-tree", "spec_tree", type=Integer(1, MAX_LEAVES), metavar="WIDTH",

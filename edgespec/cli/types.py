@@ -117,6 +117,25 @@ class SpecType(Text):
         return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 
+class Pace(Text):
+    """`auto`, `off`, or `fixed:` with a number of tokens."""
+
+    name = "pace"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgespec.settings import check_pace
+
+        text = super().convert(value, param, ctx).replace(" ", "").lower()
+        try:
+            check_pace(text)
+        except UsageError as error:
+            self.fail(f"{error.what}.", param, ctx)
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in ("auto", "fixed:", "off") if name.startswith(incomplete)]
+
+
 class LogitBias(ParamType):
     """`ID+BIAS` or `ID-BIAS`, as llama.cpp writes it; `ID-inf` forbids the token."""
 

@@ -7,6 +7,7 @@ noise the lead of its best token promises too much. What helps is to count.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 BINS, WIDEST_LOGIT = 16, 4.0
 PRIOR, MEMORY = 4.0, 64.0
@@ -34,6 +35,42 @@ class Calibration:
             self._right[at] /= 2
         self._seen[at] += 1
         self._right[at] += right
+
+    def state(self) -> list[list[float]]:
+        """What was counted, as plain data."""
+        return [list(self._seen), list(self._right)]
+
+    def restore(self, state: Sequence[Sequence[float]]) -> None:
+        """Go on from what `state` returned once. Raises ValueError or TypeError for what it cannot have returned."""
+        seen, right = ([float(count) for count in counts] for counts in state)
+        if {len(seen), len(right)} != {BINS} or not all(
+            0 <= r <= s <= MEMORY for s, r in zip(seen, right, strict=True)
+        ):
+            raise ValueError("no counts of a calibration")
+        self._seen, self._right = seen, right
+
+
+class Calibrations:
+    """A calibration for each sort of guess, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._by_sort: dict[str, Calibration] = {}
+
+    def __getitem__(self, sort: str) -> Calibration:
+        found = self._by_sort.get(sort)
+        if found is None:
+            found = self._by_sort[sort] = Calibration()
+        return found
+
+    def state(self) -> dict[str, list[list[float]]]:
+        return {sort: calibration.state() for sort, calibration in self._by_sort.items()}
+
+    def restore(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
+        """Raises ValueError, TypeError or AttributeError for what `state` cannot have returned."""
+        restored = {sort: Calibration() for sort in state}
+        for sort, counts in state.items():
+            restored[sort].restore(counts)
+        self._by_sort = restored
 
 
 def _bin(raw: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,28 @@ class Chooser:
         top = top[np.argsort(-adjusted[top], kind="stable")]
         alternatives = tuple((int(id), float(adjusted[id]) - normalizer) for id in top)
         return Choice(token, gap, near_tie, float(adjusted[token]) - normalizer, alternatives)
+
+
+class ReferenceChooser(Chooser):
+    """Chooses what a given text says next, at the cost of choosing: what guessing would earn on that text."""
+
+    def __init__(self, chooser: Chooser, start: int, reference: Sequence[int]) -> None:
+        super().__init__(
+            chooser.settings,
+            chooser.seed,
+            chooser.sample,
+            chooser.n_vocab,
+            chooser.logprobs,
+            chooser.banned,
+            chooser.rounding,
+        )
+        self._start, self._reference = start, tuple(reference)
+
+    def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
+        """The reference's token at `position`, with the lead and the near-tie of what the row would have chosen."""
+        chosen = super().choose(row, tokens, position)
+        at = position - self._start
+        return replace(chosen, id=self._reference[at]) if at < len(self._reference) else chosen
 
 
 def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int, float]:

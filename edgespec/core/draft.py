@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgespec.core.law import Law
 
@@ -13,6 +13,7 @@ class Draft:
 
     `confidence[i]` is the drafter's own estimate that the node is accepted given that its parent was. `laws[i]` is what
     the token was drawn from, given the siblings before it; None is a guess that was not drawn. `source` is the drafter.
+    `certainty`, if it was asked for, are each token's probability by the drafter and the entropy of its law, in nats.
     """
 
     tokens: list[int]
@@ -20,6 +21,7 @@ class Draft:
     confidence: list[float]
     laws: list[Law | None]
     source: str = ""
+    certainty: list[tuple[float, float]] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
@@ -58,6 +60,35 @@ class Draft:
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return depths
+
+    def reaches(self) -> list[float]:
+        """The probability of each node that the target gets there, if the confidences are right."""
+        reaches: list[float] = []
+        for parent, confidence in zip(self.parents, self.confidence, strict=True):
+            reaches.append(confidence if parent < 0 else reaches[parent] * confidence)
+        return reaches
+
+    def chances(self) -> list[float]:
+        """The confidences of the first guesses behind other guesses."""
+        first = {parent: node for node, parent in reversed(list(enumerate(self.parents))) if parent >= 0}
+        return [self.confidence[node] for node in sorted(first.values())]
+
+    def best(self, n: int) -> Draft:
+        """The n nodes of largest reach, in their order; a parent reaches as far as its child at least."""
+        if n >= len(self):
+            return self
+        if self.is_chain:
+            return self.first(n)
+        reaches = self.reaches()
+        kept = sorted(sorted(range(len(self)), key=lambda node: -reaches[node])[:n])
+        place = {node: index for index, node in enumerate(kept)} | {-1: -1}
+        return Draft(
+            [self.tokens[node] for node in kept],
+            [place[self.parents[node]] for node in kept],
+            [self.confidence[node] for node in kept],
+            [self.laws[node] for node in kept],
+            self.source,
+        )
 
     def leaves(self) -> list[list[int]]:
         """For each node the numbers of the leaves at or below it; leaves are numbered in the order of their nodes."""

@@ -48,6 +48,17 @@ def guesses(
     return [Guess(id, _unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
 
 
+def certainty(chooser: Chooser, row: FloatRow, tokens: Sequence[int], token: int) -> tuple[float, float]:
+    """The probability of `token` by a draft model's row after the sampling chain, and the entropy of that law in nats.
+
+    Greedy, the law is the one of temperature 1, as in what others stop drafts by.
+    """
+    adjusted = adjust(row[: chooser.n_vocab], chooser.settings, tokens, chooser.banned)
+    greedy = chooser.settings.temperature == 0
+    law = Law.of(Candidates(None, adjusted) if greedy else draw_from(adjusted, chooser.settings))
+    return law.probability(token), law.entropy()
+
+
 def _likeliest(chooser: Chooser, adjusted: FloatRow, k: int) -> list[Guess]:
     """The likeliest tokens; typical-p alone can drop some of them."""
     left = Candidates(None, adjusted) if chooser.settings.typical_p == 1 else truncate(adjusted, chooser.settings)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
@@ -29,22 +30,46 @@ class Guessable(Protocol):
     def round(self) -> int: ...
 
 
+def always(reaches: Sequence[float], survival: float) -> bool:
+    """Every further guess is worth a pass."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many tokens a draft may have, and how many of them may be leaves: 1 asks for a chain."""
+    """How many tokens a draft may have, and how many of them may be leaves: 1 asks for a chain.
+
+    `worth` says whether another pass of the drafter pays, given the probabilities that the target gets to the nodes
+    guessed so far, the largest first, and that of the node that new ones would hang below.
+    """
 
     tokens: int
     leaves: int = 1
+    worth: Callable[[Sequence[float], float], bool] = always
 
 
-class Drafter(Protocol):
+class Drafter(ABC):
     """Guesses for several sequences at once. One without an idea returns an empty draft; it never raises for that.
 
     What became of a draft shows in `sequence.tokens` the next time; a slot may hold another sequence by then.
+    `passes` counts the drafter's passes: over its model, or over its index.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    passes: int = 0
 
+    def lag(self, sequence: Guessable) -> int:
+        """How many tokens of the sequence, beside the last, have to be read before the next guess."""
+        return 0
+
+    def state(self) -> dict[str, Any]:
+        """What was learnt from guessing that may be remembered, as plain data."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to remember
+        """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
+        cannot have returned."""
+
+    @abstractmethod
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         """One draft a sequence, within its budget."""

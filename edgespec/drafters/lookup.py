@@ -7,32 +7,55 @@ and what followed it is guessed again: as many tokens as the match is long.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from edgespec.core.calibration import Calibrations
 from edgespec.core.draft import Draft
-from edgespec.drafters.base import Budget, Guessable
+from edgespec.drafters.base import Budget, Drafter, Guessable
 
 GRAM = 3
 CANDIDATES = 64
 LONGEST = 64
 
 
-class LookupDrafter:
+@dataclass(slots=True)
+class _Slot:
+    """The index of a sequence, and the last guess: behind how many tokens, which ones, by a match of what length."""
+
+    sequence: Guessable
+    index: Index = field(default_factory=lambda: Index())
+    n_tokens: int = 0
+    guessed: list[int] = field(default_factory=list)
+    length: int = 0
+
+
+class LookupDrafter(Drafter):
     """Needs no model. Matches of fewer than `shortest` tokens count for nothing. Guesses are not drawn from a law."""
 
     name = "lookup"
 
     def __init__(self, shortest: int = 1) -> None:
         self.shortest = shortest
-        self._indexes: dict[int, tuple[Guessable, Index]] = {}
+        self._slots: dict[int, _Slot] = {}
+        self._calibrations = Calibrations()
 
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        self.passes += 1
         return [self._guess(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
 
+    def state(self) -> dict[str, Any]:
+        return self._calibrations.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._calibrations.restore(state)
+
     def _guess(self, sequence: Guessable, n_max: int) -> Draft:
-        known = self._indexes.get(sequence.slot)
-        if known is None or known[0] is not sequence:
-            known = self._indexes[sequence.slot] = sequence, Index()
-        index = known[1]
+        slot = self._slots.get(sequence.slot)
+        if slot is None or slot.sequence is not sequence:
+            slot = self._slots[sequence.slot] = _Slot(sequence)
+        self._learn(slot)
+        index = slot.index
         index.extend(sequence.tokens)
         end, length = index.longest_match()
         if length < self.shortest:
@@ -42,8 +65,32 @@ class LookupDrafter:
         for at in range(end, end + min(length, n_max)):
             # What follows a match that reaches up to the end is the guess itself: the text repeats.
             guessed.append(sequence.tokens[at] if at < n else guessed[at - n])
-        # The longer the match, the surer what follows it; 1/2 for a match of one token.
-        return Draft.chain(guessed, [length / (length + 1)] * len(guessed), self.name)
+        slot.n_tokens, slot.guessed, slot.length = n, guessed, length
+        return Draft.chain(guessed, [self._confidence(sequence, length, at) for at in range(len(guessed))], self.name)
+
+    def _learn(self, slot: _Slot) -> None:
+        """See what the text says where the last guess was."""
+        if slot.sequence.is_settled:
+            for at, (guess, token) in enumerate(zip(slot.guessed, slot.sequence.tokens[slot.n_tokens :], strict=False)):
+                self._calibrations[_sort(slot.sequence, at)].observe(_raw(slot.length), guess == token)
+                if guess != token:
+                    break
+        slot.guessed = []
+
+    def _confidence(self, sequence: Guessable, length: int, at: int) -> float:
+        raw = _raw(length)
+        return self._calibrations[_sort(sequence, at)].probability(raw) if sequence.is_settled else raw
+
+
+def _raw(length: int) -> float:
+    """The longer the match, the surer what follows it; 1/2 for a match of one token."""
+    return length / (length + 1)
+
+
+def _sort(sequence: Guessable, at: int) -> str:
+    """Noise makes guesses less sure; one that follows a right guess is surer."""
+    noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
+    return f"{noise}, {'first' if at == 0 else 'later'}"
 
 
 class Index:

@@ -6,15 +6,15 @@ share the cells of their common path.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from edgespec.core.calibration import Calibration
+from edgespec.core.calibration import Calibration, Calibrations
 from edgespec.core.draft import Draft
-from edgespec.core.guess import Guess, guesses
+from edgespec.core.guess import Guess, certainty, guesses
 from edgespec.core.prefix import common_prefix
-from edgespec.drafters.base import Budget, Guessable
+from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.tree import ROOT, Tree
 from edgespec.llama.context import Batch, Context
 
@@ -49,6 +49,7 @@ class _Growth:
     n_tokens: int
     raw: list[tuple[float, int]] = field(default_factory=list)
     ids: dict[int, int] = field(default_factory=dict)
+    certainty: list[tuple[float, float]] = field(default_factory=list)
 
     def prefix(self, node: int) -> list[int]:
         """The tokens before a child of `node`, if the sampling chain looks at them."""
@@ -57,16 +58,31 @@ class _Growth:
         return self.sequence.tokens + self.tree.path(node)
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """`context` holds the draft model, with as many sequences as the target's. `width` is the most candidates of a
-    node, and the most nodes of a tree decoded at a time; trees need a branch for each of their leaves."""
+    node, and the most nodes of a tree decoded at a time; trees need a branch for each of their leaves. While
+    `tells_certainty`, chains carry the probability and the entropy of each guess as well."""
 
     name = "draft"
+    tells_certainty = False
 
     def __init__(self, context: Context, width: int = 1) -> None:
         self.context, self.width = context, width
         self._slots = [_Slot(number) for number in range(context.sequences)]
-        self._calibrations: defaultdict[tuple[bool, bool], Calibration] = defaultdict(Calibration)
+        self._calibrations = Calibrations()
+
+    def lag(self, sequence: Guessable) -> int:
+        slot = self._slots[sequence.slot]
+        last = slot.grown
+        if last is not None and last.sequence is sequence:  # what it guessed may be right
+            return max(0, len(sequence.tokens) - 1 - max(map(slot.end_of, slot.paths)))
+        return len(sequence.tokens) - 1 - common_prefix(slot.held, sequence.tokens[:-1])
+
+    def state(self) -> dict[str, Any]:
+        return self._calibrations.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._calibrations.restore(state)
 
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
@@ -91,12 +107,17 @@ class ModelDrafter:
             for growth in growing:
                 self._drop_paths(growth.slot)
             raise
-        return [growth.tree.draft(self.name) for growth in growths]
+        return [
+            replace(growth.tree.draft(self.name), certainty=growth.certainty)
+            if self.tells_certainty
+            else growth.tree.draft(self.name)
+            for growth in growths
+        ]
 
     def _fitting(self, sequence: Guessable, budget: Budget) -> Budget:
         """What of a budget the draft's own context has room for."""
         room = max(0, self.context.n_ctx - len(sequence.tokens))
-        return Budget(min(budget.tokens, room), budget.leaves)
+        return replace(budget, tokens=min(budget.tokens, room))
 
     def _knows(self, growth: _Growth) -> bool:
         """Whether the draft has all tokens of the sequence: a vocabulary may be padded less than the target's."""
@@ -151,6 +172,7 @@ class ModelDrafter:
                 self._decode_committed([(slot, chunk)], wanted=False)
                 del tokens[: len(chunk)]
         if growing:
+            self.passes += 1
             rows = self._decode_committed(pending, wanted=True)
             for growth, row in zip(growing, rows, strict=True):
                 self._add(growth, ROOT, row)
@@ -172,6 +194,8 @@ class ModelDrafter:
         decoded: list[tuple[_Growth, int, int]] = []
         for growth in growing:
             frontier = growth.tree.frontier(self.width)
+            if not frontier or not growth.tree.is_worth(frontier[0]):
+                continue
             if self.width > 1:
                 self._prune(growth)
             for node in frontier[: min(self.context.max_outputs, self.context.n_batch) - batch.size]:
@@ -182,6 +206,7 @@ class ModelDrafter:
                 decoded.append((growth, node, batch.size - 1))
         if not decoded:
             return False
+        self.passes += 1
         self.context.decode(*batch)
         for growth, node, row in decoded:
             self._add(growth, node, row)
@@ -224,6 +249,10 @@ class ModelDrafter:
             min(self.width, tree.budget.leaves),
             (sequence.round << 20) + node + 1 if sequence.draws else None,
         )
+        if self.tells_certainty and candidates:
+            growth.certainty.append(
+                certainty(sequence.chooser, self.context.logits(row), growth.prefix(node), candidates[0].token)
+            )
         growth.raw += [(guess.confidence, rank) for rank, guess in enumerate(candidates)]
         for child in tree.add(node, self._calibrated(sequence, candidates) if sequence.is_settled else candidates):
             if self.context.model.is_end(tree.tokens[child]):
@@ -245,7 +274,8 @@ class ModelDrafter:
 
     def _calibration(self, sequence: Guessable, rank: int) -> Calibration:
         """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
-        return self._calibrations[sequence.chooser.settings.temperature == 0, rank == 0]
+        noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
+        return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]
 
     def _learn(self, grown: _Growth) -> None:
         """See what the text says where the last tree had candidates."""

@@ -69,6 +69,10 @@ class Tree:
         self._dropped |= self._closed.difference(kept, [ROOT])
         return [node for node in kept[: self.budget.tokens - 1] if node not in self._closed][:n]
 
+    def is_worth(self, node: int) -> bool:
+        """Whether guesses below `node` pay, so say the pace and the reach of the nodes there are."""
+        return self.budget.worth([self._reach[kept] for kept in self.kept()], self._reach[node])
+
     def draft(self, source: str) -> Draft:
         """The best draft within the budget, its likeliest path first."""
         children: dict[int, list[int]] = {ROOT: []}

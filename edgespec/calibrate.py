@@ -1,0 +1,139 @@
+"""The clock and the disk of the pace: what passes take on this machine, and what is known about a pair.
+
+A first answer starts from an assumed cost curve, which depends on how the weights are stored: the fewer bits, the less
+there is to read from memory a pass, and the sooner a wider pass costs arithmetic. Everything learnt since is kept per
+model file, draft, machine, build, threads and cache, and is where the next start begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from edgespec.core.costs import Costs, Shape
+from edgespec.core.pace import AutoPace
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.model import ModelDrafter
+from edgespec.llama.context import Context
+from edgespec.llama.library import build_id
+from edgespec.llama.model import Model
+from edgespec.paths import read_cache, write_cache
+
+VERSION = 1
+SAVE_EVERY_S = 60.0
+CHUNK = 64
+
+# Rather too flat than too steep: a width that looks cheap is tried and then known, one that looks dear never is.
+OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
+BY_BITS: tuple[tuple[float, Shape], ...] = (
+    (12.0, {1: 1.0, 2: 1.05, 4: 1.15, 8: 1.5, 16: 2.4, 64: 8.0, 512: 60.0}),
+    (7.0, {1: 1.0, 2: 1.1, 4: 1.3, 8: 2.0, 16: 3.6, 64: 13.0, 512: 100.0}),
+    (0.0, {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.2, 16: 4.0, 64: 15.0, 512: 115.0}),
+)
+
+
+def assumed_shape(model: Model) -> Shape:
+    """The cost curve that is assumed for a model before it was measured."""
+    if model.is_offloaded:
+        return OFFLOADED
+    bits = 8 * model.size_bytes / max(1, model.n_params)
+    return next(shape for least, shape in BY_BITS if bits >= least)
+
+
+def measure_passes(
+    context: Context,
+    widths: Sequence[int],
+    *,
+    depth: int = 128,
+    repeat: int = 5,
+    progress: Callable[[float], None] | None = None,
+) -> dict[int, float]:
+    """Median seconds of a pass by its width, behind `depth` tokens, widths in turns; after one round to warm up.
+
+    Uses sequence 0 of the context, which is empty afterwards, and needs as many outputs as the widest pass.
+    """
+    token = context.model.tokenize("a")[-1:] or [0]
+    depth = max(1, min(depth, context.n_ctx - max(widths)))
+    times: dict[int, list[float]] = {width: [] for width in widths}
+    try:
+        context.forget(0)
+        for turn in range(repeat + 1):
+            for place, width in enumerate(widths):
+                if context.length(0) != depth and not context.truncate(0, depth):
+                    context.forget(0)
+                for start in range(context.length(0), depth, CHUNK):
+                    n = min(CHUNK, depth - start)
+                    context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
+                started_s = perf_counter()
+                context.decode(token * width, range(depth, depth + width), [(0,)] * width, [True] * width)
+                if turn:
+                    times[width].append(perf_counter() - started_s)
+                if progress is not None:
+                    progress((turn * len(widths) + place + 1) / ((repeat + 1) * len(widths)))
+    finally:
+        context.forget(0)
+    return {width: median(taken) for width, taken in times.items()}
+
+
+class Tuning:
+    """What is known about a target and its drafters: costs, how right guesses are, and a pace for each set of drafters.
+
+    `note` hears when what was remembered cannot be used.
+    """
+
+    def __init__(
+        self, context: Context, drafters: Iterable[Drafter], least_width: int, note: Callable[[str], None]
+    ) -> None:
+        self.costs = Costs(assumed_shape(context.model))
+        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._paces: dict[str, AutoPace] = {}
+        drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
+        facts = {
+            "build": build_id(),
+            "target": context.fingerprint,
+            "least_width": least_width,
+            "drafts": [draft.fingerprint for draft in drafts],
+        }
+        self._name = f"pace/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
+        self._saved_s = perf_counter()
+        stored = read_cache(self._name)
+        if stored is not None:
+            try:
+                self._restore(json.loads(stored))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                note(f"what was learnt about this pair cannot be read and is learnt anew ({error})")
+                self.costs, self._paces = Costs(assumed_shape(context.model)), {}
+
+    def pace(self, drafters: Iterable[str]) -> AutoPace:
+        """The measured pace for drafters that work together."""
+        key = ",".join(drafters)
+        if key not in self._paces:
+            self._paces[key] = AutoPace(self.costs)
+        return self._paces[key]
+
+    def save(self, *, now: bool = True) -> None:
+        """Remember what was learnt; unless it is to be `now`, not more often than once a minute."""
+        if not self._paces or not (now or perf_counter() - self._saved_s > SAVE_EVERY_S):
+            return
+        self._saved_s = perf_counter()
+        state = {
+            "version": VERSION,
+            "costs": self.costs.state(),
+            "paces": {key: pace.state() for key, pace in self._paces.items()},
+            "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},
+        }
+        write_cache(self._name, json.dumps(state))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state["version"] != VERSION:
+            raise ValueError("another version of edgespec wrote it")
+        self.costs.restore(state["costs"])
+        for key, learnt in state["paces"].items():
+            self.pace([key]).restore(learnt)
+        for name, learnt in state["drafters"].items():
+            if name in self._drafters:
+                self._drafters[name].restore(learnt)

@@ -1,0 +1,410 @@
+"""How much to guess: the lengths of drafts, which drafter, or none, from what guessing costs and earns.
+
+One more guess is worth it when the tokens it adds in the mean are more than plain work would make in the time it costs
+(renewal reward): the sum of the survival probabilities of guesses k+1 to k+j must exceed R (c j + t(k+1+j) - t(k+1)),
+with R the tokens per second reached so far, c a pass of the drafter and t(n) a target pass over n tokens. Seconds are
+those of `core.costs`, not of the clock: a loaded machine must not change what is decided. No clock is read in here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from edgespec.core.costs import Costs
+from edgespec.core.draft import Draft
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Lengths of drafts that are verified: passes of few different widths reuse llama.cpp's graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """May this drafter guess for this sequence in this round, and how much?
+
+    `kind` says how tokens are chosen and judged, on which acceptance depends. `n_max` is the most tokens that have
+    room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
+    target's pass. `lag` counts the tokens that the drafter would have to read first. `drawn` guesses must not be left
+    out for what they are. `best` is what another drafter's guess is worth already, in tokens.
+    """
+
+    kind: str
+    drafter: str
+    n_max: int
+    remaining: int = 2**31
+    depth: int = 0
+    sequences: int = 1
+    lag: Callable[[], int] = int
+    drawn: bool = False
+    best: float = 0.0
+
+
+class Plan(Protocol):
+    """One drafter's turn: asked while it guesses, then for what of the guess goes into the target's pass."""
+
+    tokens: int
+    """The most tokens to guess."""
+
+    value: float
+    """What the settled draft is worth, in tokens beyond plain decoding; more than 0 if it is to be verified."""
+
+    def worth(self, reaches: Sequence[float], survival: float) -> bool:
+        """Whether the drafter should make another pass. `reaches` are the probabilities that the target gets to the
+        nodes guessed so far, the largest first, `survival` is that of the node that new ones will hang below."""
+
+    def spent(self, passes: int, seconds: float) -> None:
+        """What guessing took: passes of the drafter's model, or 1 for one without a model."""
+
+    def settle(self, draft: Draft) -> Draft:
+        """What of the draft is to be verified."""
+
+    def judged(self, accepted: int) -> None:
+        """How many tokens of the settled draft were accepted, if it was verified."""
+
+
+class Pace(Protocol):
+    def plan(self, turn: Turn) -> Plan | None:
+        """How to guess now; None for not at all."""
+
+    def observe_pass(self, width: int, seconds: float, depth: int) -> None:
+        """What a target pass over `width` tokens and everything around it but guessing took."""
+
+    def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
+        """A sequence got the tokens `emitted` from a pass over `width` tokens, shared with `sequences - 1` others."""
+
+
+# --- fixed lengths --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class FixedPlan:
+    """Guess that many tokens and verify all."""
+
+    tokens: int
+    value: float = 0.0
+
+    def worth(self, reaches: Sequence[float], survival: float) -> bool:
+        return True
+
+    def spent(self, passes: int, seconds: float) -> None:
+        pass
+
+    def settle(self, draft: Draft) -> Draft:
+        self.value = float(len(draft))
+        return draft
+
+    def judged(self, accepted: int) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPace:
+    """Always that many tokens, from the first drafter that has a guess. 0 guesses nothing."""
+
+    tokens: int
+
+    def plan(self, turn: Turn) -> Plan | None:
+        tokens = min(self.tokens, turn.n_max)
+        return FixedPlan(tokens) if tokens > 0 and turn.best <= 0 else None
+
+    def observe_pass(self, width: int, seconds: float, depth: int) -> None:
+        pass
+
+    def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
+        pass
+
+
+# --- the measured pace ----------------------------------------------------------------------------------------------
+
+ROUNDS = 48  # of which the rate is a mean, about
+DRAFTS = 12  # the same for what a drafter's guesses are worth
+CHANCES = 32  # guesses that say how likely the next one is right
+EVERY = 4  # plain passes for one that is measured
+SHADOW_SHARE = 0.005  # of the time may go into guesses that are only compared
+SHADOW_START = 1.0  # target passes that they may cost before that
+LEAST_WAIT, MOST_WAIT = 4, 256  # rounds between them
+FEW = 8  # tokens that a drafter reads along with its guess
+AHEAD = 8  # passes that a decision looks ahead
+ANSWER = 256  # tokens an answer goes on for, where nothing else bounds it
+TRUST = 4.0  # guesses that a drafter is taken to have been right about
+HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round
+
+
+@dataclass(slots=True)
+class _Record:
+    """What one drafter's guesses were worth under one kind of choosing.
+
+    `gain` is what a settled draft adds to a round, in tokens and less what its width costs; `passes` how many passes of
+    the drafter it took. `chances` are the probabilities that a guess behind a right one is right too. `accepted` and
+    `expected` count verified guesses; where the drafter promises too much, they say how much. While it `rests`, the
+    drafter guesses in the shadow only, after `wait` rounds.
+    """
+
+    gain: float = HOPE
+    passes: float = 1.0
+    count: int = 0
+    chances: deque[float] = field(default_factory=lambda: deque([0.5], CHANCES))
+    accepted: float = TRUST
+    expected: float = TRUST
+    rests: bool = False
+    wait: int = 0
+    interval: int = LEAST_WAIT
+
+    @property
+    def honesty(self) -> float:
+        """What a promised token is worth."""
+        return self.accepted / self.expected
+
+    def rest(self) -> None:
+        self.rests, self.wait, self.interval = True, LEAST_WAIT, LEAST_WAIT
+
+    def take(self, gain: float, passes: int) -> None:
+        """Count a draft, verified or not."""
+        self.count += 1
+        share = max(1 / DRAFTS, 1 / (self.count + 1))
+        self.gain += share * (gain - self.gain)
+        self.passes += share * (passes - self.passes)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What was reached under one kind of choosing: tokens and the seconds of the table they took, both fading."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+    guessing_s: float = 0.0  # of the round in the making
+    records: dict[str, _Record] = field(default_factory=dict)
+
+
+class AutoPace:
+    """Guesses as much as pays, and nothing where nothing does. What it learns holds for one pair of models.
+
+    While a drafter rests, it guesses in the shadow now and then: its guess is compared with the tokens that come
+    anyway, which takes no wider pass. The waits in between double for as long as nothing would have been gained.
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self._kinds: dict[str, _Kind] = {}
+        self._seconds = self._shadow_s = 0.0
+        self._plain = 0
+
+    def plan(self, turn: Turn) -> AutoPlan | None:
+        kind = self._kind(turn.kind)
+        record = kind.records.get(turn.drafter)
+        if record is None:
+            record = kind.records[turn.drafter] = _Record()
+        if record.rests and record.wait > 0:
+            record.wait -= 1
+            return None
+        if turn.n_max <= 0:
+            return None
+        plan = AutoPlan(self, kind, record, turn)
+        if record.rests:
+            return plan if self._affords(plan) else None
+        expected = record.gain - plan.rate * record.passes * plan.step_s
+        if expected <= 0:
+            record.rest()
+            return None
+        rounds = min(turn.remaining, ANSWER) / (1 + record.gain)  # in which reading what it missed has to pay back
+        return plan if (expected - turn.best) * rounds > plan.rate * plan.reading_s else None
+
+    def observe_pass(self, width: int, seconds: float, depth: int) -> None:
+        if width == 1:
+            self._plain += 1
+            if self._plain % EVERY:
+                return
+        self.costs.observe_target(width, seconds, depth)
+
+    def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
+        known = self._kind(kind)
+        seconds = self.costs.target(width, depth) / sequences + known.guessing_s
+        known.guessing_s = 0.0
+        known.tokens += len(emitted) - known.tokens / ROUNDS
+        known.seconds += seconds - known.seconds / ROUNDS
+        self._seconds += seconds
+
+    def _kind(self, name: str) -> _Kind:
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = _Kind()
+        return kind
+
+    def spend_in_shadow(self, seconds: float) -> None:
+        self._shadow_s += seconds
+
+    def _affords(self, plan: AutoPlan) -> bool:
+        """Whether a guess in the shadow is within what they may cost; if not, it waits for longer."""
+        allowed = SHADOW_SHARE * self._seconds + SHADOW_START * self.costs.target(1, plan.turn.depth)
+        if self._shadow_s + plan.reading_s + plan.record.passes * plan.step_s <= allowed:
+            return True
+        plan.record.wait = LEAST_WAIT
+        return False
+
+    def rests(self, kind: str, drafter: str) -> bool:
+        """Whether a drafter guesses in the shadow only."""
+        record = self._kind(kind).records.get(drafter)
+        return record is not None and record.rests
+
+    # --- remembering ----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What was learnt, as plain data; the costs have a state of their own."""
+        return {
+            name: {
+                "tokens": kind.tokens,
+                "seconds": kind.seconds,
+                "drafters": {
+                    drafter: {
+                        "gain": record.gain,
+                        "passes": record.passes,
+                        "count": record.count,
+                        "chances": list(record.chances),
+                        "accepted": record.accepted,
+                        "expected": record.expected,
+                        "rests": record.rests,
+                        "interval": record.interval,
+                    }
+                    for drafter, record in kind.records.items()
+                },
+            }
+            for name, kind in self._kinds.items()
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
+        cannot have returned."""
+        kinds = {}
+        for name, stored in state.items():
+            kind = _Kind(_amount(stored["tokens"]), _amount(stored["seconds"]))
+            for drafter, known in stored["drafters"].items():
+                chances = [_amount(chance, 1.0) for chance in known["chances"]]
+                kind.records[drafter] = _Record(
+                    gain=_amount(known["gain"]),
+                    passes=_amount(known["passes"]),
+                    count=int(_amount(known["count"])),
+                    chances=deque(chances or [0.5], CHANCES),
+                    accepted=_amount(known["accepted"]),
+                    expected=_amount(known["expected"]) or TRUST,
+                    rests=bool(known["rests"]),
+                    interval=int(_amount(known["interval"], MOST_WAIT)) or LEAST_WAIT,
+                )
+            kinds[name] = kind
+        self._kinds = kinds
+
+
+class AutoPlan:
+    """One drafter's turn under the measured pace. `rate` is R in tokens per second of the table."""
+
+    def __init__(self, pace: AutoPace, kind: _Kind, record: _Record, turn: Turn) -> None:
+        self.pace, self.kind, self.record, self.turn = pace, kind, record, turn
+        self.tokens, self.value, self.shadow = turn.n_max, 0.0, record.rests
+        costs, depth = pace.costs, turn.depth
+        self._lag = turn.lag()
+        self.step_s = costs.step(turn.drafter, depth)
+        self.reading_s = costs.read(turn.drafter, self._lag, depth) if self._lag > FEW else 0.0
+        plain_s = costs.target(turn.sequences, depth) / turn.sequences
+        self.rate = max(kind.tokens / kind.seconds if kind.seconds else 0.0, 1 / plain_s)
+        self._plain_s = plain_s
+        self._widening: dict[int, float] = {0: 0.0}
+        self._passes = 0
+        self._promised = 0.0
+
+    def worth(self, reaches: Sequence[float], survival: float) -> bool:
+        n = len(reaches)
+        if n >= self.tokens:
+            return False
+        honesty, chances = self.record.honesty, self.record.chances
+        best, here = self._best(reaches)[1], honesty * sum(reaches) - self._widens(n)
+        step, survival = self.rate * self.step_s, honesty * survival
+        # One more pass, after which the guess may still be left out ...
+        wider = self._widens(n + 1) - self._widens(n)
+        if sum(max(best, here + survival * chance - wider) for chance in chances) / len(chances) - step > best:
+            return True
+        # ... or several, towards a width that only many tokens repay.
+        chance, ahead = sum(chances) / len(chances), 0.0
+        for j in range(1, min(self.tokens - n, AHEAD) + 1):
+            survival *= chance
+            ahead += survival
+            if here + ahead - (self._widens(n + j) - self._widens(n)) - step * j > best:
+                return True
+        return False
+
+    def spent(self, passes: int, seconds: float) -> None:
+        turn, costs = self.turn, self.pace.costs
+        self._passes = passes
+        if not passes:
+            return
+        if self._lag > FEW:
+            costs.observe_read(turn.drafter, self._lag, seconds - (passes - 1) * self.step_s, turn.depth)
+        else:
+            costs.observe_step(turn.drafter, seconds / passes, turn.depth)
+        took_s = passes * self.step_s + self.reading_s
+        self.kind.guessing_s += took_s
+        if self.shadow:
+            self.pace.spend_in_shadow(took_s)
+
+    def settle(self, draft: Draft) -> Draft:
+        reaches = sorted(draft.reaches(), reverse=True)
+        self.record.chances += draft.chances()
+        length, gain = self._best(reaches)
+        self.record.take(gain, self._passes)
+        self._decide(gain)
+        if self.turn.drawn and draft and not self.shadow:
+            # What was drawn is verified, whatever it promises.
+            length, self.value = len(draft), math.inf
+        elif self.shadow or not length:
+            return Draft.empty()
+        else:
+            self.value = gain
+        self._promised = sum(reaches[:length])
+        return draft.best(length)
+
+    def judged(self, accepted: int) -> None:
+        record = self.record
+        record.accepted += accepted - record.accepted / ROUNDS
+        record.expected += self._promised - record.expected / ROUNDS
+
+    def _best(self, reaches: Sequence[float]) -> tuple[int, float]:
+        """How many of the guesses to verify, and what these add to a round, in tokens less what their width costs."""
+        length, most, sum_reached, n = 0, 0.0, 0.0, 0
+        for n, reach in enumerate(reaches, 1):
+            sum_reached += reach
+            if n in LENGTHS or n == len(reaches):
+                gain = self.record.honesty * sum_reached - self._widens(n)
+                if gain > most:
+                    length, most = n, gain
+        return length, most
+
+    def _widens(self, n: int) -> float:
+        """Tokens that could be had in the time that n more tokens a sequence add to the target's pass."""
+        tokens = self._widening.get(n)
+        if tokens is None:
+            turn = self.turn
+            wide_s = self.pace.costs.target(turn.sequences * (1 + n), turn.depth) / turn.sequences
+            tokens = self._widening[n] = self.rate * (wide_s - self._plain_s)
+        return tokens
+
+    def _decide(self, gain: float) -> None:
+        """Whether the drafter rests from now on, and for how long."""
+        record, cost = self.record, self.rate * self.step_s
+        pays = record.gain > record.passes * cost
+        if not self.shadow:
+            if not pays:
+                record.rest()
+        elif pays:
+            record.rests = False
+        elif gain > self._passes * cost:
+            record.wait, record.interval = 0, LEAST_WAIT
+        else:
+            record.interval = min(2 * record.interval, MOST_WAIT)
+            record.wait = record.interval
+
+
+def _amount(stored: float, most: float = math.inf) -> float:
+    if not 0 <= stored <= most or math.isinf(stored):
+        raise ValueError("not what was learnt about a pair")
+    return float(stored)
