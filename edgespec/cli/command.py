@@ -65,8 +65,15 @@ class Option(click.Option):
         return getattr(self.type, "toml_types", (str,))
 
 
+ARGS = "edgespec.args"
+"""Where the context keeps what was typed."""
+
+
 class Command(click.Command):
-    """A command that reads the configuration files before its arguments."""
+    """A command that reads the configuration files before its arguments.
+
+    What may stand in them are the options of `run`; a command takes those that it knows too.
+    """
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
@@ -74,10 +81,14 @@ class Command(click.Command):
         self.context_settings.setdefault("max_content_width", 110)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from edgespec.cli.run import run
+
+        ctx.meta[ARGS] = list(args)
         asks_for_help = any(arg in ctx.help_option_names for arg in args)
         if not ctx.resilient_parsing and not asks_for_help:
-            settings = configured(ctx, self)
-            ctx.default_map = {name: setting.value for name, setting in settings.items()}
+            names = {param.name for param in self.params if isinstance(param, Option) and param.config}
+            settings = configured(ctx, run)
+            ctx.default_map = {name: setting.value for name, setting in settings.items() if name in names}
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

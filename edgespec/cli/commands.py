@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "run": ("edgespec.cli.run:run", "Answer one prompt."),
+    "bench": ("edgespec.cli.bench:bench", "Measure how fast a model decodes, and what guessing earns."),
+    "tune": ("edgespec.cli.tune:tune", "Find out in a minute whether a draft is worth it here."),
     "doctor": ("edgespec.cli.doctor:doctor", "Check this machine, this build and a model."),
     "config": ("edgespec.cli.config:config", "Show the settings in force and the files they come from."),
     "completion": ("edgespec.cli.completion:completion", "Print a shell's completion script."),

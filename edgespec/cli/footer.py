@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgespec.core.pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
 
 
 def footer(
-    stats: Stats, *, details: bool, verify: VerifyRule, drafters: Sequence[str], rounding: float | None
+    stats: Stats,
+    *,
+    details: bool,
+    verify: VerifyRule,
+    drafters: Sequence[str],
+    rounding: float | None,
+    pace: Sequence[PaceVerdict],
 ) -> list[str]:
     """Lines about an answer: one, or with `details` a few more; `rounding` is None if it was not measured."""
     parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
@@ -24,9 +31,21 @@ def footer(
         lines += _details(stats)
         if not drafters:
             lines.append("drafts: none; a draft model (-md) or --spec-type lookup would guess ahead")
+        lines += [line for verdict in pace for line in _reasons(verdict)]
         if rounding is not None:
             lines.append(_ties(stats, rounding))
     return lines
+
+
+def _reasons(verdict: PaceVerdict) -> list[str]:
+    """Why a drafter guesses or rests."""
+    what = "rests" if verdict.rests else "guesses"
+    widths = ", ".join(f"{width} in {cost:.2g}" for width, cost in verdict.widths.items())
+    return [
+        f"pace: {verdict.drafter} {what}; a guess is worth {verdict.gain:.2g} tokens, making it takes the time of "
+        f"{verdict.cost:.2g}",
+        f"pace: a pass of the target over 1 token takes 1, {widths}; a guessed token takes {verdict.step:.2g}",
+    ]
 
 
 def _ties(stats: Stats, rounding: float) -> str:

@@ -123,12 +123,14 @@ MODEL = [
     ),
 ]  # fmt: skip
 
+DRAFT_MODEL = _speculation(
+    "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
+    show_default="the one that comes with the target, if any",
+    help="Draft model; its vocabulary must be the target's.",
+)  # fmt: skip
+
 SPECULATION = [
-    _speculation(
-        "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
-        show_default="the one that comes with the target, if any",
-        help="Draft model; its vocabulary must be the target's.",
-    ),
+    DRAFT_MODEL,
     _speculation(
         "--spec-type", "spec_type", type=SpecType(), metavar="none|" + "|".join(DRAFTERS) + "|" + ",".join(DRAFTERS),
         help="How tokens are guessed: not at all, by the draft model, or by looking up what followed the last time. "
@@ -262,6 +264,13 @@ def generation_options(command: Decorated) -> Decorated:
     for option in reversed([*PROMPT, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]):
         command = option(command)
     return command
+
+
+def one_model(argument: str | None, option: str | None) -> str:
+    """The model that a command's argument or its option -m names. Raises UsageError."""
+    if argument is not None and option is not None:
+        raise UsageError("two models are given", why=f"{argument} and -m {option}", hint="name one of them")
+    return argument or option or "demo"
 
 
 def load_settings(values: Mapping[str, Any]) -> LoadSettings:

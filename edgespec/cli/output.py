@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import math
 import os
+import shutil
 import sys
 import traceback
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from edgespec.errors import EdgespecError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # A model must not be able to drive the terminal: control characters but tab and newline are shown as U+FFFD.
 _CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd") | {ord("\t"): "\t", ord("\n"): "\n"}
@@ -62,6 +67,14 @@ class Output:
     def line(self, text: str) -> None:
         """A line of a command whose result is not a model's answer."""
         self._write(text + "\n")
+
+    def show(self, renderable: RenderableType) -> None:
+        """Tables and the like, as wide as the terminal."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=shutil.get_terminal_size().columns, color_system=None).print(renderable)
+        self.line("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
     def json(self, value: Any) -> None:
         """One JSON value on a line of its own."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.command import Command
+from edgespec.cli.command import Command, Option
 from edgespec.cli.footer import footer
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import generation_options, load_settings, request
@@ -23,14 +24,25 @@ from edgespec.settings import LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime import Answer, Runtime
+    from edgespec.trace import Recorder
 
 
-PROGRESS = {"loading": "loading {}", "rounding": "measuring rounding", "prompt": "reading the prompt"}
+PROGRESS = {
+    "loading": "loading {}",
+    "rounding": "measuring rounding",
+    "costs": "measuring passes",
+    "prompt": "reading the prompt",
+}
 
 
 @click.command(cls=Command)
 @click.argument("prompt", required=False)
 @generation_options
+@click.option(
+    "--trace", cls=Option, section="Speculation", config=False, metavar="FILE", type=click.Path(dir_okay=False),
+    help="Record each round in FILE (JSON lines): guesses, how sure they were, how many were right, what passes took. "
+    "Where nothing is to be guessed it guesses without using it, so the run is slower; the text is the same.",
+)  # fmt: skip
 @click.pass_context
 def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
@@ -67,7 +79,11 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         if draws_seed and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # only this number brings the same text back
         interrupts = ctx.find_object(Interrupts) or Interrupts()
-        with interrupts.cancelling(cancel), closing(stream):
+        with ExitStack() as stack:
+            if values["trace"] is not None:
+                stack.enter_context(closing(_record(llm, values["trace"], asked, output)))
+            stack.enter_context(interrupts.cancelling(cancel))
+            stack.enter_context(closing(stream))
             events, failure = _show_answer(llm, stream, output, as_json=values["as_json"])
         if values["as_json"]:
             output.json(_as_json(llm, asked, events))
@@ -93,6 +109,13 @@ def _load(settings: LoadSettings, output: Output) -> Runtime:
     finally:
         output.end_progress()
     return llm
+
+
+def _record(llm: Runtime, file: str, asked: Request, output: Output) -> Recorder:
+    try:
+        return llm.record(Path(file), asked)
+    finally:
+        output.end_progress()
 
 
 def _show_answer(
@@ -126,6 +149,7 @@ def _account(llm: Runtime, asked: Request, output: Output, interrupts: Interrupt
             verify=asked.verify,
             drafters=about["drafters"],
             rounding=about["rounding"],
+            pace=llm.pace_verdicts(asked),
         ):
             output.aside(line)
     interrupts.raise_if_received()

@@ -69,8 +69,8 @@ class Draft:
         return reaches
 
     def chances(self) -> list[float]:
-        """The confidences of the first guesses behind other guesses."""
-        first = {parent: node for node, parent in reversed(list(enumerate(self.parents))) if parent >= 0}
+        """The confidences of the first guess after the committed tokens, and of the first behind each guess."""
+        first = {parent: node for node, parent in reversed(list(enumerate(self.parents)))}
         return [self.confidence[node] for node in sorted(first.values())]
 
     def best(self, n: int) -> Draft:

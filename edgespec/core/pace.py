@@ -28,7 +28,8 @@ class Turn:
     `kind` says how tokens are chosen and judged, on which acceptance depends. `n_max` is the most tokens that have
     room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
     target's pass. `lag` counts the tokens that the drafter would have to read first. `drawn` guesses must not be left
-    out for what they are. `best` is what another drafter's guess is worth already, in tokens.
+    out for what they are. Where the text is not `settled` before anything is guessed, drafters cannot learn how sure
+    they may be. `best` is what another drafter's guess is worth already, in tokens.
     """
 
     kind: str
@@ -39,17 +40,20 @@ class Turn:
     sequences: int = 1
     lag: Callable[[], int] = int
     drawn: bool = False
+    settled: bool = True
     best: float = 0.0
 
 
 class Plan(Protocol):
     """One drafter's turn: asked while it guesses, then for what of the guess goes into the target's pass."""
 
-    tokens: int
-    """The most tokens to guess."""
+    @property
+    def tokens(self) -> int:
+        """The most tokens to guess."""
 
-    value: float
-    """What the settled draft is worth, in tokens beyond plain decoding; more than 0 if it is to be verified."""
+    @property
+    def value(self) -> float:
+        """What the settled draft is worth, in tokens beyond plain decoding; more than 0 if it is to be verified."""
 
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         """Whether the drafter should make another pass. `reaches` are the probabilities that the target gets to the
@@ -122,13 +126,16 @@ class FixedPace:
 ROUNDS = 48  # of which the rate is a mean, about
 DRAFTS = 12  # the same for what a drafter's guesses are worth
 CHANCES = 32  # guesses that say how likely the next one is right
+SHOWN_WIDTHS = (2, 3, 4, 8)
 EVERY = 4  # plain passes for one that is measured
-SHADOW_SHARE = 0.005  # of the time may go into guesses that are only compared
-SHADOW_START = 1.0  # target passes that they may cost before that
-LEAST_WAIT, MOST_WAIT = 4, 256  # rounds between them
+TRIAL_SHARE = 0.005  # of the time of plain rounds may go into trying whether guesses pay
+FIRST_CREDIT, MOST_CREDIT = 3.0, 4.0  # tokens that a drafter may lose before it has won any, and that it can save up
+MOST_DEBT = 1.0  # tokens that a trial may cost beyond the credit, for reading what was missed
 FEW = 8  # tokens that a drafter reads along with its guess
 AHEAD = 8  # passes that a decision looks ahead
 ANSWER = 256  # tokens an answer goes on for, where nothing else bounds it
+FORGIVEN = 0.02  # of a broken promise, at each guess that is not verified
+LUCK = 1.5  # standard errors
 TRUST = 4.0  # guesses that a drafter is taken to have been right about
 HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round
 
@@ -137,36 +144,45 @@ HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round
 class _Record:
     """What one drafter's guesses were worth under one kind of choosing.
 
-    `gain` is what a settled draft adds to a round, in tokens and less what its width costs; `passes` how many passes of
-    the drafter it took. `chances` are the probabilities that a guess behind a right one is right too. `accepted` and
-    `expected` count verified guesses; where the drafter promises too much, they say how much. While it `rests`, the
-    drafter guesses in the shadow only, after `wait` rounds.
+    `earned` is what a draft adds to a round beyond plain decoding, in tokens and less what its width and the guessing
+    cost, `spread` the variance of that, `cost` the guessing alone. `chances` are the probabilities that a guess behind
+    a right one is right too. `accepted` and `expected` count verified guesses: how far the drafter's promises are kept.
+    `credit` is what the drafter may lose, in tokens; it may go on without while its last guess `paid`.
     """
 
-    gain: float = HOPE
-    passes: float = 1.0
+    earned: float = HOPE
+    spread: float = 0.0
+    cost: float = 0.0
     count: int = 0
     chances: deque[float] = field(default_factory=lambda: deque([0.5], CHANCES))
     accepted: float = TRUST
     expected: float = TRUST
+    credit: float = FIRST_CREDIT
+    paid: bool = False
     rests: bool = False
-    wait: int = 0
-    interval: int = LEAST_WAIT
 
     @property
     def honesty(self) -> float:
         """What a promised token is worth."""
         return self.accepted / self.expected
 
-    def rest(self) -> None:
-        self.rests, self.wait, self.interval = True, LEAST_WAIT, LEAST_WAIT
+    @property
+    def likely(self) -> float:
+        """What it may well earn, given how much that varies: no drafter is to rest for bad luck."""
+        return self.earned + LUCK * math.sqrt(self.spread / min(DRAFTS, self.count + 1))
 
-    def take(self, gain: float, passes: int) -> None:
+    def take(self, earned: float, cost: float) -> None:
         """Count a draft, verified or not."""
         self.count += 1
         share = max(1 / DRAFTS, 1 / (self.count + 1))
-        self.gain += share * (gain - self.gain)
-        self.passes += share * (passes - self.passes)
+        self.spread += share * ((earned - self.earned) ** 2 - self.spread)
+        self.earned += share * (earned - self.earned)
+        self.cost += share * (cost - self.cost)
+
+    def forgive(self) -> None:
+        """Trust it a little more again: a guess that is not verified cannot show that it became better."""
+        self.accepted += FORGIVEN * (TRUST - self.accepted)
+        self.expected += FORGIVEN * (TRUST - self.expected)
 
 
 @dataclass(slots=True)
@@ -179,40 +195,56 @@ class _Kind:
     records: dict[str, _Record] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PaceVerdict:
+    """Why a drafter guesses or rests: `gain` is what a guess adds to a round in the mean, in tokens and less what its
+    width costs, `cost` the tokens that plain work would make in the time of the guess. `step` is a pass of the drafter
+    and `widths` are passes of the target by width, in target passes over one token."""
+
+    drafter: str
+    rests: bool
+    gain: float
+    cost: float
+    step: float
+    widths: dict[int, float]
+
+
 class AutoPace:
     """Guesses as much as pays, and nothing where nothing does. What it learns holds for one pair of models.
 
-    While a drafter rests, it guesses in the shadow now and then: its guess is compared with the tokens that come
-    anyway, which takes no wider pass. The waits in between double for as long as nothing would have been gained.
+    Every drafter has a credit: guesses take from it what they cost and give back what they earn. Without credit it
+    rests, so that it never loses more than it has won, a little to begin with, and `TRIAL_SHARE` of the time, by which
+    a resting drafter comes to a trial now and then. A trial that promises nothing is compared with the tokens that come
+    anyway, which takes no wider pass.
     """
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self._kinds: dict[str, _Kind] = {}
-        self._seconds = self._shadow_s = 0.0
-        self._plain = 0
+        self._plain = self._depth = 0
 
     def plan(self, turn: Turn) -> AutoPlan | None:
         kind = self._kind(turn.kind)
         record = kind.records.get(turn.drafter)
         if record is None:
             record = kind.records[turn.drafter] = _Record()
-        if record.rests and record.wait > 0:
-            record.wait -= 1
-            return None
         if turn.n_max <= 0:
             return None
         plan = AutoPlan(self, kind, record, turn)
+        rounds = min(turn.remaining, ANSWER)  # in which reading what it missed has to pay back
+        reading = plan.reading_s / plan.plain_s
+        record.rests = not (record.paid or record.credit >= plan.step_s / plan.plain_s) or (
+            reading > record.credit + MOST_DEBT and reading > rounds * record.earned
+        )
         if record.rests:
-            return plan if self._affords(plan) else None
-        expected = record.gain - plan.rate * record.passes * plan.step_s
-        if expected <= 0:
-            record.rest()
+            record.credit += TRIAL_SHARE
             return None
-        rounds = min(turn.remaining, ANSWER) / (1 + record.gain)  # in which reading what it missed has to pay back
-        return plan if (expected - turn.best) * rounds > plan.rate * plan.reading_s else None
+        if turn.best > 0 and (record.earned - turn.best) * rounds <= reading:
+            return None
+        return plan
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
+        self._depth = depth
         if width == 1:
             self._plain += 1
             if self._plain % EVERY:
@@ -225,7 +257,6 @@ class AutoPace:
         known.guessing_s = 0.0
         known.tokens += len(emitted) - known.tokens / ROUNDS
         known.seconds += seconds - known.seconds / ROUNDS
-        self._seconds += seconds
 
     def _kind(self, name: str) -> _Kind:
         kind = self._kinds.get(name)
@@ -233,21 +264,27 @@ class AutoPace:
             kind = self._kinds[name] = _Kind()
         return kind
 
-    def spend_in_shadow(self, seconds: float) -> None:
-        self._shadow_s += seconds
-
-    def _affords(self, plan: AutoPlan) -> bool:
-        """Whether a guess in the shadow is within what they may cost; if not, it waits for longer."""
-        allowed = SHADOW_SHARE * self._seconds + SHADOW_START * self.costs.target(1, plan.turn.depth)
-        if self._shadow_s + plan.reading_s + plan.record.passes * plan.step_s <= allowed:
-            return True
-        plan.record.wait = LEAST_WAIT
-        return False
-
     def rests(self, kind: str, drafter: str) -> bool:
         """Whether a drafter guesses in the shadow only."""
         record = self._kind(kind).records.get(drafter)
         return record is not None and record.rests
+
+    def verdicts(self, kind: str) -> list[PaceVerdict]:
+        """For each drafter that was asked under this kind of choosing, what its guesses earn and cost."""
+        known = self._kind(kind)
+        plain_s = self.costs.target(1, self._depth)
+        return [
+            PaceVerdict(
+                name,
+                record.rests,
+                record.earned + record.cost,
+                record.cost,
+                self.costs.step(name, self._depth) / plain_s,
+                {width: self.costs.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS},
+            )
+            for name, record in known.records.items()
+            if record.count
+        ]
 
     # --- remembering ----------------------------------------------------------------------------------------------
 
@@ -259,14 +296,14 @@ class AutoPace:
                 "seconds": kind.seconds,
                 "drafters": {
                     drafter: {
-                        "gain": record.gain,
-                        "passes": record.passes,
+                        "earned": record.earned,
+                        "spread": record.spread,
+                        "cost": record.cost,
                         "count": record.count,
                         "chances": list(record.chances),
                         "accepted": record.accepted,
                         "expected": record.expected,
-                        "rests": record.rests,
-                        "interval": record.interval,
+                        "credit": record.credit,
                     }
                     for drafter, record in kind.records.items()
                 },
@@ -283,41 +320,43 @@ class AutoPace:
             for drafter, known in stored["drafters"].items():
                 chances = [_amount(chance, 1.0) for chance in known["chances"]]
                 kind.records[drafter] = _Record(
-                    gain=_amount(known["gain"]),
-                    passes=_amount(known["passes"]),
+                    earned=_amount(known["earned"], least=-math.inf),
+                    spread=_amount(known["spread"]),
+                    cost=_amount(known["cost"]),
                     count=int(_amount(known["count"])),
                     chances=deque(chances or [0.5], CHANCES),
                     accepted=_amount(known["accepted"]),
                     expected=_amount(known["expected"]) or TRUST,
-                    rests=bool(known["rests"]),
-                    interval=int(_amount(known["interval"], MOST_WAIT)) or LEAST_WAIT,
+                    credit=_amount(known["credit"], MOST_CREDIT),
                 )
             kinds[name] = kind
         self._kinds = kinds
 
 
 class AutoPlan:
-    """One drafter's turn under the measured pace. `rate` is R in tokens per second of the table."""
+    """One drafter's turn under the measured pace. `rate` is R in tokens per second of the table, `first_s` what the
+    drafter's first guess takes, with what it has to read before."""
 
     def __init__(self, pace: AutoPace, kind: _Kind, record: _Record, turn: Turn) -> None:
         self.pace, self.kind, self.record, self.turn = pace, kind, record, turn
-        self.tokens, self.value, self.shadow = turn.n_max, 0.0, record.rests
+        self.tokens, self.value = turn.n_max, 0.0
         costs, depth = pace.costs, turn.depth
         self._lag = turn.lag()
         self.step_s = costs.step(turn.drafter, depth)
         self.reading_s = costs.read(turn.drafter, self._lag, depth) if self._lag > FEW else 0.0
-        plain_s = costs.target(turn.sequences, depth) / turn.sequences
-        self.rate = max(kind.tokens / kind.seconds if kind.seconds else 0.0, 1 / plain_s)
-        self._plain_s = plain_s
+        self.first_s = max(self.step_s, self.reading_s)
+        self.plain_s = costs.target(turn.sequences, depth) / turn.sequences
+        self.rate = max(kind.tokens / kind.seconds if kind.seconds else 0.0, 1 / self.plain_s)
+        self._honesty = record.honesty
         self._widening: dict[int, float] = {0: 0.0}
         self._passes = 0
-        self._promised = 0.0
+        self._spent = self._promised = self._wider = 0.0
 
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         n = len(reaches)
         if n >= self.tokens:
             return False
-        honesty, chances = self.record.honesty, self.record.chances
+        honesty, chances = self._honesty, self.record.chances
         best, here = self._best(reaches)[1], honesty * sum(reaches) - self._widens(n)
         step, survival = self.rate * self.step_s, honesty * survival
         # One more pass, after which the guess may still be left out ...
@@ -335,36 +374,42 @@ class AutoPlan:
 
     def spent(self, passes: int, seconds: float) -> None:
         turn, costs = self.turn, self.pace.costs
-        self._passes = passes
         if not passes:
             return
         if self._lag > FEW:
             costs.observe_read(turn.drafter, self._lag, seconds - (passes - 1) * self.step_s, turn.depth)
         else:
             costs.observe_step(turn.drafter, seconds / passes, turn.depth)
-        took_s = passes * self.step_s + self.reading_s
+        self._passes = passes
+        took_s = (passes - 1) * self.step_s + self.first_s
         self.kind.guessing_s += took_s
-        if self.shadow:
-            self.pace.spend_in_shadow(took_s)
+        self._spent = took_s / self.plain_s
+        self.record.credit -= self._spent
 
     def settle(self, draft: Draft) -> Draft:
-        reaches = sorted(draft.reaches(), reverse=True)
-        self.record.chances += draft.chances()
+        record, reaches = self.record, sorted(draft.reaches(), reverse=True)
+        record.chances += draft.chances()
         length, gain = self._best(reaches)
-        self.record.take(gain, self._passes)
-        self._decide(gain)
-        if self.turn.drawn and draft and not self.shadow:
-            # What was drawn is verified, whatever it promises.
-            length, self.value = len(draft), math.inf
-        elif self.shadow or not length:
-            return Draft.empty()
-        else:
-            self.value = gain
+        if self.turn.drawn and draft:
+            length, gain = len(draft), math.inf  # verified whatever it promises
         self._promised = sum(reaches[:length])
+        self._wider = self._widens(length) / (self.rate * self.plain_s)
+        promised = self._honesty * self._promised - self._wider
+        record.take(promised - self._spent, self._spent)
+        record.paid = promised * self.plain_s > self._passes * self.step_s
+        if not record.paid and record.likely < 0:
+            record.credit = min(record.credit, 0.0)  # what it won in other texts is not to be lost in this one
+        if length:
+            self.value = gain
+        else:
+            record.forgive()
         return draft.best(length)
 
     def judged(self, accepted: int) -> None:
         record = self.record
+        # Promises that were learnt from what became of guesses vary less than what becomes of them.
+        tokens = self._honesty * self._promised if self.turn.settled else accepted
+        record.credit = min(MOST_CREDIT, record.credit + tokens - self._wider)
         record.accepted += accepted - record.accepted / ROUNDS
         record.expected += self._promised - record.expected / ROUNDS
 
@@ -374,7 +419,7 @@ class AutoPlan:
         for n, reach in enumerate(reaches, 1):
             sum_reached += reach
             if n in LENGTHS or n == len(reaches):
-                gain = self.record.honesty * sum_reached - self._widens(n)
+                gain = self._honesty * sum_reached - self._widens(n)
                 if gain > most:
                     length, most = n, gain
         return length, most
@@ -385,26 +430,11 @@ class AutoPlan:
         if tokens is None:
             turn = self.turn
             wide_s = self.pace.costs.target(turn.sequences * (1 + n), turn.depth) / turn.sequences
-            tokens = self._widening[n] = self.rate * (wide_s - self._plain_s)
+            tokens = self._widening[n] = self.rate * (wide_s - self.plain_s)
         return tokens
 
-    def _decide(self, gain: float) -> None:
-        """Whether the drafter rests from now on, and for how long."""
-        record, cost = self.record, self.rate * self.step_s
-        pays = record.gain > record.passes * cost
-        if not self.shadow:
-            if not pays:
-                record.rest()
-        elif pays:
-            record.rests = False
-        elif gain > self._passes * cost:
-            record.wait, record.interval = 0, LEAST_WAIT
-        else:
-            record.interval = min(2 * record.interval, MOST_WAIT)
-            record.wait = record.interval
 
-
-def _amount(stored: float, most: float = math.inf) -> float:
-    if not 0 <= stored <= most or math.isinf(stored):
+def _amount(stored: float, most: float = math.inf, least: float = 0.0) -> float:
+    if not least <= stored <= most or math.isinf(stored):
         raise ValueError("not what was learnt about a pair")
     return float(stored)

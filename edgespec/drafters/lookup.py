@@ -21,13 +21,15 @@ LONGEST = 64
 
 @dataclass(slots=True)
 class _Slot:
-    """The index of a sequence, and the last guess: behind how many tokens, which ones, by a match of what length."""
+    """The index of a sequence, and the last guess: behind how many tokens, which ones, by a match of what length. What
+    became of guesses of the first `n_learnt` tokens is learnt already."""
 
     sequence: Guessable
     index: Index = field(default_factory=lambda: Index())
     n_tokens: int = 0
     guessed: list[int] = field(default_factory=list)
     length: int = 0
+    n_learnt: int = 0
 
 
 class LookupDrafter(Drafter):
@@ -72,7 +74,9 @@ class LookupDrafter(Drafter):
         """See what the text says where the last guess was."""
         if slot.sequence.is_settled:
             for at, (guess, token) in enumerate(zip(slot.guessed, slot.sequence.tokens[slot.n_tokens :], strict=False)):
-                self._calibrations[_sort(slot.sequence, at)].observe(_raw(slot.length), guess == token)
+                if slot.n_tokens + at >= slot.n_learnt:
+                    self._calibrations[_sort(slot.sequence, at)].observe(_raw(slot.length), guess == token)
+                    slot.n_learnt = slot.n_tokens + at + 1
                 if guess != token:
                     break
         slot.guessed = []

@@ -41,7 +41,8 @@ class _Slot:
 @dataclass(slots=True)
 class _Growth:
     """A tree in the making behind `n_tokens` tokens: the raw estimate of each node and its rank among its siblings, and
-    the sequence id in whose cells each decoded node's path is."""
+    the sequence id in whose cells each decoded node's path is. What became of guesses of the first `n_learnt` tokens
+    of the sequence is learnt already."""
 
     sequence: Guessable
     slot: _Slot
@@ -50,6 +51,7 @@ class _Growth:
     raw: list[tuple[float, int]] = field(default_factory=list)
     ids: dict[int, int] = field(default_factory=dict)
     certainty: list[tuple[float, float]] = field(default_factory=list)
+    n_learnt: int = 0
 
     def prefix(self, node: int) -> list[int]:
         """The tokens before a child of `node`, if the sampling chain looks at them."""
@@ -97,7 +99,7 @@ class ModelDrafter(Drafter):
         try:
             for growth in growing:
                 if growth.slot.grown is not None and growth.slot.grown.sequence is growth.sequence:
-                    self._learn(growth.slot.grown)
+                    growth.n_learnt = self._learn(growth.slot.grown)
                 self._rewind(growth)
             growing = [growth for growth in growing if self._knows(growth)]
             self._catch_up(growing)
@@ -113,6 +115,13 @@ class ModelDrafter(Drafter):
             else growth.tree.draft(self.name)
             for growth in growths
         ]
+
+    def forget(self) -> None:
+        """Someone else used the cache: start again from nothing."""
+        for slot in self._slots:
+            self.context.release(slot.branches)
+            self.context.forget(slot.number)
+        self._slots = [_Slot(number) for number in range(self.context.sequences)]
 
     def _fitting(self, sequence: Guessable, budget: Budget) -> Budget:
         """What of a budget the draft's own context has room for."""
@@ -277,19 +286,26 @@ class ModelDrafter(Drafter):
         noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
         return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]
 
-    def _learn(self, grown: _Growth) -> None:
-        """See what the text says where the last tree had candidates."""
+    def _learn(self, grown: _Growth) -> int:
+        """See what the text says where the last tree had candidates; returns up to which token that was seen.
+
+        What trees before it were right or wrong about is not counted again: guesses in the shadow overlap.
+        """
         sequence, tree = grown.sequence, grown.tree
         if not sequence.is_settled:
-            return
-        node = ROOT
+            return grown.n_learnt
+        node, seen = ROOT, grown.n_tokens
         for token in sequence.tokens[grown.n_tokens :]:
-            right = None
-            for child in tree.children(node):
-                raw, rank = grown.raw[child]
-                self._calibration(sequence, rank).observe(raw, tree.tokens[child] == token)
-                if tree.tokens[child] == token:
-                    right = child
-            if right is None:
-                return
-            node = right
+            children = tree.children(node)
+            if not children:
+                break
+            if seen >= grown.n_learnt:
+                for child in children:
+                    raw, rank = grown.raw[child]
+                    self._calibration(sequence, rank).observe(raw, tree.tokens[child] == token)
+            seen += 1
+            right = [child for child in children if tree.tokens[child] == token]
+            if not right:
+                break
+            node = right[0]
+        return max(seen, grown.n_learnt)

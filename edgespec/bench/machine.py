@@ -1,0 +1,52 @@
+"""What figures depend on beside the program: the machine, the build of llama.cpp, the model files. Without paths."""
+
+from __future__ import annotations
+
+import platform
+import re
+from hashlib import file_digest
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+
+from edgespec.llama import library
+from edgespec.llama.model import Model
+
+
+def machine() -> dict[str, Any]:
+    """The processor and the system, memory in bytes."""
+    devices = library.devices()
+    return {
+        "cpu": next((device.description for device in devices if device.kind == "CPU"), platform.machine()),
+        "gpus": [device.description for device in devices if "GPU" in device.kind],
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def build() -> dict[str, Any]:
+    """The binding's version and llama.cpp's own line of instruction sets and options."""
+    return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
+
+
+def model_facts(model: Model, name: str) -> dict[str, Any]:
+    """Which file it is, whatever it is called; reads all of it. `name` is what the user calls it."""
+    with model.path.open("rb") as file:
+        digest = file_digest(file, "sha256").hexdigest()
+    return {
+        "name": name,
+        "file": model.path.name,
+        "sha256": digest,
+        "bytes": model.path.stat().st_size,
+        "description": model.description,
+        "parameters": model.n_params,
+    }
+
+
+def without_folders(text: str) -> str:
+    """A message without the folders of the absolute paths in it, which name their user."""
+    return re.sub(r"(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\]+[/\\])+", "", text)

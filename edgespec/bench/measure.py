@@ -1,0 +1,302 @@
+"""The measuring itself: every mode answers every prompt, in turns, on one loaded model; the result is plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from math import ceil
+from statistics import mean, median
+from time import perf_counter
+from typing import Any
+
+from edgespec import __version__
+from edgespec.bench.answers import Contestant, OwnMode
+from edgespec.bench.compare import VERSION
+from edgespec.bench.energy import EnergyMeter
+from edgespec.bench.machine import build, machine, model_facts, without_folders
+from edgespec.bench.modes import Mode, with_plain
+from edgespec.bench.peer import PeerMode
+from edgespec.bench.questions import Question, ask
+from edgespec.bench.report import cells
+from edgespec.bench.suites import Item
+from edgespec.bench.turns import pairs, turns
+from edgespec.cancel import CancelFlag
+from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.model import ModelDrafter
+from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.context import CancelledError
+from edgespec.llama.peer import LOOKUP_TOKENS, Peer
+from edgespec.loading import Progress
+from edgespec.models.spec import resolve
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings
+
+TOKENS = 48
+TEMPERATURES = (0.0, 0.8)
+WARM_UP_TOKENS = 16
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked, of which modes, how often: answers of `tokens` tokens at each of the temperatures.
+
+    With `reference` the answers are the items' own, up to that length; None stands for all of it, or for `TOKENS`.
+    `peer` adds llama-cpp-python's `Llama`. `command` is what the result says it came from.
+    """
+
+    items: Sequence[Item]
+    modes: Sequence[Mode]
+    tokens: int | None = None
+    temperatures: Sequence[float] = TEMPERATURES
+    repeat: int = 1
+    reference: bool = False
+    peer: bool = False
+    command: str = ""
+
+    @property
+    def least_n_max(self) -> int:
+        """How long drafts must be possible, so that the costs of the peer's passes can be measured."""
+        return LOOKUP_TOKENS if self.peer else 0
+
+
+def run_bench(llm: Runtime, plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Result:
+    """Measure `plan` with a model that was loaded for its modes (`modes.settings_for`).
+
+    If `cancel` is set, or the model fails ("failure" says how), the result holds what there is and is not "complete".
+    Raises UsageError if nothing can be asked, GenerationError if the peer cannot be loaded.
+    """
+    with ExitStack() as stack:
+        bench = _Bench(llm, plan, progress or (lambda what, done: None), cancel or CancelFlag(), stack)
+        try:
+            bench.run()
+        except CancelledError:
+            pass
+        except GenerationError as error:
+            bench.result["failure"] = str(error)
+        finally:
+            bench.draft_as_before()
+        return bench.finished()
+
+
+@dataclass(slots=True)
+class _Passes:
+    """Seconds of the target's passes by width and of one of the draft's, for each time that they were measured."""
+
+    target: list[dict[str, float]] = field(default_factory=list)
+    draft: list[float] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        widths = self.target[0] if self.target else ()
+        return {
+            "target": {width: mean(times[width] for times in self.target) for width in widths},
+            "draft": mean(self.draft) if self.draft else None,
+        }
+
+    def spread(self) -> float | None:
+        """By how much the times differ, the median over the widths; None before they were measured twice."""
+        if len(self.target) < 2:
+            return None
+        return median(_spread([times[width] for times in self.target]) for width in self.target[0])
+
+
+class _Bench:
+    """A bench in the making; `result` is what there is so far."""
+
+    def __init__(self, llm: Runtime, plan: Plan, progress: Progress, cancel: CancelFlag, stack: ExitStack) -> None:
+        self._llm, self._plan, self._progress, self._cancel = llm, plan, progress, cancel
+        self._settings, self._drafters, self._leaves = llm.settings, list(llm.engine.drafters), llm.engine.tree_width
+        modes, self._messages = self._possible()
+        self._tokens = TOKENS if plan.tokens is None and not plan.reference else plan.tokens
+        self._questions, messages = ask(llm, plan.items, self._tokens, reference=plan.reference)
+        self._messages += messages
+        if not self._questions:
+            raise UsageError("there is nothing to measure", why="; ".join(messages) or "there are no prompts")
+        meter = EnergyMeter()
+        self._contestants: list[Contestant] = [OwnMode(llm, mode, meter) for mode in modes]
+        if plan.peer:
+            longest = max(question.length for question in self._questions)
+            peer = stack.enter_context(Peer(llm.context, llm.settings, longest + LOOKUP_TOKENS + 1))
+            self._contestants += [PeerMode(peer, lookup=lookup) for lookup in (False, True)]
+        self._passes = _Passes()
+        self._answers: list[list[int]] = []
+        self.result = self._header()
+
+    def run(self) -> None:
+        """Measure until the end or until it is cancelled. Raises CancelledError, GenerationError."""
+        first = self._questions[0]
+        short = replace(first.request, max_tokens=min(WARM_UP_TOKENS, first.request.max_tokens))
+        for number, contestant in enumerate(self._contestants):
+            self._progress("warming up", number / len(self._contestants))
+            contestant.answer(replace(first, request=short), self._cancel)
+        self.draft_as_before()
+        self._measure_passes()  # leaves the caches empty
+        jobs = list(self._jobs())
+        started_s = perf_counter()
+        for number, (contestant, question, temperature, repeat) in enumerate(jobs):
+            if self._cancel.is_set():
+                return
+            left_s = (perf_counter() - started_s) / number * (len(jobs) - number) if number else None
+            self._progress(f"measuring{_time_left(left_s)}", number / len(jobs))
+            self._measure(contestant, question, temperature, repeat)
+        self.draft_as_before()
+        self._measure_passes()
+        self.result["complete"] = True
+
+    def draft_as_before(self) -> None:
+        """Let the drafters guess again that were loaded to."""
+        names = ",".join(drafter.name for drafter in self._drafters) or "none"
+        self._llm.draft_with(spec_type=names, pace=self._settings.pace, tree=self._leaves)
+
+    def finished(self) -> Result:
+        """The result, with what can only be said at the end."""
+        spreads = {"passes": self._passes.spread(), "plain": self._plain_spread()}
+        spread = max((spread for spread in spreads.values() if spread is not None), default=None)
+        self._compare_with_plain()
+        self.result |= {
+            "costs": self._passes.as_json(),
+            "load": {"spread": spread, **spreads},
+            "messages": [without_folders(message) for message in (*self._llm.notes, *self._messages)],
+        }
+        self.result["cells"] = cells(self.result)
+        return self.result
+
+    # --- what is to be measured -----------------------------------------------------------------------------------
+
+    def _possible(self) -> tuple[list[Mode], list[str]]:
+        """The modes that are possible with what is loaded, and why the others are not."""
+        loaded = {drafter.name for drafter in self._drafters}
+        modes, messages = [], []
+        for mode in with_plain(self._plan.modes):
+            missing = [drafter for drafter in mode.drafters if drafter not in loaded]
+            if missing:
+                messages.append(f"{mode.name} was left out: no drafter {missing[0]} is loaded")
+            elif mode.tree > self._leaves:
+                messages.append(f"{mode.name} was left out: this target checks chains only")
+            elif self._plan.reference and mode.rule != "coupled":
+                messages.append(f"{mode.name} was left out: the coupled rule alone judges a given answer")
+            else:
+                modes.append(mode)
+        return modes, messages
+
+    def _jobs(self) -> Iterator[tuple[Contestant, Question, float, int]]:
+        for repeat in range(self._plan.repeat):
+            for pair in pairs(len(self._questions)):
+                for temperature in self._plan.temperatures:
+                    for item, mode in turns(pair, len(self._contestants), repeat):
+                        yield self._contestants[mode], self._questions[item], temperature, repeat
+
+    def _header(self) -> Result:
+        llm, plan = self._llm, self._plan
+        names = resolve(self._settings.model).name, self._settings.draft_model
+        self._progress("reading the model files", 0.0)
+        return {
+            "version": VERSION,
+            "command": plan.command,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "edgespec": __version__,
+            "complete": False,
+            "failure": None,
+            "machine": machine(),
+            "build": build(),
+            "models": {
+                "target": model_facts(llm.model, names[0]),
+                "draft": model_facts(llm.draft, resolve(names[1]).name if names[1] else llm.draft.path.name)
+                if llm.draft
+                else None,
+            },
+            "settings": {
+                **_without_names(self._settings),
+                "threads": llm.context.threads,
+                "threads_batch": llm.context.threads_batch,
+                "ctx_size": llm.context.n_ctx,
+                "tokens": self._tokens,
+                "temperatures": list(plan.temperatures),
+                "repeat": plan.repeat,
+                "reference": plan.reference,
+                "modes": [contestant.name for contestant in self._contestants],
+                "items": len(self._questions),
+            },
+            "samples": [],
+        }
+
+    # --- measuring ------------------------------------------------------------------------------------------------
+
+    def _measure(self, contestant: Contestant, question: Question, temperature: float, repeat: int) -> None:
+        request = replace(question.request, sampling=SamplingSettings(temperature=temperature))
+        answer = contestant.answer(replace(question, request=request), self._cancel)
+        item, samples = question.item, self.result["samples"]
+        if answer is None:
+            if not self._cancel.is_set():
+                self._messages.append(f"{item.id}: the answer of {contestant.name} ended before its time")
+            return
+        self._answers.append(answer.tokens)
+        samples.append(
+            {
+                "mode": contestant.name,
+                "temperature": temperature,
+                "category": item.category,
+                "item": item.id,
+                "repeat": repeat,
+                **answer.as_sample(),
+                "equal": None,
+                "order": len(samples),
+            }
+        )
+
+    def _measure_passes(self) -> None:
+        contexts = [self._llm.context, *(d.context for d in self._drafters if isinstance(d, ModelDrafter))]
+        for context in contexts:
+            context.watch(self._cancel)
+        try:
+            costs = self._llm.measure_costs(range(1, 2 + self._llm.engine.draft_n_max))
+        finally:
+            for context in contexts:
+                context.watch(None)
+        self._passes.target.append(costs["target"])
+        self._passes.draft += costs["step"].values()
+
+    # --- at the end -----------------------------------------------------------------------------------------------
+
+    def _compare_with_plain(self) -> None:
+        """Say of each answer whether it is plain decoding's, where it has to be."""
+        samples = self.result["samples"]
+        plain = {
+            (sample["item"], sample["temperature"]): tokens
+            for sample, tokens in zip(samples, self._answers, strict=True)
+            if sample["mode"] == self._contestants[0].name
+        }
+        exact = {contestant.name: contestant.is_exact for contestant in self._contestants}
+        for sample, tokens in zip(samples, self._answers, strict=True):
+            expected = plain.get((sample["item"], sample["temperature"]))
+            if expected is not None and exact[sample["mode"]](sample["temperature"]):
+                sample["equal"] = tokens == expected
+
+    def _plain_spread(self) -> float | None:
+        """By how much plain decoding of the same prompt differs between repeats, the median over prompts."""
+        rates: dict[tuple[str, float], list[float]] = {}
+        for sample in self.result["samples"]:
+            if sample["mode"] == self._contestants[0].name and sample["tokens_per_s"]:
+                rates.setdefault((sample["item"], sample["temperature"]), []).append(sample["tokens_per_s"])
+        spreads = [_spread(values) for values in rates.values() if len(values) > 1]
+        return median(spreads) if spreads else None
+
+
+def _spread(values: Sequence[float]) -> float:
+    """How much longer the slowest took than the fastest."""
+    return max(values) / min(values) - 1
+
+
+def _without_names(settings: LoadSettings) -> dict[str, Any]:
+    """What was loaded how, without the models, which stand elsewhere, and what the modes say."""
+    left_out = ("model", "draft_model", "spec_type", "pace")
+    return {name: value for name, value in asdict(settings).items() if name not in left_out}
+
+
+def _time_left(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f", {ceil(seconds)} s left" if seconds < 90 else f", {ceil(seconds / 60)} min left"

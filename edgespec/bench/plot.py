@@ -1,0 +1,129 @@
+"""A bench as one picture: speedups with their intervals, and what wider passes of the target cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgespec.bench.paired import PLAIN
+from edgespec.bench.report import duration, machine_line
+from edgespec.bench.summary import Result, Summary, summarise
+from edgespec.bench.theory import CostCurve
+from edgespec.errors import EdgespecError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg")
+# Okabe and Ito's colours for all kinds of sight, in an order in which they differ in grey too
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000")
+MARKERS = ("o", "s", "^", "D", "v")
+GREY = "#666666"
+
+
+def plot(result: Result, path: Path) -> None:
+    """Draw a result into `path`, a PNG or SVG. Raises UsageError for another suffix or without matplotlib."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"cannot draw a picture called {path.name}", hint="give it a name that ends in .png or .svg")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError(
+            "drawing needs matplotlib, which is not installed", hint="pip install 'edgespec[plot]'"
+        ) from error
+    summary = summarise(result)
+    modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode)]
+    height = 1.9 + max(2.4, len(modes) * (0.16 + 0.16 * len(summary.temperatures)))
+    # Text of an SVG stays text; a file of the same result is the same file.
+    with rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "edgespec"}):
+        figure = Figure(figsize=(10.5, height), layout="constrained")
+        if summary.curve is not None:
+            left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+            _draw_passes(right, summary.curve)
+        else:
+            left = figure.subplots()
+        _draw_speedups(left, summary, modes)
+        figure.suptitle(_models(result), x=0.01, ha="left", fontsize=12, parse_math=False)
+        machine = machine_line(result.get("machine") or {})
+        figure.supxlabel(machine, x=0.01, ha="left", fontsize=8, color=GREY, parse_math=False)
+        dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        try:
+            figure.savefig(path, dpi=150, metadata=dated)
+        except OSError as error:
+            raise EdgespecError(f"cannot write {path}", why=error.strerror or str(error)) from error
+
+
+def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
+    """A row for each mode, in it a point for each temperature."""
+    count = len(summary.temperatures)
+    for number, temperature in enumerate(summary.temperatures):
+        offset = (number - (count - 1) / 2) * min(0.22, 0.8 / count)
+        rows, speedups, below, above = [], [], [], []
+        for row, mode in enumerate(modes):
+            cell = summary.cell(mode, temperature)
+            if cell is None or cell.speedup is None:
+                continue
+            rows.append(row + offset)
+            speedups.append(cell.speedup)
+            below.append(0.0 if cell.speedup_low is None else cell.speedup - cell.speedup_low)
+            above.append(0.0 if cell.speedup_high is None else cell.speedup_high - cell.speedup)
+        axes.errorbar(
+            speedups,
+            rows,
+            xerr=[below, above],
+            fmt=MARKERS[number % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
+            markersize=5.5,
+            capsize=2.5,
+            linewidth=1.4,
+            label=f"temp {temperature:g}",
+        )
+    axes.axvline(1.0, color=GREY, linewidth=1, linestyle="--", zorder=0)
+    axes.set_yticks(range(len(modes)), modes, parse_math=False)
+    axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
+    axes.set_xlabel("speedup over plain decoding (median over prompts, 95 % interval)")
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify what makes no difference
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0,
+        ncols=5,
+        columnspacing=1.2,
+        frameon=False,
+        fontsize=8.5,
+    )
+    _tidy(axes, "x")
+
+
+def _draw_passes(axes: Axes, curve: CostCurve) -> None:
+    """t(n) / t(1), beside what as many passes over one token would cost."""
+    from matplotlib.ticker import MaxNLocator
+
+    widths, costs = list(curve.target), list(curve.target.values())
+    axes.plot(widths, costs, color=COLOURS[0], marker=MARKERS[0], markersize=5, label="measured")
+    axes.plot(
+        [1, widths[-1]], [1, widths[-1]], color=GREY, linewidth=1, linestyle="--", label="n passes over one token"
+    )
+    axes.set_ylim(0, max(2.0, 1.15 * max(costs)))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("n, tokens in one pass of the target")
+    axes.set_ylabel("time of the pass, t(n) / t(1)")
+    draft = "" if curve.draft is None else f", a draft pass {curve.draft:.2f} of it"
+    axes.set_title(f"t(1) = {duration(curve.pass_s)}{draft}", loc="left", fontsize=9.5)
+    axes.legend(loc="lower right", frameon=False, fontsize=8.5)
+    _tidy(axes, "both")
+
+
+def _tidy(axes: Axes, grid: Literal["x", "both"]) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _models(result: Result) -> str:
+    models: Mapping[str, Any] = result.get("models") or {}
+    names = [str(models[role]["name"]) for role in ("target", "draft") if models.get(role)]
+    return ", guessed by ".join(names)

@@ -1,0 +1,70 @@
+"""From the items of a suite to requests: which can be asked of a model, how, and how long the answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edgespec.bench.suites import Item
+from edgespec.errors import UsageError
+from edgespec.runtime import Runtime
+from edgespec.settings import Message, Request
+
+SEED = 1
+RAW_CATEGORIES = ("code_completion",)  # a text to go on from, whatever the model
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt as ids, and the request that it comes from; its answer has `max_tokens` tokens."""
+
+    item: Item
+    request: Request
+    prompt: list[int]
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and answer."""
+        return len(self.prompt) + self.request.max_tokens
+
+
+def ask(
+    llm: Runtime, items: Iterable[Item], tokens: int | None, *, reference: bool
+) -> tuple[list[Question], list[str]]:
+    """The items that can be asked, and what is to be said about the others.
+
+    Answers have `tokens` tokens. With `reference` they are the items' own, up to that length.
+    """
+    questions, messages = [], []
+    for item in items:
+        if len(item.turns) > 1:
+            messages.append(f"{item.id}: of {len(item.turns)} turns only the first is asked")
+        try:
+            questions.append(_question(llm, item, tokens, reference=reference))
+        except UsageError as error:
+            messages.append(f"{item.id} was left out: {error.what}")
+    return questions, messages
+
+
+def _question(llm: Runtime, item: Item, tokens: int | None, *, reference: bool) -> Question:
+    answer: list[int] = []
+    if reference:
+        answer = llm.model.tokenize(item.reference, add_special=False, parse_special=False)[:tokens]
+        if not answer:
+            raise UsageError("it has no reference answer")
+    chat = llm.has_chat_template and item.category not in RAW_CATEGORIES
+    request = Request(
+        prompt="" if chat else item.prompt,
+        messages=(Message("user", item.prompt),) if chat else (),
+        max_tokens=len(answer) or tokens or 1,
+        seed=SEED,
+        ignore_eos=True,
+        reference=tuple(answer),
+    )
+    question = Question(item, request, llm.tokenize(request))
+    if question.length > llm.context.n_ctx:
+        raise UsageError(
+            f"{len(question.prompt)} tokens and an answer of {request.max_tokens} do not fit into a context of "
+            f"{llm.context.n_ctx}"
+        )
+    return question

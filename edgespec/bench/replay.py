@@ -1,0 +1,308 @@
+"""What other ways of choosing draft lengths would have made of a recorded run.
+
+The text of a coupled run does not depend on what is guessed, so one trace with a guess at every token is enough: a
+policy that guesses k tokens at a position gets the first k of the guess recorded there. Seconds are those of the
+trace's table, t(n) for a target pass over n tokens and c for a pass of the drafter, not of the clock. Left out for
+all is the draft's reading of the prompt. No policy can guess more than was recorded (`n_max`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Protocol
+
+from edgespec.core.costs import Costs
+from edgespec.core.draft import Draft
+from edgespec.core.pace import AutoPace, Pace, Turn
+from edgespec.errors import UsageError
+from edgespec.trace import Guessed, Trace
+
+SVIP_GAMMA, SVIP_MOST = 0.15, 0.3
+LIKELY, LLAMA_LIKELY = 0.4, 0.75
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a policy came to: `lengths` are how many tokens each round had verified, `positions` the tokens before it,
+    `passes` those of the drafter. `shadow_s` of the seconds went into guesses of which nothing was verified."""
+
+    policy: str
+    plain_s: float
+    seconds: float = 0.0
+    shadow_s: float = 0.0
+    tokens: int = 0
+    accepted: int = 0
+    passes: int = 0
+    positions: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def speedup(self) -> float:
+        """Against plain decoding."""
+        return self.tokens * self.plain_s / self.seconds if self.seconds else 1.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def mean_length(self) -> float:
+        return sum(self.lengths) / self.rounds if self.rounds else 0.0
+
+    @property
+    def wasted(self) -> float:
+        """The share of the drafter's passes that gave no accepted token."""
+        return max(0.0, 1 - self.accepted / self.passes) if self.passes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """What one drafter guessed at each token of an answer, and what passes cost. `guesses[p]` is None where there is
+    nothing to guess: before the first guess, and at the last token."""
+
+    source: str
+    trace: Trace
+    text: list[int]
+    guesses: list[Guessed | None]
+    costs: Costs
+
+    @classmethod
+    def of(cls, trace: Trace, source: str) -> Tape:
+        """Raises UsageError where the trace has no guess by this drafter at every token."""
+        by_position = {round.position: round for round in trace.rounds}
+        text = trace.text
+        start = next((at for at, round in by_position.items() if round.drafts), len(text))
+        guesses: list[Guessed | None] = [None] * len(text)
+        for position in range(start, len(text) - 1):
+            drafts = by_position[position].drafts if position in by_position else []
+            guesses[position] = next((draft for draft in drafts if draft.source == source), None)
+            if guesses[position] is None:
+                raise UsageError(
+                    f"the trace has no guess by {source} at token {position}",
+                    hint="record a run that decodes plainly, with this drafter",
+                )
+        return cls(source, trace, text, guesses, table(trace))
+
+    @property
+    def start(self) -> int:
+        """The first token that a drafter could have guessed."""
+        return next((at for at, guess in enumerate(self.guesses) if guess is not None), len(self.text))
+
+    def target_s(self, width: int) -> float:
+        return self.costs.target(width)
+
+    def guess_s(self, passes: int, lag: int = 0) -> float:
+        """Seconds of a guess, of which the first pass reads `lag` tokens more than the last one."""
+        if not passes:
+            return 0.0
+        step_s = self.costs.step(self.source)
+        return (passes - 1) * step_s + max(step_s, self.costs.read(self.source, 1 + lag))
+
+    def passes(self, length: int) -> int:
+        """A model makes a pass for each token, a look-up one for all."""
+        return length if self.source == "draft" else min(1, length)
+
+
+def table(trace: Trace) -> Costs:
+    """The trace's costs as if they had been measured; those of a drafter that are not among them, from its rounds."""
+    plain_s = trace.costs["target"].get("1") or min(trace.costs["target"].values())
+    costs = Costs({int(width): seconds / plain_s for width, seconds in trace.costs["target"].items()})
+    for width, seconds in trace.costs["target"].items():
+        costs.observe_target(int(width), seconds)
+    guesses = [draft for round in trace.rounds for draft in round.drafts if draft.passes]
+    for source in {draft.source for draft in guesses}:
+        took_s = [draft.draft_s / draft.passes for draft in guesses if draft.source == source]
+        costs.observe_step(source, trace.costs["step"].get(source) or median(took_s))
+    for source, seconds in trace.costs.get("read", {}).items():
+        costs.observe_read(source, 1, seconds)
+    return costs
+
+
+# --- policies that look at one draft at a time ------------------------------------------------------------------------
+
+
+class Policy(Protocol):
+    """Chooses how many tokens of a draft to guess and how many of these to verify; hears how many were accepted."""
+
+    def lengths(self, draft: Guessed) -> tuple[int, int]: ...
+
+    def judged(self, length: int, accepted: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """At most `n_max` tokens; the first that `stop` is true for ends the draft, and is verified if `inclusive`."""
+
+    n_max: int
+    stop: Callable[[Guessed, int], bool] | None = None
+    inclusive: bool = True
+
+    def lengths(self, draft: Guessed) -> tuple[int, int]:
+        most = min(self.n_max, len(draft.tokens))
+        end = next((at for at in range(most) if self.stop(draft, at)), None) if self.stop is not None else None
+        return (most, most) if end is None else (end + 1, end + self.inclusive)
+
+    def judged(self, length: int, accepted: int) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Heuristic:
+    """Transformers' schedule: two tokens more after a draft that was accepted as a whole, else one fewer."""
+
+    n_max: int
+    tokens: int = 20
+
+    def lengths(self, draft: Guessed) -> tuple[int, int]:
+        length = min(self.tokens, self.n_max, len(draft.tokens))
+        return length, length
+
+    def judged(self, length: int, accepted: int) -> None:
+        wanted = min(self.tokens, self.n_max)
+        self.tokens = min(self.n_max, wanted + 2) if accepted == wanted else max(1, wanted - 1)
+
+
+def _unlikely(least: float) -> Callable[[Guessed, int], bool]:
+    return lambda draft, at: draft.q is not None and draft.q[at] < least
+
+
+def _unsure(draft: Guessed, at: int) -> bool:
+    """2411.18462: a bound on the acceptance from the entropy of the draft's law."""
+    return draft.entropy is not None and math.sqrt(SVIP_GAMMA * draft.entropy[at]) > SVIP_MOST
+
+
+def policies(n_max: int, source: str) -> dict[str, Policy]:
+    """What others do, by name; those that look at a law only where the drafter has one."""
+    found: dict[str, Policy] = {"plain": Until(0)}
+    found |= {f"fixed {k}": Until(k) for k in range(1, n_max + 1)}
+    found["transformers, heuristic"] = Heuristic(n_max)
+    if source == "draft":
+        found["transformers, threshold"] = Until(20, _unlikely(LIKELY))
+        found["llama.cpp"] = Until(3)
+        found["llama.cpp, p-min"] = Until(16, _unlikely(LLAMA_LIKELY), inclusive=False)
+        found["svip"] = Until(n_max, _unsure)
+    return found
+
+
+def replay(tapes: Sequence[Tape], name: str, policy: Policy) -> Replay:
+    """A policy that looks at one draft at a time."""
+    result = Replay(name, tapes[0].target_s(1))
+    for tape in tapes:
+        position = tape.start
+        while position < len(tape.text):
+            draft = tape.guesses[position]
+            guessed, verified = policy.lengths(draft) if draft is not None else (0, 0)
+            accepted = min(verified, draft.matched) if draft is not None else 0
+            passes = tape.passes(guessed)
+            _count(result, tape, passes, tape.guess_s(passes), verified, accepted)
+            if verified:
+                policy.judged(verified, accepted)
+            position += accepted + 1
+    return result
+
+
+# --- the best there is ------------------------------------------------------------------------------------------------
+
+
+def replay_oracle(tapes: Sequence[Tape]) -> Replay:
+    """The least time in which the text can be had by someone who knows it: no policy does better."""
+    result = Replay("oracle", tapes[0].target_s(1))
+    for tape in tapes:
+        lengths = _least_time(tape)
+        position = tape.start
+        while position < len(tape.text):
+            length = lengths[position]
+            passes = tape.passes(length)
+            _count(result, tape, passes, tape.guess_s(passes), length, length)
+            position += length + 1
+    return result
+
+
+def _least_time(tape: Tape) -> list[int]:
+    """For each position the length, of those that are accepted as a whole, that leads to the least time to the end."""
+    end = len(tape.text)
+    least_s, lengths = [0.0] * (end + 1), [0] * end
+    for position in range(end - 1, tape.start - 1, -1):
+        draft = tape.guesses[position]
+        most = min(draft.matched, end - position - 1) if draft is not None else 0
+        least_s[position], lengths[position] = min(
+            (tape.guess_s(tape.passes(k)) + tape.target_s(1 + k) + least_s[position + 1 + k], k)
+            for k in range(most + 1)
+        )
+    return lengths
+
+
+# --- a pace, asked as the engine asks it ------------------------------------------------------------------------------
+
+
+def replay_auto(tapes: Sequence[Tape]) -> Replay:
+    """This project's own pace, new to the pair of models but not to the costs of its passes."""
+    return replay_pace(tapes, "auto", AutoPace(table(tapes[0].trace)))
+
+
+def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
+    """Any pace, asked as the engine asks it; its measurements are those of the table."""
+    result = Replay(name, tapes[0].target_s(1))
+    for tape in tapes:
+        kind, position, read = tape.trace.kind, tape.start, tape.start - 1  # `read` tokens are in the drafter's cache
+        while position < len(tape.text):
+            draft = tape.guesses[position]
+            remaining = len(tape.text) - position
+            lag = max(0, position - 1 - read) if tape.source == "draft" else 0
+            plan = None
+            if draft is not None:
+                n_max = min(tape.trace.n_max, remaining - 1)
+                plan = pace.plan(Turn(kind, tape.source, n_max, remaining, lag=partial(int, lag)))
+            passes, verified, accepted, spent_s = 0, 0, 0, 0.0
+            if plan is not None and draft is not None:
+                length = min(plan.tokens, len(draft.tokens))
+                passes = min(1, length)
+                if tape.source == "draft":
+                    reaches = _chain(draft, length).reaches()
+                    stops = (n for n in range(1, length) if not plan.worth(reaches[:n], reaches[n - 1]))
+                    passes = length = next(stops, length)
+                    read = position + min(draft.matched, max(0, length - 1))
+                spent_s = tape.guess_s(passes, lag)
+                plan.spent(passes, spent_s)
+                verified = len(plan.settle(_chain(draft, length)))
+                accepted = min(verified, draft.matched)
+                if verified:
+                    plan.judged(accepted)
+            pace.observe_pass(1 + verified, tape.target_s(1 + verified), 0)
+            emitted = tape.text[position : position + accepted + 1]
+            pace.observe_round(kind, emitted, 1 + verified, 0, 1)
+            _count(result, tape, passes, spent_s, verified, accepted)
+            position += accepted + 1
+    return result
+
+
+def _chain(draft: Guessed, length: int) -> Draft:
+    return Draft.chain(draft.tokens[:length], draft.confidence[:length], draft.source)
+
+
+def _count(result: Replay, tape: Tape, passes: int, guess_s: float, verified: int, accepted: int) -> None:
+    result.positions.append(result.tokens)
+    result.lengths.append(verified)
+    result.seconds += guess_s + tape.target_s(1 + verified)
+    result.shadow_s += 0.0 if verified else guess_s
+    result.tokens += accepted + 1
+    result.accepted += accepted
+    result.passes += passes
+
+
+def replay_all(tapes: Sequence[Tape]) -> list[Replay]:
+    """Every policy over the same answers: what others do, this project's pace, and the bound."""
+    others = policies(tapes[0].trace.n_max, tapes[0].source)
+    return [
+        *(replay(tapes, name, policy) for name, policy in others.items()),
+        replay_auto(tapes),
+        replay_oracle(tapes),
+    ]

@@ -1,0 +1,88 @@
+"""Tables for a terminal of any width: columns that do not fit go on in a further table, below the same first column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(slots=True, frozen=True)
+class Figures:
+    """Rows of figures with a name in front. Headings may have several lines; `bold` are numbers of rows."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    bold: Collection[int] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield _text(self.title, "bold")
+        widths = [
+            max(cell_len(line) for cell in column for line in cell.split("\n"))
+            for column in zip(self.header, *self.rows, strict=True)
+        ]
+        gap = 2 if sum(widths) + 2 * len(widths) <= options.max_width else 1
+        at = 1
+        while at < len(widths):
+            room, end = options.max_width - widths[0] - gap - widths[at], at + 1
+            while end < len(widths) and widths[end] + gap <= room:
+                room -= widths[end] + gap
+                end += 1
+            yield self._part([0, *range(at, end)], gap)
+            at = end
+
+    def _part(self, columns: Sequence[int], gap: int) -> Table:
+        # the box puts one space between columns
+        table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, pad_edge=False, header_style="")
+        for column in columns:
+            name = _text(self.header[column])
+            table.add_column(name, justify="right" if column else "left", vertical="bottom", no_wrap=column > 0)
+        for number, row in enumerate(self.rows):
+            style = "bold" if number in self.bold else ""
+            table.add_row(*(_text(row[column]) for column in columns), style=style)
+        return table
+
+
+@dataclass(slots=True, frozen=True)
+class Lines:
+    """Sentences below each other, each with a label in front if any has; a space that must not break is U+00A0."""
+
+    rows: Sequence[tuple[str, str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        longest = max((len(label) for label, _ in self.rows), default=0)
+        indent = longest + 1 if longest else 0
+        for label, line in self.rows:
+            wrapped = fill(
+                _printable(line),
+                max(options.max_width, indent + 10),
+                initial_indent=label.ljust(indent),
+                subsequent_indent=" " * indent,
+                break_on_hyphens=False,
+            )
+            yield Text(wrapped.replace("\xa0", " "))
+
+
+def stacked(parts: Iterable[RenderableType]) -> RenderableType:
+    """One below the other, with an empty line between."""
+    lines: list[RenderableType] = []
+    for part in parts:
+        lines += [Text(""), part] if lines else [part]
+    return Group(*lines)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text that is taken as it is, not as markup."""
+    return Text(_printable(text), style)
+
+
+def _printable(text: str) -> str:
+    """Names come from files: they must not be able to drive the terminal."""
+    return "".join(character if character.isprintable() or character in "\n\xa0" else "\ufffd" for character in text)

@@ -1,0 +1,77 @@
+"""What arithmetic predicts for chains of a fixed length (Leviathan et al., arXiv 2211.17192, section 3).
+
+With every guess as likely to be accepted as the others, alpha, a round of K guesses makes E = 1 + alpha + ... + alpha^K
+tokens and takes K c + t(K+1): K passes of the draft model and one pass of the target over K + 1 tokens, in units of
+t(1). E divided by that is the speedup over plain decoding, if nothing else takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """The measured t(1) in seconds, t(n) / t(1) by width n, and c, a draft pass in units of t(1), if there is one."""
+
+    pass_s: float
+    target: Mapping[int, float]
+    draft: float | None
+
+    @property
+    def longest(self) -> int:
+        """The longest chain whose pass is not wider than those measured."""
+        return max(self.target) - 1
+
+    def at(self, width: int) -> float:
+        """t(width) / t(1), interpolated; raises ValueError beyond the widest pass measured."""
+        below = max(n for n in self.target if n <= width)
+        above = min(n for n in self.target if n >= width)
+        if below == above:
+            return self.target[width]
+        share = (width - below) / (above - below)
+        return (1 - share) * self.target[below] + share * self.target[above]
+
+    def speedup(self, alpha: float, length: int) -> float:
+        """Predicted speedup of chains of `length` guesses; needs c."""
+        assert self.draft is not None
+        return expected_tokens(alpha, length) / (self.draft * length + self.at(length + 1))
+
+    def best(self, alpha: float) -> tuple[int, float]:
+        """The length that should pay most, 0 for plain decoding, and its speedup."""
+        speedups = [self.speedup(alpha, length) for length in range(self.longest + 1)]
+        return max(enumerate(speedups), key=lambda pair: pair[1])
+
+
+def cost_curve(costs: Mapping[str, Any] | None) -> CostCurve | None:
+    """The curve of a result's `costs`, or None where t(1) was not measured."""
+    target = {int(width): seconds for width, seconds in ((costs or {}).get("target") or {}).items() if seconds}
+    if costs is None or 1 not in target:
+        return None
+    draft_s = costs.get("draft")
+    return CostCurve(
+        target[1],
+        {width: target[width] / target[1] for width in sorted(target)},
+        None if draft_s is None else draft_s / target[1],
+    )
+
+
+def expected_tokens(alpha: float, length: int) -> float:
+    """E, the tokens of a round with `length` guesses."""
+    return sum(alpha**k for k in range(length + 1))
+
+
+def acceptance_probability(counts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float | None:
+    """alpha: of the guesses in chains that were judged at all, the share that was accepted; None if none was.
+
+    `counts` are pairs of proposed and accepted guesses by position. A guess is judged if all before it were accepted,
+    so all accepted ones were, and one more in every round that rejected.
+    """
+    judged = accepted_in_all = 0
+    for proposed, accepted in counts:
+        reached = [*proposed[:1], *accepted]
+        judged += sum(map(min, proposed, reached))
+        accepted_in_all += sum(accepted)
+    return accepted_in_all / judged if judged else None

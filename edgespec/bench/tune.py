@@ -1,0 +1,239 @@
+"""Is a pair worth it on this machine? Costs are measured, guesses compared with what comes, and the answer is given.
+
+First the passes: t(n) and c. Then every category of the suites gets a text that is decoded plainly while the drafter
+guesses in the shadow at every token, from which every length of drafts is replayed. At last plain decoding and the
+measured pace answer the same prompts in turns. What the pace learns on the way is what the next start begins with.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import geometric_mean
+from time import perf_counter
+from typing import Any
+
+from edgespec.bench.measure import Plan, run_bench
+from edgespec.bench.modes import PLAIN, Mode
+from edgespec.bench.questions import Question, ask
+from edgespec.bench.replay import Tape, replay_all
+from edgespec.bench.suites import Item
+from edgespec.bench.summary import summarise
+from edgespec.bench.theory import CostCurve, cost_curve
+from edgespec.cancel import CancelFlag
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.loading import Progress
+from edgespec.runtime import Runtime
+from edgespec.trace import Trace, read_trace
+
+TOKENS = 32
+SHADOW_SHARE = 0.4  # of the time goes into comparing guesses, the rest into measuring speedups
+LEAST_MEASURED = 3  # prompts
+WORTH_IT, HARMLESS = 1.02, 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one category's texts are like for the drafter: `alpha` is how many of its next tokens it knew, `best_length`
+    and `best_speedup` the fixed length that would have been best by replay, `auto_speedup` what the pace would reach,
+    `oracle_speedup` what someone would who knows the text."""
+
+    category: str
+    tokens: int
+    alpha: float
+    best_length: int
+    best_speedup: float
+    auto_speedup: float
+    oracle_speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The result. `measured` is the speedup of the measured pace over plain decoding, with its 95 % interval;
+    None where the time did not suffice. `break_even` is the alpha from which on some length pays."""
+
+    drafter: str
+    curve: CostCurve
+    step: float
+    kinds: list[Kind]
+    overall: Kind
+    break_even: float | None
+    measured: float | None
+    measured_low: float | None
+    measured_high: float | None
+    verdict: str
+    use_it: bool
+    messages: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; costs in seconds and in passes over one token."""
+        return {
+            **asdict(self),
+            "curve": {
+                "pass_s": self.curve.pass_s,
+                "passes": {str(width): round(cost, 4) for width, cost in self.curve.target.items()},
+            },
+        }
+
+
+def tune(
+    llm: Runtime,
+    items: Sequence[Item],
+    seconds: float,
+    *,
+    temperature: float = 0.0,
+    progress: Progress | None = None,
+    cancel: CancelFlag | None = None,
+) -> Tuned | None:
+    """Measure the loaded drafter on `items` for about that long; None if it was cancelled before it knew anything.
+
+    Raises UsageError where nothing guesses, or no item fits.
+    """
+    tell, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
+    if not llm.engine.drafters:
+        raise UsageError(
+            "there is nothing to tune: no drafter is loaded", hint="give a draft model (-md), or --spec-type lookup"
+        )
+    started_s = perf_counter()
+    drafter = llm.engine.drafters[0].name
+    questions, messages = ask(llm, items, TOKENS, reference=False)
+    if not questions:
+        raise UsageError("there is nothing to tune with", why="; ".join(messages) or "there are no prompts")
+    sampling = SamplingSettings(temperature=temperature)
+    questions = [replace(q, request=replace(q.request, sampling=sampling)) for q in questions]
+    traces = _shadowed(llm, drafter, questions, started_s + SHADOW_SHARE * seconds, seconds, tell, cancel)
+    if not traces:
+        return None
+    _, first = traces[0]
+    curve, step = _costs(first, drafter)
+    left_s = seconds - (perf_counter() - started_s)
+    n_measured = max(LEAST_MEASURED, int(left_s / (2.3 * (TOKENS + 4) * curve.pass_s)))
+    plan = Plan(
+        [question.item for question in questions[:n_measured]],
+        [PLAIN, Mode(drafter)],
+        tokens=TOKENS,
+        temperatures=[temperature],
+    )
+    llm.draft_with(pace="auto")
+    result = run_bench(llm, plan, tell, cancel)
+    cell = summarise(result).cell(f"{drafter} auto", temperature)
+    kinds = _kinds(traces, drafter)
+    measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
+    even, overall = break_even(curve, step), _overall(kinds)
+    use_it, why = verdict(drafter, curve, step, kinds, overall, even, measured)
+    return Tuned(drafter, curve, step, kinds, overall, even, *measured, why, use_it, messages)
+
+
+def _shadowed(
+    llm: Runtime,
+    drafter: str,
+    questions: Iterable[Question],
+    until_s: float,
+    seconds: float,
+    progress: Progress,
+    cancel: CancelFlag,
+) -> list[tuple[str, Trace]]:
+    """Answers with a guess at every token, by category; at least one of each, then as many as there is time for."""
+    traces: list[tuple[str, Trace]] = []
+    seen: set[str] = set()
+    llm.draft_with(spec_type=drafter, pace="off", tree=1)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.jsonl"
+        recorder = None
+        try:
+            for question in questions:
+                if cancel.is_set() or (question.item.category in seen and perf_counter() > until_s):
+                    break
+                if recorder is None:
+                    recorder = llm.record(file, question.request)
+                recorder.begin({"category": question.item.category})
+                for _ in llm.answer(question.request, cancel):
+                    pass
+                seen.add(question.item.category)
+                progress("comparing guesses", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))
+        finally:
+            if recorder is not None:
+                recorder.close()
+                llm.draft_with(pace="auto")
+        if recorder is not None and not cancel.is_set():
+            traces = [(trace.header["category"], trace) for trace in read_trace(file)]
+    return traces
+
+
+def _costs(trace: Trace, drafter: str) -> tuple[CostCurve, float]:
+    """t(n), and c in units of t(1)."""
+    step_s = trace.costs["step"].get(drafter, 0.0)
+    curve = cost_curve({"target": trace.costs["target"], "draft": step_s})
+    assert curve is not None and curve.draft is not None
+    return curve, curve.draft
+
+
+def _kinds(traces: Sequence[tuple[str, Trace]], drafter: str) -> list[Kind]:
+    """One row a category, its texts behind each other."""
+    found = []
+    for category in dict.fromkeys(category for category, _ in traces):
+        tapes = [Tape.of(trace, drafter) for name, trace in traces if name == category]
+        runs = {run.policy: run for run in replay_all(tapes)}
+        lengths = {0: 1.0} | {
+            int(name.removeprefix("fixed ")): run.speedup for name, run in runs.items() if name.startswith("fixed ")
+        }
+        best = max(lengths, key=lengths.__getitem__)
+        guesses = [guess for tape in tapes for guess in tape.guesses if guess is not None]
+        alpha = sum(guess.matched > 0 for guess in guesses) / max(1, len(guesses))
+        auto, oracle = runs["auto"].speedup, runs["oracle"].speedup
+        found.append(Kind(category, runs["plain"].tokens, alpha, best, lengths[best], auto, oracle))
+    return found
+
+
+def _overall(kinds: Sequence[Kind]) -> Kind:
+    """All categories together; the best length is that of the largest share of them."""
+    tokens = sum(kind.tokens for kind in kinds)
+    lengths = [kind.best_length for kind in kinds]
+    return Kind(
+        "all",
+        tokens,
+        sum(kind.alpha * kind.tokens for kind in kinds) / max(1, tokens),
+        max(set(lengths), key=lengths.count),
+        geometric_mean(kind.best_speedup for kind in kinds),
+        geometric_mean(kind.auto_speedup for kind in kinds),
+        geometric_mean(kind.oracle_speedup for kind in kinds),
+    )
+
+
+def break_even(curve: CostCurve, step: float) -> float | None:
+    """The least alpha, in per cent steps, at which some length of drafts pays; None if none does."""
+    curve = replace(curve, draft=step)
+    return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
+
+
+def verdict(
+    drafter: str,
+    curve: CostCurve,
+    step: float,
+    kinds: Sequence[Kind],
+    overall: Kind,
+    even: float | None,
+    measured: tuple[float | None, float | None, float | None],
+) -> tuple[bool, str]:
+    """Whether to use it, and why."""
+    speedup, low, _ = measured
+    reached = speedup if speedup is not None else overall.auto_speedup
+    paying = [kind.category for kind in kinds if kind.auto_speedup >= WORTH_IT]
+    if reached >= WORTH_IT and (low is None or low >= HARMLESS):
+        where = "" if len(paying) == len(kinds) else f", most of it in {', '.join(paying)}" if paying else ""
+        return True, f"use it: {reached:.2f} times as fast as plain decoding{where}"
+    costs = f"a pass over 2 tokens takes {curve.at(2):.2f} passes over one, and a guess {step:.2g}"
+    if step >= 1:
+        why = f"a guess takes longer than the target itself ({step:.1f} of its passes)"
+    elif even is None:
+        why = f"{costs}, so that not even right guesses would pay"
+    elif overall.alpha < even:
+        why = f"{costs}, so that {even:.0%} of the guesses would have to be right; {overall.alpha:.0%} are"
+    else:
+        why = f"{overall.alpha:.0%} of the guesses are right where {even:.0%} would break even: too little is left"
+    harm = "the pace switches it off by itself" if reached >= HARMLESS else f"it made {reached:.2f} of plain's speed"
+    some = f"; it pays for {', '.join(paying)}" if paying else ""
+    return False, f"do not use {drafter}, because {why}{some}; {harm}".replace("%", " %")

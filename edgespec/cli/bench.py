@@ -1,0 +1,231 @@
+"""`edgespec bench`: how fast a model decodes in each mode, measured in turns, and what guessing earns."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.bench_options import PER_CATEGORY, bench_options
+from edgespec.cli.command import ARGS, Command
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.options import load_settings, one_model
+from edgespec.cli.output import Output
+from edgespec.cli.types import ModelSpec
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.settings import LoadSettings
+
+if TYPE_CHECKING:
+    from edgespec.bench.measure import Result
+    from edgespec.bench.modes import Mode
+    from edgespec.bench.suites import Item
+
+STDOUT = "-"
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
+@bench_options
+@click.pass_context
+def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+    """Measure how fast a model decodes, and what guessing earns.
+
+    MODEL (demo, if none is named) answers each prompt in each mode, prompt by prompt in turns, so that all modes meet
+    the same state of the machine. The table goes to stdout. Ctrl-C stops, and shows what there is by then.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    if values["compare"]:
+        _compare(output, *map(Path, values["compare"]))
+        return
+    settings = load_settings(values | {"model": one_model(target, values["model"])})
+    files = _check_files(values)
+    items, problems = _items(values)
+    modes = _modes(settings, values["modes"], output)
+    result, interrupts = _measure(ctx, output, settings, modes, items, values)
+    # A file that an earlier bench has left is worth more than nothing.
+    failures = list(_write(files, result, output)) if result["samples"] else []
+    if STDOUT in files.values():
+        for message in result["messages"]:
+            output.note(message)
+    elif result["samples"]:
+        from edgespec.bench.report import table
+
+        output.show(table(result))
+    for problem in problems:
+        output.note(f"{values['prompts']}: {problem}")
+    for failure in [result["failure"], *failures]:
+        if failure:
+            output.error(failure)
+    interrupts.raise_if_received()
+    if result["failure"] or failures:
+        ctx.exit(EdgespecError.exit_code)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _check_files(values: dict[str, Any]) -> dict[str, str]:
+    """The files to write by what goes into them. Raises UsageError for one that cannot be written."""
+    files = {kind: values[f"{kind}_file"] for kind in ("json", "csv", "plot") if values[f"{kind}_file"]}
+    if list(files.values()).count(STDOUT) > 1 or files.get("plot") == STDOUT:
+        raise UsageError("stdout takes one of --json and --csv", hint="give a file's name to the other")
+    for kind, name in files.items():
+        if kind == "plot":
+            _check_plot(Path(name))
+        if name != STDOUT:
+            _check_writable(Path(name))
+    return files
+
+
+def _check_plot(path: Path) -> None:
+    from edgespec.bench.plot import SUFFIXES
+
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"cannot draw {path.name}", hint=f"give a name that ends in {' or '.join(SUFFIXES)}")
+    if find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib, which is not installed", hint="pip install 'edgespec[plot]'")
+
+
+def _check_writable(path: Path) -> None:
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written", why=error.strerror or str(error)) from error
+
+
+def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
+    """The prompts, and what is wrong with others in the user's file."""
+    from edgespec.bench.suites import read_items, sample, shipped
+
+    categories: tuple[str, ...] = values["categories"]
+    problems: list[str] = []
+    if values["prompts"] is None:
+        items = shipped(categories or None)
+    else:
+        items, problems = read_items(Path(values["prompts"]))
+        if categories:
+            items = [item for item in items if item.category in categories]
+            if not items:
+                raise UsageError(f"{values['prompts']} has no prompts of category {' or '.join(categories)}")
+    per_category = values["per_category"] or (PER_CATEGORY if values["prompts"] is None else len(items))
+    return sample(items, per_category), problems
+
+
+def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
+    """The modes that were asked for, or those that are possible."""
+    from edgespec.bench.modes import default_modes, parse_mode, with_plain
+    from edgespec.models.spec import resolve
+
+    has_draft = settings.draft_model is not None or resolve(settings.model).default_draft is not None
+    modes = with_plain(parse_mode(text, "draft" if has_draft else "lookup") for text in texts)
+    if not texts:
+        if not has_draft:
+            output.note(f"no draft model is given (-md) and none comes with {settings.model}: only lookup guesses")
+        return default_modes(has_draft=has_draft)
+    needing = [mode.name for mode in modes if "draft" in mode.drafters]
+    if needing and not has_draft:
+        raise UsageError(
+            f"mode {needing[0]} needs a draft model", why=f"none comes with {settings.model}", hint="name one (-md)"
+        )
+    return modes
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def _measure(
+    ctx: click.Context,
+    output: Output,
+    settings: LoadSettings,
+    modes: list[Mode],
+    items: list[Item],
+    values: dict[str, Any],
+) -> tuple[Result, Interrupts]:
+    """The result, whole or not, and what has stopped it."""
+    output.progress(f"loading {settings.model}", 0)
+    from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
+    from edgespec.bench.modes import settings_for
+    from edgespec.cli.run import PROGRESS
+    from edgespec.core.sampling import SamplingSettings
+    from edgespec.runtime import Runtime
+
+    temperatures = tuple(dict.fromkeys(values["temperatures"])) or TEMPERATURES
+    try:
+        for temperature in temperatures:
+            SamplingSettings(temperature=temperature)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    plan = Plan(
+        items,
+        modes,
+        tokens=values["tokens"],
+        temperatures=temperatures,
+        repeat=values["repeat"],
+        reference=values["reference"],
+        peer=values["peer"] is not None,
+        command=_command(ctx.meta[ARGS]),
+    )
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+
+    def tell(what: str, done: float) -> None:
+        if what != "prompt":  # there are many, and how far they have come in all is shown
+            output.progress(PROGRESS[what].format(settings.model), done)
+
+    try:
+        # Only what is measured is worth keeping: while the model is loaded, Ctrl-C ends the program.
+        with Runtime(settings_for(settings, modes, plan.least_n_max), tell) as llm, interrupts.cancelling(cancel):
+            return run_bench(llm, plan, output.progress, cancel), interrupts
+    finally:
+        output.end_progress()
+
+
+def _command(args: Sequence[str]) -> str:
+    """What was typed, without the folders of this machine."""
+    names = []
+    for arg in args:
+        option, equals, value = arg.rpartition("=")
+        path = Path(value)
+        names.append(option + equals + (path.name if path.is_absolute() else value))
+    return shlex.join(["edgespec", "bench", *names])
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[str]:
+    """Write the files, and say which could not be."""
+    from edgespec.bench.plot import plot
+    from edgespec.bench.report import to_csv
+
+    for kind, name in sorted(files.items(), key=lambda file: file[1] == STDOUT):  # whoever reads stdout may leave
+        path = Path(name)
+        try:
+            if kind == "plot":
+                plot(result, path)
+            elif name != STDOUT:
+                text = to_csv(result) if kind == "csv" else json.dumps(result, ensure_ascii=False, indent=1) + "\n"
+                path.write_text(text, encoding="utf-8", newline="\n")
+            elif kind == "csv":
+                output.line(to_csv(result).rstrip("\n"))
+            else:
+                output.json(result)
+        except OSError as error:
+            yield f"{path} cannot be written: {error.strerror or error}"
+        except EdgespecError as error:
+            yield str(error)
+
+
+def _compare(output: Output, a: Path, b: Path) -> None:
+    from edgespec.bench.compare import compare, load_result
+
+    output.show(compare(load_result(a), load_result(b)))

@@ -1,0 +1,79 @@
+"""The options of `edgespec bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from edgespec.cli.command import Option
+from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated
+from edgespec.cli.types import Integer, Number, Text
+
+PER_CATEGORY = 3
+PEERS = ("llama-cpp-python",)
+_FILE = click.Path(dir_okay=False, allow_dash=True)
+
+
+def _option(section: str, *names: str, **attrs: Any) -> Callable[[Any], Any]:
+    return click.option(*names, cls=Option, section=section, config=False, **attrs)
+
+
+OPTIONS = [
+    DRAFT_MODEL,
+    _option(
+        "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
+        show_default="fixed lengths of drafts and the measured pace",
+        help="What to compare with plain decoding: drafters, auto or fixed:K, and if need be tree:W and a verify rule, "
+        "as in 'draft auto', 'lookup fixed:4', 'draft,lookup auto', 'draft fixed:6 tree:4 rejection'. Repeatable.",
+    ),
+    _option(
+        "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts as well.",
+    ),
+    _option(
+        "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
+        help="Only the prompts of this category. Repeatable.",
+    ),
+    _option(
+        "Prompt", "--prompts", type=click.Path(), metavar="FILE",
+        help="Ask the prompts in this JSONL file instead of those that come with edgespec.",
+    ),
+    _option(
+        "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
+        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts of each category.",
+    ),
+    _option(
+        "Sampling", "--temp", "temperatures", multiple=True, type=Number(min=0), metavar="T",
+        show_default="0 and 0.8", help="Temperature. Repeatable.",
+    ),
+    _option(
+        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), metavar="N",
+        show_default="48, or all with --reference", help="Tokens of each answer.",
+    ),
+    _option(
+        "Answer", "--repeat", type=Integer(1, LARGEST), default=1, show_default=True, metavar="N",
+        help="Measure everything N times.",
+    ),
+    _option(
+        "Answer", "--reference", is_flag=True,
+        help="Let each answer be the one that comes with the prompt: what guessing earns on real text, also if the "
+        "model writes none.",
+    ),
+    _option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="Write all figures; '-' for stdout."),
+    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write a line an answer; '-' for stdout."),
+    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Draw the result as PNG or SVG."),
+    _option(
+        "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
+        help="Compare two files that --json has written, and measure nothing.",
+    ),
+    _option("Output", "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
+    _option("Output", "-v", "--verbose", is_flag=True, help="Log to stderr what happens, and where errors come from."),
+]  # fmt: skip
+
+
+def bench_options(command: Decorated) -> Decorated:
+    """Those of models, and all the above."""
+    for option in reversed([*MODEL, *OPTIONS]):
+        command = option(command)
+    return command

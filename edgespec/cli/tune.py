@@ -1,0 +1,142 @@
+"""`edgespec tune`: whether a draft is worth it for a model on this machine, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.command import Command, Option
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
+from edgespec.cli.output import Output
+from edgespec.cli.types import Integer, ModelSpec, Number, SpecType
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edgespec.bench.tune import Kind, Tuned
+
+SECONDS = 60
+
+OPTIONS = [
+    DRAFT_MODEL,
+    click.option(
+        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=SpecType(),
+        metavar="draft|lookup", show_default="draft, or lookup where there is none", help="Who is to guess.",
+    ),
+    click.option(
+        "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, 64), metavar="N",
+        show_default="8", help="Longest drafts to look at.",
+    ),
+    click.option(
+        "--temp", "temperature", cls=Option, section="Sampling", config=False, type=Number(min=0), default=0.0,
+        show_default=True, metavar="T", help="Temperature.",
+    ),
+    click.option(
+        "--seconds", cls=Option, section="Answer", config=False, type=Integer(1, LARGEST), default=SECONDS,
+        show_default=True, metavar="N", help="About how long it may take; every category gets one text at least.",
+    ),
+    click.option("--json", "as_json", cls=Option, is_flag=True, help="Print one JSON object instead of tables."),
+    click.option("-q", "--quiet", cls=Option, is_flag=True, help="No notes and no progress on stderr."),
+    click.option(
+        "-v", "--verbose", cls=Option, is_flag=True, help="Log to stderr what happens, and where errors come from."
+    ),
+]  # fmt: skip
+
+
+def _options(command: Decorated) -> Decorated:
+    for option in reversed([*MODEL, *OPTIONS]):
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
+@_options
+@click.pass_context
+def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+    """Find out in a minute whether a draft is worth it here.
+
+    Measures what passes of MODEL (demo, if none is named) and of its draft cost, how many guesses are right in texts of
+    several kinds, and how fast it answers with and without. What it learns is remembered for 'edgespec run'.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    values["model"] = one_model(target, values["model"])
+    output.progress(f"loading {values['model']}", 0)
+    from edgespec.bench.suites import sample, shipped
+    from edgespec.bench.tune import tune as tune_pair
+    from edgespec.cli.run import PROGRESS
+    from edgespec.models.spec import resolve
+    from edgespec.runtime import Runtime
+
+    if values["spec_type"] is None:
+        has_draft = values["draft_model"] or resolve(values["model"]).default_draft
+        values["spec_type"] = "draft" if has_draft else "lookup"
+        if not has_draft:
+            output.note(f"no draft model is given (-md) and none comes with {values['model']}: lookup is tuned")
+
+    def tell(what: str, done: float) -> None:
+        output.progress(PROGRESS.get(what, what).format(values["model"]), done)
+
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    try:
+        with Runtime(load_settings(values), tell) as llm, interrupts.cancelling(cancel):
+            items = sample(shipped(), 10)
+            found = tune_pair(
+                llm, items, values["seconds"], temperature=values["temperature"], progress=tell, cancel=cancel
+            )
+            about = llm.describe()
+    finally:
+        output.end_progress()
+    if found is not None and values["as_json"]:
+        output.json({"model": about["model"], "draft_model": about["draft_model"], **found.as_json()})
+    elif found is not None:
+        for part in _report(found):
+            output.show(part)
+    for note in [*llm.notes, *(found.messages if found else ())]:
+        output.note(note)
+    interrupts.raise_if_received()
+
+
+def _report(found: Tuned) -> list[RenderableType]:
+    from edgespec.bench.tables import Figures, Lines
+
+    widths = sorted(found.curve.target)
+    curve = Figures(
+        "What a pass of the target costs, in passes over one token",
+        ["tokens", *map(str, widths)],
+        [["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]],
+    )
+    kinds = Figures(
+        "What guesses would earn, replayed from plain decoding with a guess at every token",
+        ["", "guesses\nright", "best\nK", "speedup\nwith it", "of the\npace", "of who\nknows"],
+        [_row(kind) for kind in [*found.kinds, found.overall]],
+        bold=[len(found.kinds)],
+    )
+    about = [
+        ("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token"),
+        (found.drafter, f"{found.step:.3f} of that for a guess"),
+    ]
+    if found.break_even is not None:
+        about.append(("even", f"from {found.break_even:.0%} of the guesses right on".replace("%", " %")))
+    if found.measured is not None:
+        interval = ""
+        if found.measured_low is not None and found.measured_high is not None:
+            interval = f" (95 % interval {found.measured_low:.2f} to {found.measured_high:.2f})"
+        about.append(("measured", f"{found.measured:.2f} times as fast as plain decoding{interval}"))
+    about.append(("verdict", found.verdict))
+    return [curve, kinds, Lines(about)]
+
+
+def _row(kind: Kind) -> list[str]:
+    return [
+        kind.category,
+        f"{kind.alpha:.0%}".replace("%", " %"),
+        str(kind.best_length),
+        f"{kind.best_speedup:.2f}",
+        f"{kind.auto_speedup:.2f}",
+        f"{kind.oracle_speedup:.2f}",
+    ]

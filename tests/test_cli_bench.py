@@ -1,0 +1,222 @@
+"""`edgespec bench`: what it measures, where its figures go, and what becomes of them when it ends too soon."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import COMMAND, Finished, edgespec_here, environment
+from tiny_gguf import write_model
+
+SHORT = ["bench", "-t", "1", "-n", "4", "--temp", "0", "--suite", "maths", "--per-category", "2"]
+PROMPTS = """\
+{"id": "a", "prompt": "1 + 1 ="}
+not JSON
+
+{"id": "b", "category": "sums", "prompt": "2 + 2 ="}
+{"id": "a", "prompt": "again"}
+"""
+
+
+@pytest.fixture(scope="module")
+def tiny(home: Path) -> Path:
+    return write_model(home / "tiny.gguf", "llama")
+
+
+def bench(home: Path, *args: str) -> Finished:
+    return edgespec_here(*SHORT, *args, home=home)
+
+
+def written(file: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return result
+
+
+def test_it_measures_the_bundled_pair_and_shows_a_table(home: Path) -> None:
+    done = bench(home, "--json", "all.json", "--csv", "all.csv")
+    table, result = done.stdout.decode(), written(home / "all.json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert result["settings"]["modes"] == [
+        "plain", "draft auto", *(f"draft fixed:{k}" for k in (1, 2, 3, 4, 6, 8)), "lookup auto",
+    ]  # fmt: skip
+    for mode in result["settings"]["modes"]:
+        assert f"\n{mode} " in table
+    assert max(map(len, table.splitlines())) <= 80
+    assert "\x1b" not in table
+    rows = list(csv.DictReader(io.StringIO((home / "all.csv").read_text("utf-8"))))
+    assert [row["mode"] for row in rows] == [sample["mode"] for sample in result["samples"]]
+    assert {sample["item"] for sample in result["samples"]} == {"maths-01", "maths-02"}
+
+
+def test_modes_and_temperatures_can_be_chosen(home: Path) -> None:
+    args = ["demo", "--mode", "fixed:2", "--mode", "lookup", "--temp", "0.5", "--repeat", "2", "--json", "-"]
+    done = bench(home, *args)
+    result = json.loads(done.stdout)
+    assert result["settings"]["modes"] == ["plain", "draft fixed:2", "lookup auto"]
+    assert {sample["temperature"] for sample in result["samples"]} == {0.0, 0.5}
+    assert len(result["samples"]) == 3 * 2 * 2 * 2
+
+
+def test_what_was_typed_is_kept_without_folders(home: Path) -> None:
+    bench(home, "--mode", "lookup fixed:2", f"--json={home / 'typed.json'}")
+    result = written(home / "typed.json")
+    assert result["command"] == f"edgespec {' '.join(SHORT)} --mode 'lookup fixed:2' --json=typed.json"
+    assert str(home) not in json.dumps(result)
+
+
+def test_prompts_come_from_a_file_and_its_bad_lines_are_told(home: Path) -> None:
+    (home / "prompts.jsonl").write_text(PROMPTS, "utf-8")
+    args = [
+        "bench",
+        "-t",
+        "1",
+        "-n",
+        "4",
+        "--temp",
+        "0",
+        "--mode",
+        "plain",
+        "--json",
+        "-",
+        "--prompts",
+        "prompts.jsonl",
+    ]
+    done = edgespec_here(*args, home=home)
+    assert [(sample["category"], sample["item"]) for sample in json.loads(done.stdout)["samples"]] == [
+        ("other", "a"), ("sums", "b"),
+    ]  # fmt: skip
+    said = done.stderr.decode().splitlines()
+    assert [line.rpartition("prompts.jsonl: ")[2][:7] for line in said] == ["line 2:", "line 5:"]
+    done = edgespec_here(*args, "--suite", "sums", home=home)
+    assert [sample["item"] for sample in json.loads(done.stdout)["samples"]] == ["b"]
+    done = edgespec_here(*args, "--suite", "tales", home=home)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_without_a_draft_it_says_so_and_measures_the_rest(home: Path, tiny: Path) -> None:
+    done = bench(home, str(tiny), "--json", "-")
+    assert json.loads(done.stdout)["settings"]["modes"] == ["plain", "lookup auto", "lookup fixed:4", "lookup fixed:8"]
+    assert b"note: no draft model is given (-md)" in done.stderr
+
+
+def test_the_peer_is_measured_on_the_same_prompts(home: Path) -> None:
+    done = bench(home, "--mode", "lookup", "--peer", "llama-cpp-python", "--reference", "--json", "-")
+    samples = json.loads(done.stdout)["samples"]
+    assert {sample["mode"] for sample in samples} == {
+        "plain", "lookup auto", "llama-cpp-python", "llama-cpp-python lookup",
+    }  # fmt: skip
+    assert {sample["tokens"] for sample in samples} == {4}
+    assert done.stderr == b""
+
+
+def test_settings_for_run_are_taken_as_far_as_they_concern_it(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "edgespec.toml").write_text('ctx-size = 512\ntemp = 0.3\nspec-type = "lookup"\n', "utf-8")
+    done = edgespec_here(*SHORT, "--mode", "plain", "--json", "-", home=tmp_path, EDGESPEC_HOME=str(home))
+    result = json.loads(done.stdout)
+    assert (result["settings"]["ctx_size"], result["settings"]["temperatures"]) == (512, [0.0])
+    (tmp_path / "edgespec.toml").write_text("temperature = 0.3\n", "utf-8")
+    assert edgespec_here(*SHORT, home=tmp_path, EDGESPEC_HOME=str(home)).returncode == 2
+
+
+def test_two_results_are_compared(home: Path) -> None:
+    for name in ("a.json", "b.json"):
+        bench(home, "--mode", "lookup", "--json", name)
+    done = edgespec_here("bench", "--compare", "a.json", "b.json", home=home)
+    assert done.returncode == 0
+    assert b"\nlookup auto " in done.stdout
+    assert edgespec_here("bench", "--compare", "a.json", "c.json", home=home).returncode == 2
+
+
+# --- what cannot be done is said before anything is measured ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written"),
+        (["--csv", "folder.csv"], "is a directory"),
+        (["--plot", "x.pdf"], ".png or .svg"),
+        (["--plot", "-"], "stdout takes one of --json and --csv"),
+        (["--json", "-", "--csv", "-"], "stdout takes one of --json and --csv"),
+        (["--mode", "fast"], "'fast' is no part of a mode"),
+        (["--suite", "poems"], "poems"),
+        (["--temp", "1e-9"], "temperature"),
+        (["-m", "demo", "demo"], "two models are given"),
+        (["-m", "tiny.gguf", "--mode", "draft fixed:2"], "mode draft fixed:2 needs a draft model"),
+        (["--prompts", "missing.jsonl"], "missing.jsonl"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
+    (home / "folder.csv").mkdir(exist_ok=True)
+    there = set(home.iterdir())
+    done = bench(home, *args)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr.decode()
+    assert set(home.iterdir()) == there
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_a_picture_is_drawn(home: Path) -> None:
+    assert bench(home, "--mode", "lookup", "--plot", "picture.svg").returncode == 0
+    assert (home / "picture.svg").read_text("utf-8").startswith("<?xml")
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is not None, reason="matplotlib is there")
+def test_a_picture_needs_matplotlib(home: Path) -> None:
+    done = bench(home, "--plot", "picture.svg")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"matplotlib" in done.stderr
+
+
+# --- what ends too soon -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from edgespec.bench.answers import OwnMode\n"
+        "real, calls = OwnMode.answer, iter(range(100))\n"
+        "def answer(*args):\n"
+        "    if next(calls) == 6: os.kill(os.getpid(), signal.SIGINT)\n"  # two to warm up
+        "    return real(*args)\n"
+        "OwnMode.answer = answer\n"
+        "from edgespec.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    args = [*SHORT, "--mode", "lookup", "--repeat", "100", "-n", "300", "--json", "stopped.json"]
+    done = subprocess.run(
+        [COMMAND[0], "-c", code, *args], capture_output=True, cwd=home, env=environment(home), timeout=100, check=False
+    )
+    result = written(home / "stopped.json")
+    assert (done.returncode, done.stderr) == (130, b"")
+    assert not result["complete"]
+    assert 4 <= len(result["samples"]) < 100
+    assert b"\nstopped " in done.stdout
+    assert b"\nlookup auto " in done.stdout
+
+
+def test_when_the_model_fails_what_there_is_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgespec.bench.answers import OwnMode
+    from edgespec.errors import GenerationError
+
+    real, calls = OwnMode.answer, iter(range(100))
+
+    def fail_late(self: OwnMode, *args: Any) -> Any:
+        if next(calls) == 4:
+            raise GenerationError("decoding failed")
+        return real(self, *args)
+
+    monkeypatch.setattr(OwnMode, "answer", fail_late)
+    done = bench(home, "--mode", "lookup", "--json", "failed.json")
+    assert done.returncode == 1
+    assert done.stderr == b"edgespec: decoding failed\n"
+    assert written(home / "failed.json")["failure"] == "decoding failed"
+    assert b"\nplain " in done.stdout

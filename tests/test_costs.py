@@ -1,0 +1,127 @@
+"""The table of costs: what is assumed, what is measured, and what a loaded machine does to it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from edgespec.core.costs import Costs
+
+SHAPE = {1: 1.0, 2: 1.2, 4: 1.6, 8: 3.0}
+
+
+def measured(**more: float) -> Costs:
+    costs = Costs(SHAPE)
+    for _ in range(50):
+        for width, seconds in ((1, 0.03), (2, 0.04), (4, 0.05)):
+            costs.observe_target(width, seconds * more.get("load", 1.0))
+    return costs
+
+
+def test_before_anything_is_measured_the_shape_counts_in_passes_over_one_token() -> None:
+    costs = Costs(SHAPE)
+    assert [costs.target(width) for width in SHAPE] == pytest.approx(list(SHAPE.values()))
+    assert costs.target(3) == pytest.approx(math.exp(math.log(1.2) + math.log2(1.5) * math.log(1.6 / 1.2)))
+    assert costs.step("draft") == pytest.approx(0.1)
+    assert costs.read("draft", 80) == pytest.approx(1.0)
+
+
+def test_one_measurement_gives_the_shape_its_scale() -> None:
+    costs = Costs(SHAPE)
+    costs.observe_target(2, 0.024)
+    assert [costs.target(width) for width in SHAPE] == pytest.approx([0.02, 0.024, 0.032, 0.06])
+    assert costs.step("draft") == pytest.approx(0.002)
+
+
+def test_widths_between_measured_ones_lie_off_the_shape_as_these_do() -> None:
+    costs = Costs(SHAPE)
+    costs.observe_target(1, 1.0)
+    costs.observe_target(4, 3.2)
+    assert costs.target(2) == pytest.approx(1.2 * math.sqrt(2))
+    assert costs.target(8) == pytest.approx(6.0)
+    assert costs.measured() == pytest.approx({1: 1.0, 4: 3.2})
+
+
+def test_a_table_need_not_be_smooth() -> None:
+    costs = Costs(SHAPE)
+    for _ in range(30):
+        for width, seconds in ((1, 1.0), (2, 1.9), (3, 1.8), (4, 2.6)):
+            costs.observe_target(width, seconds)
+    assert [costs.target(width) for width in (1, 2, 3, 4)] == pytest.approx([1.0, 1.9, 1.8, 2.6], rel=0.01)
+
+
+@pytest.mark.parametrize("load", [0.4, 3.0])
+def test_a_load_that_slows_all_alike_leaves_the_ratios(load: float) -> None:
+    costs = measured()
+    before = costs.target(4) / costs.target(1)
+    for _ in range(100):
+        costs.observe_target(1, 0.03 * load)
+    assert costs.target(4) / costs.target(1) == pytest.approx(before, rel=0.1)
+    costs.observe_target(8, 0.1 * load)  # seen under load only, kept as on an idle machine
+    assert costs.target(8) == pytest.approx(0.1, rel=0.15)
+
+
+def test_a_kernel_that_really_changed_is_noticed() -> None:
+    costs = measured()
+    for _ in range(300):
+        costs.observe_target(1, 0.03)
+        costs.observe_target(4, 0.1)
+    assert costs.target(4) / costs.target(1) == pytest.approx(0.1 / 0.03, rel=0.1)
+
+
+def test_one_interrupted_pass_moves_little() -> None:
+    costs = measured()
+    costs.observe_target(1, 3.0)
+    assert costs.target(1) == pytest.approx(0.03, rel=0.05)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_a_clock_that_stands_still_or_jumps_back_measures_nothing(seconds: float) -> None:
+    costs = measured()
+    before = costs.state()
+    costs.observe_target(1, seconds)
+    costs.observe_step("draft", seconds)
+    costs.observe_read("draft", 10, seconds)
+    assert costs.state() == before
+
+
+def test_a_new_depth_starts_from_the_nearest_and_goes_its_own_way() -> None:
+    costs = measured()
+    assert costs.target(4, 3000) == costs.target(4, 100)
+    for _ in range(20):
+        costs.observe_target(1, 0.06, 3000)
+        costs.observe_target(4, 0.10, 3000)
+    assert costs.target(4, 3000) / costs.target(1, 3000) == pytest.approx(1.67, rel=0.1)
+    assert costs.target(4, 100) / costs.target(1, 100) == pytest.approx(1.67, rel=0.01)
+    assert costs.target(1, 100) == pytest.approx(0.03, rel=0.01)
+
+
+def test_what_was_measured_can_be_remembered() -> None:
+    costs = measured()
+    costs.observe_step("draft", 0.001)
+    costs.observe_read("draft", 100, 0.02)
+    again = Costs(SHAPE)
+    again.restore(json.loads(json.dumps(costs.state())))
+    for width in range(1, 9):
+        assert again.target(width) == pytest.approx(costs.target(width))
+    assert again.step("draft") == pytest.approx(0.001)
+    assert again.read("draft", 50) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"0": {"target": {"1": [math.nan, 3]}, "step": {}, "read": {}}},
+        {"0": {"target": {"0": [0.1, 3]}, "step": {}, "read": {}}},
+        {"0": {"target": {"1": [0.1]}, "step": {}, "read": {}}},
+        {"0": {"target": {}}},
+        {"x": {"target": {}, "step": {}, "read": {}}},
+        [],
+        {"0": None},
+    ],
+)
+def test_what_cannot_have_been_remembered_is_refused(state: object) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        Costs(SHAPE).restore(state)  # type: ignore[arg-type]

@@ -1,0 +1,217 @@
+"""The measured pace, decision by decision; whole texts are in test_replay.py."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from edgespec.core.costs import Costs
+from edgespec.core.draft import Draft
+from edgespec.core.pace import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE, AutoPace, AutoPlan, FixedPace, Turn
+
+FLAT = {1: 1.0, 64: 1.5}
+STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 64: 64.0}
+
+
+def pace(shape: dict[int, float], step: float = 0.02) -> AutoPace:
+    costs = Costs(shape)
+    for width, seconds in shape.items():
+        costs.observe_target(width, seconds)
+    costs.observe_step("draft", step)
+    costs.observe_step("lookup", step / 100)
+    return AutoPace(costs)
+
+
+def chain(*confidence: float) -> Draft:
+    return Draft.chain(list(range(len(confidence))), list(confidence), "draft")
+
+
+def asked(pace: AutoPace, turn: Turn) -> AutoPlan:
+    plan = pace.plan(turn)
+    assert isinstance(plan, AutoPlan)
+    return plan
+
+
+def guess(pace: AutoPace, turn: Turn, draft: Draft) -> Draft:
+    """One turn, guessed as long as the pace wants more of this chain; what is to be verified."""
+    plan = asked(pace, turn)
+    reaches = draft.reaches()
+    n = next((n for n in range(1, len(draft)) if not plan.worth(reaches[:n], reaches[n - 1])), len(draft))
+    plan.spent(n, n * 0.02)
+    return plan.settle(draft.first(n))
+
+
+def test_sure_guesses_are_verified_where_width_is_cheap() -> None:
+    assert len(guess(pace(FLAT), Turn("coupled", "draft", 8), chain(*[0.95] * 8))) == 8
+
+
+def test_a_sure_guess_is_not_verified_where_a_second_token_costs_a_second_pass() -> None:
+    assert len(guess(pace(STEEP), Turn("coupled", "draft", 8), chain(*[0.9] * 8))) == 0
+
+
+def test_a_guess_ends_where_it_becomes_unsure() -> None:
+    kept = guess(
+        pace({1: 1.0, 2: 1.15, 4: 1.45, 8: 2.0}), Turn("coupled", "draft", 8), chain(0.95, 0.95, 0.1, 0.9, 0.9)
+    )
+    assert len(kept) == 2
+
+
+def test_no_guess_is_longer_than_there_is_room() -> None:
+    measured = pace(FLAT)
+    assert asked(measured, Turn("coupled", "draft", 3)).tokens == 3
+    assert not asked(measured, Turn("coupled", "draft", 3)).worth([0.9] * 3, 0.9)
+    assert measured.plan(Turn("coupled", "draft", 0)) is None
+
+
+def test_a_jump_of_the_curve_is_taken_where_many_sure_tokens_repay_it() -> None:
+    """A pass over 2 tokens costs as much as one over 9."""
+    plateau = {1: 1.0, 2: 2.5, 9: 2.5, 64: 8.0}
+    assert len(guess(pace(plateau), Turn("coupled", "draft", 8), chain(*[0.98] * 8))) == 8
+
+
+def test_drawn_tokens_are_verified_whatever_they_promise() -> None:
+    measured = pace(STEEP)
+    plan = asked(measured, Turn("block", "draft", 8, drawn=True))
+    plan.spent(3, 0.06)
+    assert len(plan.settle(chain(0.9, 0.2, 0.1))) == 3
+    assert plan.value > 10
+
+
+def asked_of(pace: AutoPace, rounds: int, confidence: float, kind: str = "coupled") -> list[int]:
+    """Rounds in which a drafter that never promises more than this was asked for one token."""
+    times = []
+    for round in range(rounds):
+        plan = pace.plan(Turn(kind, "draft", 8))
+        if plan is not None:
+            times.append(round)
+            plan.spent(1, 0.02)
+            if plan.settle(chain(confidence)):
+                plan.judged(0)
+        pace.observe_round(kind, [0], 1, 0, 1)
+    return times
+
+
+def test_a_drafter_that_costs_more_than_it_earns_rests_and_is_tried_again_now_and_then() -> None:
+    measured = pace(STEEP)
+    times = asked_of(measured, 6000, 0.05)
+    assert measured.verdicts("coupled")[0].rests
+    late = [time for time in times if time > 1000]
+    assert 0 < len(late) * 0.02 < 1.5 * TRIAL_SHARE * 5000
+
+
+def test_what_was_missed_while_resting_makes_the_trials_rarer() -> None:
+    measured = pace(STEEP, step=0.1)
+    measured.costs.observe_read("draft", 100, 1.0)
+    read, times = 0, []
+    for round in range(6000):
+        plan = measured.plan(Turn("coupled", "draft", 8, lag=lambda lag=round - read: lag))  # type: ignore[misc]
+        if plan is not None:
+            times.append(round)
+            plan.spent(1, 0.01 * (round - read) + 0.1)
+            read = round
+            plan.settle(chain(0.05))
+        measured.observe_round("coupled", [0], 1, 0, 1)
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert waits[-1] > 4 * min(wait for wait in waits if wait > 1)
+
+
+def test_a_text_that_becomes_predictable_ends_the_rest() -> None:
+    measured = pace(FLAT)
+    for confidence, rests in ((0.0001, True), (0.95, False)):
+        for _ in range(1000):
+            plan = measured.plan(Turn("coupled", "draft", 8))
+            if plan is not None:
+                plan.spent(1, 0.02)
+                settled = plan.settle(chain(confidence))
+                if settled:
+                    plan.judged(1)
+            measured.observe_round("coupled", [0], 1, 0, 1)
+        assert measured.verdicts("coupled")[0].rests == rests
+
+
+def test_kinds_of_choosing_are_learnt_apart() -> None:
+    measured = pace(FLAT)
+    asked_of(measured, 400, 0.0001)
+    assert asked_of(measured, 100, 0.9, "coupled, greedy")[:10] == list(range(10))
+    assert len(asked_of(measured, 100, 0.0001)) < 30
+
+
+def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
+    """Wrong every time and sure of it, where it cannot learn how sure it may be."""
+    measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
+    for _ in range(400):
+        plan = measured.plan(Turn("typical", "draft", 1, settled=False))
+        if plan is not None:
+            plan.spent(1, 0.02)
+            lost += 0.02
+            if plan.settle(chain(0.9)):
+                lost += 0.3
+                plan.judged(0)
+        measured.observe_round("typical", [0], 1, 0, 1)
+    assert lost < FIRST_CREDIT + MOST_CREDIT + 400 * TRIAL_SHARE
+
+
+def test_a_drafter_that_promises_too_much_is_believed_less() -> None:
+    """Under rules where the text depends on the guesses nothing else corrects them."""
+    measured = pace({1: 1.0, 2: 1.5, 4: 2.0, 64: 10.0})
+    for _ in range(200):
+        plan = measured.plan(Turn("rejection", "draft", 4, drawn=True, settled=False))
+        if plan is not None:
+            plan.spent(4, 0.08)
+            if plan.settle(chain(0.9, 0.9, 0.9, 0.9)):
+                plan.judged(0)
+        measured.observe_round("rejection", [0], 5, 0, 1)
+    assert measured.verdicts("rejection")[0].rests
+
+
+def test_a_prompt_that_must_be_read_first_has_to_pay_back() -> None:
+    measured = pace(FLAT)
+    measured.costs.observe_read("draft", 1000, 20.0)
+    assert measured.plan(Turn("coupled", "draft", 8, remaining=8, lag=lambda: 1000)) is None
+    assert measured.plan(Turn("coupled", "draft", 8, remaining=256, lag=lambda: 1000)) is not None
+    assert measured.plan(Turn("coupled", "draft", 8, remaining=8, lag=lambda: 1)) is not None
+
+
+def test_a_dearer_drafter_is_asked_only_where_it_may_do_better() -> None:
+    measured = pace(FLAT, step=0.3)
+    for _ in range(20):
+        plan = asked(measured, Turn("coupled", "draft", 8))
+        plan.spent(1, 0.3)
+        plan.settle(chain(0.9))
+    assert measured.plan(Turn("coupled", "draft", 8, best=3.0)) is None
+    assert measured.plan(Turn("coupled", "draft", 8, best=0.1)) is not None
+
+
+def test_several_sequences_share_a_pass_so_that_width_costs_each_more() -> None:
+    """Where a pass over 8 tokens costs little more than over 1, one sequence has room for guesses, eight have none."""
+    curve = {1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}
+    assert len(guess(pace(curve), Turn("coupled", "draft", 4), chain(0.7, 0.7, 0.7, 0.7))) == 4
+    assert len(guess(pace(curve), Turn("coupled", "draft", 4, sequences=8), chain(0.7, 0.7, 0.7, 0.7))) == 0
+
+
+def test_what_was_learnt_can_be_remembered() -> None:
+    measured = pace(FLAT)
+    for _ in range(10):
+        guess(measured, Turn("coupled", "draft", 8), chain(0.9, 0.8, 0.7))
+        measured.observe_round("coupled", [1, 2], 4, 0, 1)
+    again = pace(FLAT)
+    again.restore(json.loads(json.dumps(measured.state())))
+    assert again.state() == measured.state()
+    broken: Any
+    for broken in ({"coupled": {}}, {"coupled": None}, {"coupled": {"tokens": -1, "seconds": 1, "drafters": {}}}, []):
+        with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+            again.restore(broken)
+    assert again.state() == measured.state()
+
+
+def test_a_fixed_pace_takes_the_first_drafter_that_has_a_guess() -> None:
+    fixed = FixedPace(4)
+    plan = fixed.plan(Turn("coupled", "lookup", 8))
+    assert plan is not None and plan.tokens == 4
+    assert plan.settle(chain(0.1, 0.1)) == chain(0.1, 0.1) and plan.value > 0
+    assert fixed.plan(Turn("coupled", "draft", 8, best=plan.value)) is None
+    assert fixed.plan(Turn("coupled", "draft", 2)).tokens == 2  # type: ignore[union-attr]
+    assert FixedPace(0).plan(Turn("coupled", "draft", 8)) is None
