@@ -17,6 +17,7 @@ from edgespec.core.choose import Choice, Chooser
 from edgespec.core.draft import Draft
 from edgespec.core.pace import FixedPace, Pace, Plan, Turn
 from edgespec.core.prefix import common_prefix
+from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import Verdict, VerifyRule, verify
 from edgespec.drafters.base import Budget, Drafter
@@ -27,6 +28,11 @@ from edgespec.llama.context import Batch, CacheFullError, CancelledError, Contex
 logger = logging.getLogger("edgespec.engine")
 
 LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
+
+
+def kind_of(rule: VerifyRule, sampling: SamplingSettings) -> str:
+    """How tokens are chosen and judged, on which it depends how many guesses are accepted."""
+    return f"{rule}, greedy" if sampling.temperature == 0 else rule
 
 
 @dataclass(slots=True, eq=False)
@@ -63,8 +69,7 @@ class Sequence:
 
     @property
     def kind(self) -> str:
-        """How tokens are chosen and judged, on which it depends how many guesses are accepted."""
-        return f"{self.rule}, greedy" if self.chooser.settings.temperature == 0 else self.rule
+        return kind_of(self.rule, self.chooser.settings)
 
     @property
     def is_settled(self) -> bool:
@@ -268,6 +273,7 @@ class Engine:
             sequences=len(parts),
             lag=lambda: drafter.lag(sequence),
             drawn=sequence.draws,
+            settled=sequence.is_settled,
             best=part.plan.value if part.plan else 0.0,
         )
 

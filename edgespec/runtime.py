@@ -7,16 +7,20 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from edgespec.calibrate import measure_passes
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.choose import Chooser, ReferenceChooser
+from edgespec.core.pace import LENGTHS, AutoPace, PaceVerdict
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
-from edgespec.engine import Emission
+from edgespec.drafters.model import ModelDrafter
+from edgespec.engine import Emission, kind_of
 from edgespec.engine import Sequence as EngineSequence
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
@@ -24,6 +28,9 @@ from edgespec.llama.model import Model
 from edgespec.loading import Loaded, Progress
 from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request, check_rule
 from edgespec.textstream import TextStream
+from edgespec.trace import Recorder
+
+MEASURED_DEPTH = 128  # tokens behind which passes are measured
 
 Answer = Generator[TokenEvent, None, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
@@ -92,9 +99,64 @@ class Runtime(Closable):
             "threads": self.context.threads,
             "threads_batch": self.context.threads_batch,
             "drafters": [drafter.name for drafter in self.engine.drafters],
+            "pace": self.settings.pace,
             "strict": self.settings.strict,
             "rounding": self.rounding,
         }
+
+    def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
+        """Why drafters guess or rest on requests like this one; empty where no pace measures it."""
+        pace = self.engine.pace
+        if isinstance(pace, Recorder):
+            pace = pace.pace
+        return pace.verdicts(kind_of(request.verify, request.sampling)) if isinstance(pace, AutoPace) else []
+
+    def record(self, file: Path, request: Request) -> Recorder:
+        """Trace the answer to `request` into `file`, until the recorder is closed: at every token that no drafter is to
+        guess at, it guesses in the shadow. Measures passes first. Raises UsageError, EdgespecError.
+        """
+        engine, n_max = self.engine, self.engine.draft_n_max
+        if not engine.drafters:
+            raise UsageError("a trace needs something that guesses", hint="a draft model (-md), or --spec-type lookup")
+        if engine.tree_width > 1 or self.settings.sequences > 1:
+            raise UsageError("a trace records chains of one answer", hint="leave out --spec-tree")
+        header = {
+            "kind": kind_of(request.verify, request.sampling),
+            "temperature": request.sampling.temperature,
+            "seed": request.seed,
+            "n_max": n_max,
+            "pace": self.settings.pace,
+            "model": self.model.path.name,
+            "draft_model": self.draft.path.name if self.draft else None,
+            "threads": self.context.threads,
+            "costs": self.measure_costs([1, *(1 + length for length in LENGTHS if length <= n_max)]),
+        }
+        for drafter in engine.drafters:
+            if isinstance(drafter, ModelDrafter):
+                drafter.tells_certainty = True
+        engine.pace = recorder = Recorder(engine.pace, file, header)
+        return recorder
+
+    def measure_costs(self, widths: Sequence[int], repeat: int = 5) -> dict[str, dict[str, float]]:
+        """Seconds of the target's passes by width, and of a pass of each draft model; the pace learns them too."""
+        costs, depth = self._loaded.tuning.costs, min(MEASURED_DEPTH, self.context.n_ctx // 2)
+
+        def tell(done: float) -> None:
+            self._progress("costs", done)
+
+        self._cached = []
+        target = measure_passes(self.context, widths, depth=depth, repeat=repeat, progress=tell)
+        for width, seconds in target.items():
+            costs.observe_target(width, seconds, depth)
+        step = {}
+        for drafter in self.engine.drafters:
+            if isinstance(drafter, ModelDrafter):
+                try:
+                    step[drafter.name] = measure_passes(drafter.context, [1], depth=depth, repeat=3 * repeat)[1]
+                finally:
+                    drafter.forget()
+                costs.observe_step(drafter.name, step[drafter.name], depth)
+        return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
 
     @property
     def rounding(self) -> float | None:

@@ -22,6 +22,9 @@ aside, the logits stay what they were:
   of the constant is taken off epsilon, so that the norms do not notice it. Where the embedding serves as output too,
   this adds the same small amount to all old logits.
 
+- **Scrambled** (`--scramble`), the embeddings stand in random order: the model takes every token for another, and as a
+  draft is sure of guesses that are wrong.
+
 Q8_0 blocks of the source come out bit by bit, and a width of 4, 16, ... times the old one keeps even the rounding of
 the norms. Other types round once more; K-quants, made by llama.cpp from F16, so much that texts change soon.
 Costs are counted in the parameters read for one token: all matrices but the embedding table.
@@ -58,6 +61,7 @@ PAIR: dict[str, tuple[str, dict[str, Any]]] = {
     "target-q4_k_m.gguf": ("demo", TARGET | {"type": "Q4_K_M"}),
     "draft-10.gguf": ("demo:draft", {"width": 1280, "layers": 4}),
     "draft-30.gguf": ("demo:draft", {"width": 768, "layers": 3}),
+    "draft-useless.gguf": ("demo:draft", {"width": 768, "layers": 3, "scramble": True}),
     "target-q8_0-v152k.gguf": ("demo", TARGET | {"vocabulary": QWEN_VOCABULARY}),
     "draft-30-v152k.gguf": ("demo:draft", {"width": 160, "layers": 2, "vocabulary": QWEN_VOCABULARY}),
 }
@@ -119,6 +123,7 @@ def inflate(
     layers: int | None = None,
     vocabulary: int | None = None,
     type: str = "Q8_0",
+    scramble: bool = False,
 ) -> Shape:
     """Write `source` to `destination` with about `params` parameters, or with `width` and `layers`; what is not given
     stays. `destination` appears when it is complete. Returns the new shape.
@@ -140,7 +145,7 @@ def inflate(
         raise UsageError(f"cannot write {destination}", why="it is the source or a folder", hint="name another file")
     unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.inflated")
     try:
-        _write(source, unfinished, old, new, type if type in _DIRECT else "F16")
+        _write(source, unfinished, old, new, type if type in _DIRECT else "F16", scramble=scramble)
         if type in _DIRECT:
             unfinished.replace(destination)
         else:
@@ -247,12 +252,12 @@ def _nearest(value: float, step: int, least: int) -> int:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def _write(source: Path, path: Path, old: Shape, new: Shape, type: str) -> None:
+def _write(source: Path, path: Path, old: Shape, new: Shape, type: str, *, scramble: bool) -> None:
     """Tensor by tensor, so that no more than one is in memory, and one layer of those added, which are all the same."""
     reader = gguf.GGUFReader(source)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     eps = float(reader.fields["llama.attention.layer_norm_rms_epsilon"].contents())
-    growth = _Growth(old, new, eps, is_tied="output.weight" not in tensors)
+    growth = _Growth(old, new, eps, is_tied="output.weight" not in tensors, scramble=scramble)
     names = ["token_embd.weight"]
     names += [f"blk.{layer}.{kind}.weight" for layer in range(new.layers) for kind in _LAYER]
     names += [name for name in ("output_norm.weight", "output.weight", "rope_freqs.weight") if name in tensors]
@@ -299,6 +304,7 @@ class _Growth:
     new: Shape
     old_eps: float
     is_tied: bool
+    scramble: bool
 
     @property
     def constant(self) -> float:
@@ -316,6 +322,8 @@ class _Growth:
         shape = self.new.tensor(name)
         if name in ("token_embd.weight", "output.weight"):
             shape = (len(values), shape[1])
+        if self.scramble and name == "token_embd.weight":
+            values = np.random.default_rng(0).permutation(values)
         grown = np.zeros(shape, np.float32)
         grown[tuple(slice(n) for n in values.shape)] = values
         scale = math.sqrt(self.old.width / self.new.width)
@@ -397,6 +405,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, metavar="L")
     parser.add_argument("--vocab", type=int, metavar="N", help=f"pad the vocabulary, such as to {QWEN_VOCABULARY}")
     parser.add_argument("--type", default="Q8_0", help=f"{', '.join(TYPES)} (default: Q8_0)")
+    parser.add_argument("--scramble", action="store_true", help="make a model that says something else after all")
     parser.add_argument(
         "--pair", type=Path, metavar="FOLDER", help="write those files of a benchmark that are not there"
     )
@@ -408,7 +417,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = {"params": args.params, "width": args.width, "layers": args.layers, "vocabulary": args.vocab}
     try:
         if args.pair is None:
-            _inflate_and_tell(args.source, args.output, **sizes, type=args.type)
+            _inflate_and_tell(args.source, args.output, **sizes, type=args.type, scramble=args.scramble)
         else:
             write_pair(args.pair)
     except EdgespecError as error:

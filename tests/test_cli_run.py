@@ -13,6 +13,7 @@ from tiny_gguf import CHATML, write_model
 
 import edgespec as api
 from edgespec.models.spec import BUNDLED
+from edgespec.trace import read_trace
 
 PROMPT = "def return"
 FIRST = ["-m", "chat.gguf", "-t", "1", "-n", "24", "--seed", "7"]
@@ -335,3 +336,40 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
     assert (done.returncode, done.stdout) == (0, shown(answers["chat"]))
     assert done.stderr.count(b"\n") == 1
     assert b"cannot be written: every start has to try the model out again" in done.stderr
+
+
+# --- the pace ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_records_every_round_and_changes_no_text(home: Path) -> None:
+    plain = edgespec_here("run", PROMPT, *FIRST, "--spec-type", "none", home=home)
+    for pace in ("off", "auto", "fixed:2"):
+        done = edgespec_here(
+            "run", PROMPT, *FIRST, "-md", "draft.gguf", "--pace", pace, "--trace", "t.jsonl", home=home
+        )
+        assert done.returncode == 0 and done.stdout == plain.stdout
+        [trace] = read_trace(home / "t.jsonl")
+        assert len(trace.text) == 23  # the first one comes out of the pass over the prompt
+        assert all(round.drafts for round in trace.rounds[1:-1])
+        verified = {draft.verified for round in trace.rounds for draft in round.drafts}
+        assert verified == {0} if pace == "off" else verified <= set(range(9))
+        assert set(trace.costs["target"]) >= {"1", "2", "3"} and trace.costs["step"]["draft"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-md", "draft.gguf", "--trace", "no/such/folder/t.jsonl"], b"cannot be written"),
+        (["--spec-type", "none", "--trace", "t.jsonl"], b"needs something that guesses"),
+        (["-md", "draft.gguf", "--spec-tree", "4", "--trace", "t.jsonl"], b"chains"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(home: Path, arguments: list[str], words: bytes) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, *arguments, home=home)
+    assert done.returncode and words in done.stderr and not done.stdout
+
+
+def test_statistics_say_why_a_drafter_guesses_or_rests(home: Path) -> None:
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--stats", home=home)
+    lines = [line for line in done.stderr.decode().splitlines() if line.startswith("pace: ")]
+    assert len(lines) == 2 and ("rests" in lines[0] or "guesses" in lines[0]) and "over 1 token takes 1" in lines[1]

@@ -14,6 +14,7 @@ from inflate_gguf import inflate, main, shape_of
 from numpy.typing import NDArray
 from tiny_gguf import write_model, write_split, write_vocabulary
 
+import edgespec
 from edgespec.errors import EdgespecError, ModelFileError, ModelNotFoundError, UsageError
 from edgespec.header import read_header
 from edgespec.llama.context import Context
@@ -322,6 +323,16 @@ def test_the_command_tells_what_it_chose(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3", "--vocab", "9000"]) == 0
     told = capsys.readouterr().out
     assert "3 layers of 128" in told and "9,000 tokens" in told and f"{path.stat().st_size / 1e6:,.0f} MB" in told
+
+
+def test_a_scrambled_draft_is_sure_and_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "scrambled.gguf"
+    assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3", "--scramble"]) == 0
+    with edgespec.load("demo", draft_model=str(path), pace="fixed:3", threads=1) as llm:
+        for _ in llm.generate("import os\n", max_tokens=64, temperature=0.0, ignore_eos=True):
+            pass
+        assert llm.stats.proposed > 150
+        assert llm.stats.acceptance_rate < 0.02
 
 
 def test_the_command_refuses_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

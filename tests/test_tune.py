@@ -1,0 +1,120 @@
+"""`tune`: the figures, the verdict, and that what was learnt is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import edgespec_here
+from inflate_gguf import inflate
+from tiny_gguf import write_model
+
+import edgespec
+from edgespec.bench.suites import sample, shipped
+from edgespec.bench.theory import CostCurve
+from edgespec.bench.tune import Kind, break_even, tune, verdict
+from edgespec.cancel import CancelFlag
+from edgespec.errors import UsageError
+from edgespec.models.spec import resolve
+
+ITEMS = [item for item in sample(shipped(), 1) if item.category in ("chat", "code_completion")]
+STEEP = CostCurve(0.03, {1: 1.0, 2: 1.8, 3: 2.0, 4: 2.1, 9: 4.2}, None)
+FLAT = CostCurve(0.03, {1: 1.0, 9: 1.2}, None)
+KIND = Kind("chat", 100, 0.6, 3, 1.4, 1.4, 1.8)
+
+
+def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
+    told: list[str] = []
+    with edgespec.load("demo", threads=1) as llm:
+        found = tune(llm, ITEMS, 2.0, progress=lambda what, done: told.append(what))
+        assert found is not None
+        assert llm.settings.pace == "auto"
+    assert [kind.category for kind in found.kinds] == ["chat", "code_completion"]
+    assert all(0 < kind.alpha < 1 and kind.oracle_speedup >= kind.best_speedup >= 1 for kind in found.kinds)
+    assert found.overall.tokens == sum(kind.tokens for kind in found.kinds)
+    assert found.measured is not None and 0 < found.step < 1 and found.curve.target[1] == 1.0
+    assert "draft" in found.verdict or "use it" in found.verdict
+    assert {"comparing guesses", "warming up"} <= set(told)
+    assert json.loads(json.dumps(found.as_json()))["curve"]["passes"]["1"] == 1.0
+
+
+def test_lookup_can_be_tuned_without_a_draft_model(home: Path) -> None:
+    with edgespec.load("demo", spec_type="lookup", threads=1) as llm:
+        found = tune(llm, ITEMS, 1.0)
+    assert found is not None and found.drafter == "lookup" and 0 <= found.overall.alpha < 1
+
+
+def test_without_a_drafter_there_is_nothing_to_tune(tmp_path: Path) -> None:
+    with (
+        edgespec.load(str(write_model(tmp_path / "x.gguf", "llama")), threads=1) as llm,
+        pytest.raises(UsageError, match="no drafter"),
+    ):
+        tune(llm, ITEMS, 1.0)
+
+
+def test_stopped_before_it_knows_anything_it_says_nothing(home: Path) -> None:
+    cancel = CancelFlag()
+    cancel.set()
+    with edgespec.load("demo", threads=1) as llm:
+        assert tune(llm, ITEMS, 5.0, cancel=cancel) is None
+
+
+def said(
+    curve: CostCurve, step: float, overall: Kind, measured: tuple[float, float, float] | None = None
+) -> tuple[bool, str]:
+    return verdict("draft", curve, step, [overall], overall, break_even(curve, step), measured or (None, None, None))
+
+
+@pytest.mark.parametrize(
+    ("curve", "step", "overall", "measured", "use_it", "words"),
+    [
+        (FLAT, 0.05, KIND, (1.5, 1.3, 1.6), True, "1.50 times as fast"),
+        (FLAT, 0.05, KIND, None, True, "1.40 times as fast"),
+        (FLAT, 0.05, KIND, (1.1, 0.8, 1.4), False, "do not"),
+        (STEEP, 0.05, replace(KIND, alpha=0.3, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "would have to be right"),
+        (FLAT, 1.3, replace(KIND, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "longer than the target"),
+        (CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.5, replace(KIND, auto_speedup=1.0), None, False, "not even right"),
+        (FLAT, 0.05, replace(KIND, auto_speedup=0.9), (0.9, 0.8, 0.95), False, "0.90 of plain's speed"),
+    ],
+)
+def test_the_verdict_says_why(
+    curve: CostCurve, step: float, overall: Kind, measured: Any, use_it: bool, words: str
+) -> None:
+    decided, text = said(curve, step, overall, measured)
+    assert decided == use_it and words in text
+
+
+def test_break_even_is_where_some_length_begins_to_pay() -> None:
+    alpha = break_even(STEEP, 0.05)
+    assert alpha is not None
+    curve = replace(STEEP, draft=0.05)
+    assert curve.best(alpha)[1] > 1 >= curve.best(alpha - 0.011)[1]
+    assert break_even(CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.1) is None
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_useless_draft_is_advised_against_and_why(tmp_path: Path) -> None:
+    useless = tmp_path / "useless.gguf"
+    inflate(resolve("demo:draft").path, useless, scramble=True)
+    arguments = ["demo", "-md", str(useless), "-t", "1", "--seconds", "1"]
+    done = edgespec_here("tune", *arguments, "--json", "-q", home=tmp_path)
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and not done.stderr
+    assert not found["use_it"] and "because" in found["verdict"]
+    assert found["overall"]["alpha"] < 0.05 and found["overall"]["best_length"] == 0
+    assert sorted((tmp_path / "cache" / "pace").glob("*.json"))
+    done = edgespec_here("tune", *arguments, home=tmp_path)
+    shown = done.stdout.decode()
+    assert "verdict" in shown and "do not use draft, because" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_target_alone_has_lookup_tuned_and_it_is_said(home: Path) -> None:
+    done = edgespec_here("tune", "demo:draft", "-t", "1", "--seconds", "1", home=home)
+    assert done.returncode == 0
+    assert b"lookup is tuned" in done.stderr and b"lookup" in done.stdout

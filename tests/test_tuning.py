@@ -1,0 +1,187 @@
+"""What is learnt about a pair: measured, kept until the next start, and no more than a help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_gguf import write_model
+
+import edgespec
+from edgespec.calibrate import assumed_shape, measure_passes
+from edgespec.core.pace import AutoPace, FixedPace
+from edgespec.errors import UsageError
+from edgespec.llama.model import Model
+from edgespec.runtime import Runtime
+
+PROMPT = "def quicksort(xs):"
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    return tmp_path
+
+
+def answer(llm: Runtime, **settings: Any) -> list[int]:
+    settings = {"max_tokens": 48, "temperature": 0.0, "ignore_eos": True} | settings
+    return [event.id for event in llm.generate(PROMPT, **settings) if event.id >= 0]
+
+
+def remembered(home: Path) -> list[Path]:
+    return sorted((home / "cache" / "pace").glob("*.json"))
+
+
+def test_what_was_learnt_is_where_the_next_start_begins(fresh: Path) -> None:
+    with edgespec.load("demo", threads=1) as llm:
+        answer(llm)
+        assert isinstance(llm.engine.pace, AutoPace)
+        learnt = llm.engine.pace.state()
+    assert len(remembered(fresh)) == 1
+    with edgespec.load("demo", threads=1) as llm:
+        assert isinstance(llm.engine.pace, AutoPace)
+        assert llm.engine.pace.state() == learnt
+        assert llm.notes == []
+
+
+def test_another_number_of_threads_is_another_machine(fresh: Path) -> None:
+    for threads in (1, 2):
+        with edgespec.load("demo", threads=threads) as llm:
+            answer(llm)
+    assert len(remembered(fresh)) == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"version": 0}', '{"version": 1}', "\x00", '{"a":' * 100_000])
+def test_what_cannot_be_read_is_told_in_one_line_and_learnt_anew(fresh: Path, text: str) -> None:
+    with edgespec.load("demo", threads=1) as llm:
+        expected = answer(llm)
+    [file] = remembered(fresh)
+    file.write_text(text, encoding="utf-8")
+    with edgespec.load("demo", threads=1) as llm:
+        assert answer(llm) == expected
+        [note] = llm.notes
+        assert "learnt anew" in note and "\n" not in note
+    assert json.loads(file.read_text("utf-8"))["version"] == 1
+
+
+def test_half_of_a_file_leaves_nothing_behind(fresh: Path) -> None:
+    with edgespec.load("demo", threads=1) as llm:
+        answer(llm)
+    [file] = remembered(fresh)
+    state = json.loads(file.read_text("utf-8"))
+    state["drafters"] = {"draft": {"greedy, best": [[1.0], [2.0]]}}
+    file.write_text(json.dumps(state), encoding="utf-8")
+    with edgespec.load("demo", threads=1) as llm:
+        assert isinstance(llm.engine.pace, AutoPace)
+        assert llm.engine.pace.state() == {}
+        assert llm.engine.drafters[0].state() == {}
+
+
+def test_without_a_place_to_remember_it_answers_all_the_same(fresh: Path) -> None:
+    (fresh / "cache").write_text("a file where a folder should be", encoding="utf-8")
+    with edgespec.load("demo", threads=1) as llm:
+        assert answer(llm)
+    assert remembered(fresh) == []
+
+
+# --- the clock --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tick", [0.0, -1.0, 1e9])
+def test_a_clock_that_stands_still_or_jumps_changes_no_text(
+    fresh: Path, tick: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with edgespec.load("demo", threads=1) as llm:
+        expected = answer(llm)
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += tick
+        return now
+
+    monkeypatch.setattr("edgespec.engine.perf_counter", clock)
+    monkeypatch.setattr("edgespec.calibrate.perf_counter", clock)
+    with edgespec.load("demo", threads=1) as llm:
+        assert answer(llm) == expected
+
+
+def test_passes_are_measured_behind_some_tokens_and_leave_nothing() -> None:
+    told: list[float] = []
+    with edgespec.load("demo", threads=1) as llm:
+        taken = measure_passes(llm.context, [1, 2, 5], depth=32, repeat=2, progress=told.append)
+        assert list(taken) == [1, 2, 5] and all(seconds > 0 for seconds in taken.values())
+        assert told == sorted(told) and told[-1] == 1.0
+        assert llm.context.length(0) == 0
+
+
+def test_a_memory_that_cannot_be_rolled_back_is_measured_too(tmp_path: Path) -> None:
+    with edgespec.load(str(write_model(tmp_path / "mamba.gguf", "mamba")), threads=1) as llm:
+        assert measure_passes(llm.context, [1], depth=8, repeat=2)[1] > 0
+
+
+def test_the_fewer_bits_a_weight_has_the_steeper_a_curve_is_assumed(tmp_path: Path) -> None:
+    shapes = []
+    for type in ("F32", "Q8_0"):
+        with Model(write_model(tmp_path / f"{type}.gguf", "llama", type=type)) as model:
+            shapes.append(assumed_shape(model))
+    assert all(shapes[0][width] <= shapes[1][width] for width in shapes[0])
+    assert shapes[0] != shapes[1]
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_drafting_can_be_changed_between_answers() -> None:
+    with edgespec.load("demo", spec_type="draft,lookup", spec_tree=4, flash_attention="off", threads=1) as llm:
+        llm.draft_with(pace="off", tree=1)
+        expected = answer(llm)
+        llm.draft_with(pace="fixed:4")
+        assert answer(llm) == expected
+        assert llm.stats.proposed and max(llm.stats.proposed_per_pos) and len(llm.stats.proposed_per_pos) <= 4
+        llm.draft_with(pace="off")
+        assert answer(llm) == expected and llm.stats.proposed == 0
+        llm.draft_with(spec_type="lookup", pace="fixed:2")
+        assert answer(llm) == expected and set(llm.stats.by_source) <= {"lookup"}
+        llm.draft_with(spec_type="none")
+        assert answer(llm) == expected and llm.stats.draft_s == 0
+
+
+def test_what_was_not_loaded_cannot_be_asked_for() -> None:
+    with edgespec.load("demo", spec_type="lookup", threads=1) as llm:
+        for wanted in ({"spec_type": "draft"}, {"tree": 4}, {"pace": "fixed:9"}, {"pace": "fast"}):
+            with pytest.raises(UsageError):
+                llm.draft_with(**wanted)
+        assert llm.settings.spec_type == "lookup"
+
+
+@pytest.mark.parametrize("pace", ["", "fixed", "fixed:", "fixed:0", "fixed:65", "fixed:-1", "fixed:²", "slow", None, 3])
+def test_a_pace_that_cannot_be_meant_is_refused(pace: Any) -> None:
+    with pytest.raises(UsageError, match="pace"):
+        edgespec.load("demo", pace=pace)
+
+
+def test_a_fixed_pace_sets_the_most_tokens_too_unless_these_are_given() -> None:
+    with edgespec.load("demo", pace="fixed:12", threads=1) as llm:
+        assert llm.engine.draft_n_max == 12 and llm.engine.pace == FixedPace(12)
+    with pytest.raises(UsageError, match="spec-draft-n-max"):
+        edgespec.load("demo", pace="fixed:12", spec_draft_n_max=4)
+
+
+# --- a given text -----------------------------------------------------------------------------------------------------
+
+
+def test_a_reference_answer_is_what_comes_out_whatever_guesses(fresh: Path) -> None:
+    with edgespec.load("demo", spec_type="draft,lookup", pace="fixed:4", threads=1) as llm:
+        reference = tuple(llm.model.tokenize("the cat sat on the mat and the cat sat on the mat and the cat sat"))
+        assert answer(llm, reference=reference) == list(reference)
+        assert llm.stats.by_source["lookup"].accepted > 4
+        assert answer(llm, reference=reference, max_tokens=3) == list(reference[:3])
+        llm.draft_with(spec_type="none")
+        assert answer(llm, reference=reference) == list(reference)
+        assert llm.stats.rounds == len(reference)
+        for wrong in ({"reference": (-1,)}, {"reference": (8192,)}, {"reference": (1,), "verify": "rejection"}):
+            with pytest.raises(UsageError):
+                answer(llm, **wrong)
