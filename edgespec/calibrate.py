@@ -50,11 +50,13 @@ def measure_passes(
     *,
     depth: int = 128,
     repeat: int = 5,
+    rows: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> dict[int, float]:
     """Median seconds of a pass by its width, behind `depth` tokens, widths in turns; after one round to warm up.
 
-    Uses sequence 0 of the context, which is empty afterwards, and needs as many outputs as the widest pass.
+    `rows` asks for the logits of every token, for which the context must have room, else for those of the last one.
+    Uses sequence 0 of the context, which is empty afterwards.
     """
     token = context.model.tokenize("a")[-1:] or [0]
     depth = max(1, min(depth, context.n_ctx - max(widths)))
@@ -68,8 +70,9 @@ def measure_passes(
                 for start in range(context.length(0), depth, CHUNK):
                     n = min(CHUNK, depth - start)
                     context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
+                wanted = [rows] * (width - 1) + [True]
                 started_s = perf_counter()
-                context.decode(token * width, range(depth, depth + width), [(0,)] * width, [True] * width)
+                context.decode(token * width, range(depth, depth + width), [(0,)] * width, wanted)
                 if turn:
                     times[width].append(perf_counter() - started_s)
                 if progress is not None:
@@ -90,7 +93,8 @@ class Tuning:
     ) -> None:
         self.costs = Costs(assumed_shape(context.model))
         self._drafters = {drafter.name: drafter for drafter in drafters}
-        self._paces: dict[str, AutoPace] = {}
+        self._paces: dict[tuple[str, int], AutoPace] = {}
+        self._least_width = least_width
         drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
         facts = {
             "build": build_id(),
@@ -104,15 +108,18 @@ class Tuning:
         if stored is not None:
             try:
                 self._restore(json.loads(stored))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 note(f"what was learnt about this pair cannot be read and is learnt anew ({error})")
                 self.costs, self._paces = Costs(assumed_shape(context.model)), {}
 
-    def pace(self, drafters: Iterable[str]) -> AutoPace:
-        """The measured pace for drafters that work together."""
-        key = ",".join(drafters)
+    def pace(self, drafters: Iterable[str], leaves: int = 1) -> AutoPace:
+        """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""
+        return self._pace(",".join(sorted(drafters)), leaves)
+
+    def _pace(self, drafters: str, leaves: int) -> AutoPace:
+        key = drafters, leaves
         if key not in self._paces:
-            self._paces[key] = AutoPace(self.costs)
+            self._paces[key] = AutoPace(self.costs, self._least_width, leaves)
         return self._paces[key]
 
     def save(self, *, now: bool = True) -> None:
@@ -123,7 +130,7 @@ class Tuning:
         state = {
             "version": VERSION,
             "costs": self.costs.state(),
-            "paces": {key: pace.state() for key, pace in self._paces.items()},
+            "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in self._paces.items()],
             "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},
         }
         write_cache(self._name, json.dumps(state))
@@ -132,8 +139,8 @@ class Tuning:
         if state["version"] != VERSION:
             raise ValueError("another version of edgespec wrote it")
         self.costs.restore(state["costs"])
-        for key, learnt in state["paces"].items():
-            self.pace([key]).restore(learnt)
+        for drafters, leaves, learnt in state["paces"]:
+            self._pace(str(drafters), int(leaves)).restore(learnt)
         for name, learnt in state["drafters"].items():
             if name in self._drafters:
                 self._drafters[name].restore(learnt)

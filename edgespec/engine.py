@@ -39,8 +39,9 @@ def kind_of(rule: VerifyRule, sampling: SamplingSettings) -> str:
 class Sequence:
     """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
 
-    `rule` is how drafts are judged, `off` names the drafters that failed, `finish` is set when the sequence is over.
-    `shares` is another sequence and how many tokens of its prompt this one begins with and waits for.
+    `rule` is how drafts are judged, `kind` that and how tokens are chosen, `off` names the drafters that failed,
+    `finish` is set when the sequence is over. `shares` is another sequence and how many tokens of its prompt this one
+    begins with and waits for.
     """
 
     slot: int
@@ -49,6 +50,7 @@ class Sequence:
     max_tokens: int
     cancel: CancelFlag
     rule: VerifyRule = "coupled"
+    kind: str = ""
     stats: Stats = field(default_factory=Stats)
     n_decoded: int = 0
     n_prompt: int = 0
@@ -66,10 +68,6 @@ class Sequence:
     @property
     def round(self) -> int:
         return self.stats.rounds
-
-    @property
-    def kind(self) -> str:
-        return kind_of(self.rule, self.chooser.settings)
 
     @property
     def is_settled(self) -> bool:
@@ -156,7 +154,8 @@ class Engine:
     ) -> Sequence:
         """Admit a prompt of at least one token. `n_decoded` tokens of it are in the cache of the free slot already."""
         room = self.context.n_ctx - len(tokens)
-        sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel, rule)
+        kind = kind_of(rule, chooser.settings)
+        sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel, rule, kind)
         sequence.n_prompt = len(tokens)
         self._keep(sequence, min(n_decoded, len(tokens) - 1))
         sequence.shares = self._sharing(sequence)
@@ -243,17 +242,21 @@ class Engine:
         """Give each part the best draft that the pace wants and that fits into the batch."""
         wanting = [part for part in parts if self._room(part) > 0]
         for drafter in self.drafters:
-            turns = [
-                (part, self._turn(drafter, part, parts)) for part in wanting if drafter.name not in part.sequence.off
+            plans = [
+                (part, plan)
+                for part in wanting
+                if drafter.name not in part.sequence.off
+                and self.pace.wakes(part.sequence.kind, drafter.name)
+                and (plan := self._plan(drafter, part, parts)) is not None
             ]
-            plans = [(part, plan) for part, turn in turns if (plan := self.pace.plan(turn)) is not None]
             if plans:
                 self._ask(drafter, plans, parts)
         if not self.context.model.can_roll_back and len(parts) > 2:
             # These memories can be set back only where all sequences of a pass are equally long.
             least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
             for part in parts:
-                part.draft = part.draft.first(least)
+                if len(part.draft) > least:
+                    part.draft, part.plan = part.draft.first(least), None
 
     def _room(self, part: _Part) -> int:
         """How many tokens can be guessed now: none while the prompt is decoded, else what has room."""
@@ -262,9 +265,9 @@ class Engine:
             return 0
         return min(self.draft_n_max, sequence.remaining - 1, self.context.n_ctx - len(sequence.tokens))
 
-    def _turn(self, drafter: Drafter, part: _Part, parts: list[_Part]) -> Turn:
+    def _plan(self, drafter: Drafter, part: _Part, parts: list[_Part]) -> Plan | None:
         sequence = part.sequence
-        return Turn(
+        turn = Turn(
             sequence.kind,
             drafter.name,
             self._room(part),
@@ -276,6 +279,11 @@ class Engine:
             settled=sequence.is_settled,
             best=part.plan.value if part.plan else 0.0,
         )
+        try:
+            return self.pace.plan(turn)
+        except Exception as error:
+            self._switch_off(drafter, [part], error)
+            return None
 
     def _ask(self, drafter: Drafter, plans: list[tuple[_Part, Plan]], parts: list[_Part]) -> None:
         """Let one drafter guess; whatever it does, the answers go on without it."""
@@ -403,14 +411,17 @@ class Engine:
         return Emission(sequence, verdict.choices, len(verdict.path), part.draft.source)
 
     def _observe(self, parts: list[_Part], emissions: list[Emission], took_s: float) -> None:
-        """Tell the pace what a round took and brought; prompts are none of its business."""
+        """Tell the pace what a round took and brought; what prompts take is none of its business."""
+        plans = {id(part.sequence): part.plan for part in parts}
+        for emission in emissions:
+            plan = plans[id(emission.sequence)]
+            if plan is not None:
+                plan.judged(emission.accepted)
         if len(emissions) < len(parts) or any(part.n_pending > 1 for part in parts):
             return
         width = max(self.least_width, sum(1 + len(part.draft) for part in parts))
         self.pace.observe_pass(width, took_s, parts[0].sequence.n_decoded)
         for part, emission in zip(parts, emissions, strict=True):
-            if part.plan is not None:
-                part.plan.judged(emission.accepted)
             emitted = [choice.id for choice in emission.choices]
             self.pace.observe_round(part.sequence.kind, emitted, width, part.sequence.n_decoded, len(parts))
 

@@ -43,6 +43,7 @@ class Loaded(Closable):
     tuning: Tuning
     drafters: dict[str, Drafter]
     leaves: int
+    n_max: int
     template: ChatTemplate | None
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
@@ -97,27 +98,26 @@ class Loaded(Closable):
                 self._note(text)
         self.engine = Engine(
             self.context,
-            drafters=drafters,
-            draft_n_max=min(self._n_max, self.context.rollback) if drafters else 0,
-            tree_width=leaves,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
             warn=self._note,
         )
         self.drafters = {drafter.name: drafter for drafter in drafters}
         self.tuning = Tuning(self.context, drafters, self.engine.least_width, self._note)
-        self.draft_with(list(self.drafters), settings.pace, leaves)
+        self.n_max = self._n_max
+        self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
 
-    def draft_with(self, names: Sequence[str], pace: str, leaves: int) -> None:
-        """Let these of the loaded drafters guess from now on, at that pace, and trees of that many leaves."""
+    def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
+        """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
+        self.engine.draft_n_max = min(n_max, self.context.rollback) if names else 0
         self.engine.drafters = [drafter for name, drafter in self.drafters.items() if name in names]
-        self.engine.pace, self.engine.tree_width = self._pace(names, pace), leaves
+        self.engine.pace, self.engine.tree_width = self._pace(names, pace, leaves), leaves
         for drafter in self.engine.drafters:
             if isinstance(drafter, LookupDrafter):
                 # Unless it is weighed, a guess of its own keeps out the draft model's: only what is likely to be right.
                 drafter.shortest = GRAM if len(self.engine.drafters) > 1 and pace != "auto" else 1
 
-    def _pace(self, names: Sequence[str], pace: str) -> Pace:
-        return self.tuning.pace(names) if pace == "auto" else FixedPace(fixed_length(pace) or 0)
+    def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
+        return self.tuning.pace(names, leaves) if pace == "auto" else FixedPace(fixed_length(pace) or 0)
 
     # --- the target -----------------------------------------------------------------------------------------------
 

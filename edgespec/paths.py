@@ -27,12 +27,15 @@ def data_dir() -> Path:
 
 
 def read_cache(name: str) -> str | None:
-    """What `write_cache` stored under `name`, or None; a cache that cannot be read is an empty one."""
+    """What `write_cache` stored under `name`, or None if that cannot be read; "" where bytes were damaged."""
     try:
         return (cache_dir() / name).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:  # no text: nothing that was written here
+        log.debug("cache %s is no text: %s", name, error)
+        return ""
+    except OSError as error:
         log.debug("cache %s cannot be read: %s", name, error)
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from edgespec.settings import LoadSettings, Message, Request, check_load_setting
 from edgespec.textstream import TextStream
 from edgespec.trace import Recorder
 
-MEASURED_DEPTH = 128  # tokens behind which passes are measured
+MEASURED_DEPTH, READ = 128, 32  # tokens behind which passes are measured, and those of one that reads a prompt
 
 Answer = Generator[TokenEvent, None, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
@@ -54,22 +54,33 @@ class Runtime(Closable):
         self._loaded = loaded = Loaded(settings, self._progress, self.note)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
 
-    def draft_with(self, *, spec_type: str | None = None, pace: str | None = None, tree: int | None = None) -> None:
+    def draft_with(
+        self,
+        *,
+        spec_type: str | None = None,
+        pace: str | None = None,
+        n_max: int | None = None,
+        tree: int | None = None,
+    ) -> None:
         """Guess in another way from the next answer on, with what is loaded; None leaves a setting as it is.
 
         Raises UsageError for a drafter that is not loaded, and for lengths or trees beyond what was loaded for.
         """
-        changes = {"spec_type": spec_type, "pace": pace, "spec_tree": tree}
+        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": n_max, "spec_tree": tree}
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-        wanted = replace(self.settings, spec_draft_n_max=self.settings.draft_n_max, **given)
+        wanted = replace(self.settings, **({"spec_draft_n_max": self.settings.draft_n_max} | given))
         check_load_settings(wanted)
+        if wanted.draft_n_max > self._loaded.n_max:
+            raise UsageError(
+                f"drafts of {wanted.draft_n_max} tokens have no room", hint="load the model with --spec-draft-n-max"
+            )
         missing = [name for name in wanted.drafters if name not in self._loaded.drafters]
         if spec_type is not None and missing:
             raise UsageError(f"no drafter {missing[0]} is loaded", hint="load the model with it (--spec-type, -md)")
         if wanted.spec_tree > self._loaded.leaves:
             raise UsageError(f"trees of {wanted.spec_tree} leaves have no room", hint="load the model with --spec-tree")
         self.settings = wanted
-        self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.spec_tree)
+        self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.draft_n_max, wanted.spec_tree)
 
     def note(self, text: str) -> None:
         """Keep something that the user should know."""
@@ -111,9 +122,17 @@ class Runtime(Closable):
             pace = pace.pace
         return pace.verdicts(kind_of(request.verify, request.sampling)) if isinstance(pace, AutoPace) else []
 
-    def record(self, file: Path, request: Request) -> Recorder:
-        """Trace the answer to `request` into `file`, until the recorder is closed: at every token that no drafter is to
-        guess at, it guesses in the shadow. Measures passes first. Raises UsageError, EdgespecError.
+    def forget(self) -> None:
+        """Let the next answer find nothing in a cache that the last one has left."""
+        self._cached = []
+        for drafter in self.engine.drafters:
+            if isinstance(drafter, ModelDrafter):
+                drafter.forget()
+
+    @contextmanager
+    def recording(self, file: Path, request: Request) -> Iterator[Recorder]:
+        """Trace answers to requests like this one into `file`. At every token that no drafter is to guess at, it
+        guesses in the shadow. Measures passes first. Raises UsageError, EdgespecError.
         """
         engine, n_max = self.engine, self.engine.draft_n_max
         if not engine.drafters:
@@ -131,14 +150,22 @@ class Runtime(Closable):
             "threads": self.context.threads,
             "costs": self.measure_costs([1, *(1 + length for length in LENGTHS if length <= n_max)]),
         }
-        for drafter in engine.drafters:
-            if isinstance(drafter, ModelDrafter):
-                drafter.tells_certainty = True
-        engine.pace = recorder = Recorder(engine.pace, file, header)
-        return recorder
+        pace = engine.pace
+        models = [drafter for drafter in engine.drafters if isinstance(drafter, ModelDrafter)]
+        try:
+            with closing(Recorder(pace, file, header)) as recorder:
+                engine.pace = recorder
+                for model in models:
+                    model.tells_certainty = True
+                yield recorder
+        finally:
+            engine.pace = pace
+            for model in models:
+                model.tells_certainty = False
 
     def measure_costs(self, widths: Sequence[int], repeat: int = 5) -> dict[str, dict[str, float]]:
-        """Seconds of the target's passes by width, and of a pass of each draft model; the pace learns them too."""
+        """Seconds of the target's passes by width, and of each draft model's: a pass over one token ("step"), and each
+        token of a longer one ("read"). The pace learns them too."""
         costs, depth = self._loaded.tuning.costs, min(MEASURED_DEPTH, self.context.n_ctx // 2)
 
         def tell(done: float) -> None:
@@ -148,15 +175,17 @@ class Runtime(Closable):
         target = measure_passes(self.context, widths, depth=depth, repeat=repeat, progress=tell)
         for width, seconds in target.items():
             costs.observe_target(width, seconds, depth)
-        step = {}
+        step, read = {}, {}
         for drafter in self.engine.drafters:
             if isinstance(drafter, ModelDrafter):
                 try:
-                    step[drafter.name] = measure_passes(drafter.context, [1], depth=depth, repeat=3 * repeat)[1]
+                    passes = measure_passes(drafter.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
                 finally:
                     drafter.forget()
-                costs.observe_step(drafter.name, step[drafter.name], depth)
-        return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
+                step[drafter.name], read[drafter.name] = passes[1], passes[READ] / READ
+                costs.observe_step(drafter.name, passes[1], depth)
+                costs.observe_read(drafter.name, READ, passes[READ], depth)
+        return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
 
     @property
     def rounding(self) -> float | None:

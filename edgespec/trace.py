@@ -83,7 +83,7 @@ class Recorder:
         self.pace, self.path = pace, file
         self._text: list[int] = []
         self._plans: list[_Recorded] = []
-        self._target_s = 0.0
+        self._target_s, self._woken = 0.0, True
         self._held: deque[_Row] = deque()
         try:
             self._file: TextIO = file.open("w", encoding="utf-8", newline="\n")
@@ -102,8 +102,12 @@ class Recorder:
         self._release(ended=True)
         self._file.close()
 
+    def wakes(self, kind: str, drafter: str) -> bool:
+        self._woken = self.pace.wakes(kind, drafter)
+        return True
+
     def plan(self, turn: Turn) -> Plan | None:
-        plan = self.pace.plan(turn)
+        plan = self.pace.plan(turn) if self._woken else None
         if self._file.closed or (plan is None and turn.n_max <= 0):
             return plan
         recorded = _Recorded(plan, turn)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tiny_gguf import write_model
 
+import edgespec
 from edgespec.bench.answers import OwnMode, repeated_4grams
 from edgespec.bench.energy import EnergyMeter
 from edgespec.bench.machine import without_folders
 from edgespec.bench.measure import Plan, Result, run_bench
 from edgespec.bench.modes import PLAIN, Mode, default_modes, parse_mode, settings_for, with_plain
-from edgespec.bench.questions import Question
+from edgespec.bench.questions import Question, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.turns import pairs, turns
 from edgespec.cancel import CancelFlag
+from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings
@@ -108,24 +108,29 @@ def test_plain_decoding_is_always_among_them_and_no_mode_twice() -> None:
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_items", [1, 2, 3, 4, 7])
-def test_each_item_meets_each_mode_once_and_none_is_always_first(n_items: int) -> None:
-    n_modes = 4
-    assert [item for pair in pairs(n_items) for item in pair] == list(range(n_items))
-    order = [turn for pair in pairs(n_items) for turn in turns(pair, n_modes)]
-    assert Counter(order) == Counter((item, mode) for item in range(n_items) for mode in range(n_modes))
-    firsts = [next(mode for other, mode in order if other == item) for item in range(n_items)]
-    assert firsts == [item % n_modes for item in range(n_items)]
+def test_no_mode_is_always_first(result: Result) -> None:
+    first: dict[tuple[str, float, int], str] = {}
+    for sample in result["samples"]:
+        first.setdefault((sample["item"], sample["temperature"], sample["repeat"]), sample["mode"])
+    assert len(set(first.values())) > 1
 
 
-@pytest.mark.parametrize("n_items", [2, 3, 6, 7])
-def test_no_model_finds_its_prompt_in_its_cache(n_items: int) -> None:
-    """Whatever modes use the draft model: of the answers it had a part in, none is followed by one of its own item."""
-    n_modes = 5
-    for drafting in range(1, 2**n_modes):
-        order = [turn for pair in pairs(n_items) for turn in turns(pair, n_modes)]
-        used = [item for item, mode in order if drafting >> mode & 1]
-        assert all(item != after for item, after in pairwise(used))
+def test_no_draft_finds_a_prompt_in_its_cache() -> None:
+    """An answer begins cold, whatever was asked before it."""
+    with edgespec.load("demo", pace="fixed:2", threads=1) as llm:
+        mode = OwnMode(llm, parse_mode("draft fixed:2", "draft"), EnergyMeter())
+        [question], _ = ask(llm, ITEMS[:1], 4, reference=False)
+        decodes = []
+        for _ in range(2):
+            [drafter] = llm.engine.drafters
+            assert isinstance(drafter, ModelDrafter)
+            before = drafter.context.decodes
+            mode.answer(question, CancelFlag())
+            decodes.append(drafter.context.decodes - before)
+            assert drafter.context.length(0) >= len(question.prompt)
+            llm.forget()
+            assert drafter.context.length(0) == 0
+        assert decodes[0] == decodes[1]
 
 
 # --- a result ---------------------------------------------------------------------------------------------------------

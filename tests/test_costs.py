@@ -41,7 +41,8 @@ def test_widths_between_measured_ones_lie_off_the_shape_as_these_do() -> None:
     costs.observe_target(4, 3.2)
     assert costs.target(2) == pytest.approx(1.2 * math.sqrt(2))
     assert costs.target(8) == pytest.approx(6.0)
-    assert costs.measured() == pytest.approx({1: 1.0, 4: 3.2})
+    assert [costs.target(width) for width in (1, 4)] == pytest.approx([1.0, 3.2])
+    assert costs.target(16) == pytest.approx(12.0)  # beyond what is assumed a token costs as much as another
 
 
 def test_a_table_need_not_be_smooth() -> None:
@@ -115,6 +116,7 @@ def test_what_was_measured_can_be_remembered() -> None:
     [
         {"0": {"target": {"1": [math.nan, 3]}, "step": {}, "read": {}}},
         {"0": {"target": {"0": [0.1, 3]}, "step": {}, "read": {}}},
+        {"0": {"target": {"1": [1000.0, 3]}, "step": {}, "read": {}}},
         {"0": {"target": {"1": [0.1]}, "step": {}, "read": {}}},
         {"0": {"target": {}}},
         {"x": {"target": {}, "step": {}, "read": {}}},

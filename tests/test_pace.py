@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
+from edgespec.core.law import Law
 from edgespec.core.pace import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE, AutoPace, AutoPlan, FixedPace, Turn
 
 FLAT = {1: 1.0, 64: 1.5}
@@ -29,8 +31,12 @@ def chain(*confidence: float) -> Draft:
     return Draft.chain(list(range(len(confidence))), list(confidence), "draft")
 
 
+def offered(pace: AutoPace, turn: Turn) -> AutoPlan | None:
+    return pace.plan(turn) if pace.wakes(turn.kind, turn.drafter) else None
+
+
 def asked(pace: AutoPace, turn: Turn) -> AutoPlan:
-    plan = pace.plan(turn)
+    plan = offered(pace, turn)
     assert isinstance(plan, AutoPlan)
     return plan
 
@@ -45,7 +51,7 @@ def guess(pace: AutoPace, turn: Turn, draft: Draft) -> Draft:
 
 
 def test_sure_guesses_are_verified_where_width_is_cheap() -> None:
-    assert len(guess(pace(FLAT), Turn("coupled", "draft", 8), chain(*[0.95] * 8))) == 8
+    assert len(guess(pace(FLAT), Turn("coupled", "draft", 8), chain(*[0.95] * 8))) == 7  # of the lengths there are
 
 
 def test_a_sure_guess_is_not_verified_where_a_second_token_costs_a_second_pass() -> None:
@@ -69,14 +75,15 @@ def test_no_guess_is_longer_than_there_is_room() -> None:
 def test_a_jump_of_the_curve_is_taken_where_many_sure_tokens_repay_it() -> None:
     """A pass over 2 tokens costs as much as one over 9."""
     plateau = {1: 1.0, 2: 2.5, 9: 2.5, 64: 8.0}
-    assert len(guess(pace(plateau), Turn("coupled", "draft", 8), chain(*[0.98] * 8))) == 8
+    assert len(guess(pace(plateau), Turn("coupled", "draft", 8), chain(*[0.98] * 8))) == 7
 
 
 def test_drawn_tokens_are_verified_whatever_they_promise() -> None:
     measured = pace(STEEP)
     plan = asked(measured, Turn("block", "draft", 8, drawn=True))
     plan.spent(3, 0.06)
-    assert len(plan.settle(chain(0.9, 0.2, 0.1))) == 3
+    drawn = replace(chain(0.9, 0.2, 0.1), laws=[Law.point(token) for token in range(3)])
+    assert len(plan.settle(drawn)) == 3
     assert plan.value > 10
 
 
@@ -84,7 +91,7 @@ def asked_of(pace: AutoPace, rounds: int, confidence: float, kind: str = "couple
     """Rounds in which a drafter that never promises more than this was asked for one token."""
     times = []
     for round in range(rounds):
-        plan = pace.plan(Turn(kind, "draft", 8))
+        plan = offered(pace, Turn(kind, "draft", 8))
         if plan is not None:
             times.append(round)
             plan.spent(1, 0.02)
@@ -107,7 +114,7 @@ def test_what_was_missed_while_resting_makes_the_trials_rarer() -> None:
     measured.costs.observe_read("draft", 100, 1.0)
     read, times = 0, []
     for round in range(6000):
-        plan = measured.plan(Turn("coupled", "draft", 8, lag=lambda lag=round - read: lag))  # type: ignore[misc]
+        plan = offered(measured, Turn("coupled", "draft", 8, lag=lambda lag=round - read: lag))  # type: ignore[misc]
         if plan is not None:
             times.append(round)
             plan.spent(1, 0.01 * (round - read) + 0.1)
@@ -122,7 +129,7 @@ def test_a_text_that_becomes_predictable_ends_the_rest() -> None:
     measured = pace(FLAT)
     for confidence, rests in ((0.0001, True), (0.95, False)):
         for _ in range(1000):
-            plan = measured.plan(Turn("coupled", "draft", 8))
+            plan = offered(measured, Turn("coupled", "draft", 8))
             if plan is not None:
                 plan.spent(1, 0.02)
                 settled = plan.settle(chain(confidence))
@@ -143,7 +150,7 @@ def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
     """Wrong every time and sure of it, where it cannot learn how sure it may be."""
     measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
     for _ in range(400):
-        plan = measured.plan(Turn("typical", "draft", 1, settled=False))
+        plan = offered(measured, Turn("typical", "draft", 1, settled=False))
         if plan is not None:
             plan.spent(1, 0.02)
             lost += 0.02
@@ -158,7 +165,7 @@ def test_a_drafter_that_promises_too_much_is_believed_less() -> None:
     """Under rules where the text depends on the guesses nothing else corrects them."""
     measured = pace({1: 1.0, 2: 1.5, 4: 2.0, 64: 10.0})
     for _ in range(200):
-        plan = measured.plan(Turn("rejection", "draft", 4, drawn=True, settled=False))
+        plan = offered(measured, Turn("rejection", "draft", 4, drawn=True, settled=False))
         if plan is not None:
             plan.spent(4, 0.08)
             if plan.settle(chain(0.9, 0.9, 0.9, 0.9)):
@@ -169,10 +176,43 @@ def test_a_drafter_that_promises_too_much_is_believed_less() -> None:
 
 def test_a_prompt_that_must_be_read_first_has_to_pay_back() -> None:
     measured = pace(FLAT)
-    measured.costs.observe_read("draft", 1000, 20.0)
+    measured.costs.observe_read("draft", 1000, 10.0)
     assert measured.plan(Turn("coupled", "draft", 8, remaining=8, lag=lambda: 1000)) is None
     assert measured.plan(Turn("coupled", "draft", 8, remaining=256, lag=lambda: 1000)) is not None
     assert measured.plan(Turn("coupled", "draft", 8, remaining=8, lag=lambda: 1)) is not None
+
+
+@pytest.mark.parametrize("n_prompt", [0, 500, 2000])
+def test_a_good_draft_is_not_given_up_for_what_reading_a_prompt_cost(n_prompt: int) -> None:
+    measured = pace({1: 1.0, 2: 1.1, 4: 1.3, 64: 10.0}, step=0.03)
+    measured.costs.observe_read("draft", 1000, 4.0)
+    for _ in range(3):
+        lag, verified = n_prompt, 0
+        for round in range(200):
+            plan = offered(measured, Turn("coupled", "draft", 4, remaining=200 - round, lag=lambda lag=lag: lag))  # type: ignore[misc]
+            if plan is None:
+                lag += 1
+                measured.observe_round("coupled", [0], 1, 0, 1)
+                continue
+            plan.spent(2, 0.004 * lag + 0.03)
+            lag = 0
+            if settled := plan.settle(chain(0.8, 0.8)):
+                verified += 1
+                plan.judged(len(settled))
+            measured.observe_round("coupled", [0] * (1 + len(settled)), 1 + len(settled), 0, 1)
+        assert verified > 150
+
+
+def test_an_untried_draft_does_not_read_more_than_a_try_is_worth() -> None:
+    measured = pace(FLAT)
+    measured.costs.observe_read("draft", 1000, 40.0)
+    assert measured.plan(Turn("coupled", "draft", 8, remaining=256, lag=lambda: 2000)) is None
+    assert measured.plan(Turn("coupled", "draft", 8, remaining=256, lag=lambda: 100)) is not None
+
+
+def test_padded_passes_cost_nothing_more_for_being_filled() -> None:
+    padded = AutoPace(pace(STEEP).costs, least_width=4)
+    assert len(guess(padded, Turn("coupled", "draft", 8), chain(0.5, 0.5, 0.5, 0.9, 0.9))) == 3
 
 
 def test_a_dearer_drafter_is_asked_only_where_it_may_do_better() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.calibrate import assumed_shape, measure_passes
+from edgespec.core.draft import Draft
 from edgespec.core.pace import AutoPace, FixedPace
+from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.runtime import Runtime
+from edgespec.settings import Request
 
 PROMPT = "def quicksort(xs):"
 
@@ -185,3 +191,74 @@ def test_a_reference_answer_is_what_comes_out_whatever_guesses(fresh: Path) -> N
         for wrong in ({"reference": (-1,)}, {"reference": (8192,)}, {"reference": (1,), "verify": "rejection"}):
             with pytest.raises(UsageError):
                 answer(llm, **wrong)
+
+
+# --- the pace in the engine -------------------------------------------------------------------------------------------
+
+
+class Breaking(Drafter):
+    """Guesses well for a while, then not at all."""
+
+    name = "breaking"
+
+    def __init__(self, fails_in: str) -> None:
+        self.fails_in = fails_in
+
+    def lag(self, sequence: Guessable) -> int:
+        if self.fails_in == "lag":
+            raise RuntimeError("no idea how far behind")
+        return 0
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        raise RuntimeError("no idea")
+
+
+@pytest.mark.parametrize("fails_in", ["lag", "propose"])
+def test_a_drafter_that_fails_under_the_pace_is_switched_off_and_the_answer_goes_on(fails_in: str) -> None:
+    with edgespec.load("demo", threads=1) as llm:
+        llm.draft_with(pace="off")
+        expected = answer(llm)
+        llm.draft_with(pace="auto")
+        llm.engine.drafters = [Breaking(fails_in)]
+        assert answer(llm) == expected
+        assert any("switched off" in note for note in llm.notes)
+
+
+def test_answers_given_together_are_paced_too(fresh: Path) -> None:
+    requests = [Request(prompt=PROMPT, max_tokens=32, seed=seed, ignore_eos=True) for seed in range(4)]
+    texts = []
+    for spec_type in ("none", "draft,lookup"):
+        with edgespec.load("demo", spec_type=spec_type, sequences=2, flash_attention="off", threads=1) as llm:
+            got: dict[int, list[int]] = {}
+            for index, event in llm.answers(requests):
+                got.setdefault(index, []).append(event.id)
+            texts.append(got)
+    assert sum(a == b for a, b in zip(texts[0].values(), texts[1].values(), strict=True)) >= 3  # up to rounding
+
+
+def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
+    with edgespec.load("demo", spec_type="draft,lookup", threads=1) as llm:
+        for rule in ("rejection", "block", "typical"):
+            assert len(answer(llm, temperature=0.8, verify=rule)) == 48
+            assert isinstance(llm.engine.pace, AutoPace)
+            assert {verdict.drafter for verdict in llm.engine.pace.verdicts(rule)} == {"draft", "lookup"}
+
+
+def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> None:
+    with edgespec.load("demo", strict=True, threads=1) as llm:
+        first = answer(llm)
+        assert isinstance(llm.engine.pace, AutoPace)
+        assert llm.engine.pace.least_width == llm.engine.least_width >= 2
+        llm.draft_with(pace="off")
+        assert answer(llm) == first
+
+
+def test_after_a_trace_the_draft_tells_no_more_than_before(fresh: Path) -> None:
+    request = Request(prompt=PROMPT, max_tokens=8, sampling=SamplingSettings(temperature=0))
+    with edgespec.load("demo", threads=1) as llm:
+        [drafter], pace = llm.engine.drafters, llm.engine.pace
+        assert isinstance(drafter, ModelDrafter)
+        with llm.recording(fresh / "t.jsonl", request):
+            assert drafter.tells_certainty
+            list(llm.answer(request))
+        assert not drafter.tells_certainty and llm.engine.pace is pace

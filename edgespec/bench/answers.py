@@ -67,7 +67,8 @@ class OwnMode:
 
     def answer(self, question: Question, cancel: CancelFlag) -> Answer | None:
         llm, mode = self._llm, self._mode
-        llm.draft_with(spec_type=mode.spec_type, pace=mode.pace, tree=mode.tree)
+        llm.draft_with(spec_type=mode.spec_type, pace=mode.pace, n_max=mode.n_max or None, tree=mode.tree)
+        llm.forget()
         tokens: list[int] = []
         widths: Counter[int] = Counter()
         round_number, proposed = 0, 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from math import ceil
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +21,6 @@ from edgespec.bench.peer import PeerMode
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
-from edgespec.bench.turns import pairs, turns
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.model import ModelDrafter
@@ -36,6 +35,7 @@ from edgespec.settings import LoadSettings
 TOKENS = 48
 TEMPERATURES = (0.0, 0.8)
 WARM_UP_TOKENS = 16
+LEAST_RATES = 10  # prompts, for a spread between them
 
 Result = dict[str, Any]
 
@@ -63,16 +63,23 @@ class Plan:
         return LOOKUP_TOKENS if self.peer else 0
 
 
-def run_bench(llm: Runtime, plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Result:
+def run_bench(
+    llm: Runtime,
+    plan: Plan,
+    progress: Progress | None = None,
+    cancel: CancelFlag | None = None,
+    keep: Callable[[Result], None] | None = None,
+) -> Result:
     """Measure `plan` with a model that was loaded for its modes (`modes.settings_for`).
 
-    If `cancel` is set, or the model fails ("failure" says how), the result holds what there is and is not "complete".
+    `keep` is given what there is after every prompt, so that hours of measuring survive whatever ends the program. If
+    `cancel` is set, or the model fails ("failure" says how), the result holds what there is and is not "complete".
     Raises UsageError if nothing can be asked, GenerationError if the peer cannot be loaded.
     """
     with ExitStack() as stack:
         bench = _Bench(llm, plan, progress or (lambda what, done: None), cancel or CancelFlag(), stack)
         try:
-            bench.run()
+            bench.run(keep)
         except CancelledError:
             pass
         except GenerationError as error:
@@ -80,6 +87,12 @@ def run_bench(llm: Runtime, plan: Plan, progress: Progress | None = None, cancel
         finally:
             bench.draft_as_before()
         return bench.finished()
+
+
+def rotated(contestants: Sequence[Contestant], by: int) -> list[Contestant]:
+    """Another one begins each time, so that none is always first."""
+    by %= len(contestants)
+    return [*contestants[by:], *contestants[:by]]
 
 
 @dataclass(slots=True)
@@ -125,7 +138,7 @@ class _Bench:
         self._answers: list[list[int]] = []
         self.result = self._header()
 
-    def run(self) -> None:
+    def run(self, keep: Callable[[Result], None] | None = None) -> None:
         """Measure until the end or until it is cancelled. Raises CancelledError, GenerationError."""
         first = self._questions[0]
         short = replace(first.request, max_tokens=min(WARM_UP_TOKENS, first.request.max_tokens))
@@ -142,6 +155,8 @@ class _Bench:
             left_s = (perf_counter() - started_s) / number * (len(jobs) - number) if number else None
             self._progress(f"measuring{_time_left(left_s)}", number / len(jobs))
             self._measure(contestant, question, temperature, repeat)
+            if keep is not None and (number + 1) % len(self._contestants) == 0:
+                keep(self.finished())
         self.draft_as_before()
         self._measure_passes()
         self.result["complete"] = True
@@ -149,7 +164,8 @@ class _Bench:
     def draft_as_before(self) -> None:
         """Let the drafters guess again that were loaded to."""
         names = ",".join(drafter.name for drafter in self._drafters) or "none"
-        self._llm.draft_with(spec_type=names, pace=self._settings.pace, tree=self._leaves)
+        settings = self._settings
+        self._llm.draft_with(spec_type=names, pace=settings.pace, n_max=settings.draft_n_max, tree=self._leaves)
 
     def finished(self) -> Result:
         """The result, with what can only be said at the end."""
@@ -184,10 +200,10 @@ class _Bench:
 
     def _jobs(self) -> Iterator[tuple[Contestant, Question, float, int]]:
         for repeat in range(self._plan.repeat):
-            for pair in pairs(len(self._questions)):
+            for at, question in enumerate(self._questions):
                 for temperature in self._plan.temperatures:
-                    for item, mode in turns(pair, len(self._contestants), repeat):
-                        yield self._contestants[mode], self._questions[item], temperature, repeat
+                    for contestant in rotated(self._contestants, at + repeat):
+                        yield contestant, question, temperature, repeat
 
     def _header(self) -> Result:
         llm, plan = self._llm, self._plan
@@ -276,13 +292,20 @@ class _Bench:
                 sample["equal"] = tokens == expected
 
     def _plain_spread(self) -> float | None:
-        """By how much plain decoding of the same prompt differs between repeats, the median over prompts."""
+        """By how much plain decoding of the same prompt differs between repeats, the median over prompts; without
+        repeats by how much the slowest and fastest tenth of the prompts differ."""
         rates: dict[tuple[str, float], list[float]] = {}
         for sample in self.result["samples"]:
             if sample["mode"] == self._contestants[0].name and sample["tokens_per_s"]:
                 rates.setdefault((sample["item"], sample["temperature"]), []).append(sample["tokens_per_s"])
         spreads = [_spread(values) for values in rates.values() if len(values) > 1]
-        return median(spreads) if spreads else None
+        if spreads:
+            return median(spreads)
+        everything = [rate for values in rates.values() for rate in values]
+        if len(everything) < LEAST_RATES:
+            return None
+        slow, *_, fast = quantiles(everything, n=10)  # prompts differ by their depths, but not by much
+        return fast / slow - 1
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -150,6 +150,7 @@ def verdicts(result: Result, summary: Summary) -> Iterator[str]:
         if len(room.fixed) > 2 or room.auto_speedup is not None:
             yield _headroom_verdict(room)
     yield from _theory_verdict(summary)
+    yield from _peer_verdict(summary)
     yield from _warnings(result, summary)
     yield from result.get("messages") or ()
 
@@ -193,6 +194,15 @@ def _theory_verdict(summary: Summary) -> Iterator[str]:
         f"theory, E / (cK + t(K+1)): fixed lengths reach {span} of it{which}{worst.mode} {_at(worst.temperature)}, "
         f"{times(worst.predicted_speedup)} predicted from alpha = {worst.alpha:.2f}, {times(worst.speedup)} measured"
     )
+
+
+def _peer_verdict(summary: Summary) -> Iterator[str]:
+    """Who guesses better, whoever is quicker about it."""
+    cells = [(mode, summary.cell(mode)) for mode in summary.modes if mode != PLAIN]
+    known = [(mode, cell.table_speedup) for mode, cell in cells if cell is not None and cell.table_speedup is not None]
+    if any(guessing(mode) is None for mode, _ in known):
+        figures = ", ".join(f"{mode} {times(speedup)}" for mode, speedup in known)
+        yield f"counting the target's passes alone, each at the t(n) of its width: {figures}"
 
 
 def _warnings(result: Result, summary: Summary) -> Iterator[str]:

@@ -33,8 +33,9 @@ Key = tuple[str, Temperature, str]  # mode, temperature, category
 class Cell:
     """The figures of one mode at one temperature in one category, both of which may be ALL; None for what is unknown.
 
-    Shares are those of the time. `alpha` and `predicted_speedup` are theory's: for auto the best prediction over all
-    lengths, from the alpha of the fixed lengths of its family.
+    Shares are those of the time. `table_speedup` counts the target's passes alone, each at the t(n) of its width: what
+    guesses are worth whatever program makes them. `alpha` and `predicted_speedup` are theory's: for auto the best
+    prediction over all lengths, from the alpha of the fixed lengths of its family.
     """
 
     mode: str
@@ -58,6 +59,7 @@ class Cell:
     alpha: float | None
     predicted_speedup: float | None
     predicted_length: int | None
+    table_speedup: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,18 @@ def _cell(
         alpha=alpha,
         predicted_speedup=predicted,
         predicted_length=length,
+        table_speedup=_table_speedup(samples, curve),
     )
+
+
+def _table_speedup(samples: Iterable[Sample], curve: CostCurve | None) -> float | None:
+    """Tokens in the time of a pass over one; None where widths are not known, or were not measured."""
+    known = [sample for sample in samples if sample.get("widths")]
+    passes = [(int(width), count) for sample in known for width, count in sample["widths"].items()]
+    if curve is None or any(width > curve.longest + 1 for width, _ in passes):
+        return None
+    tokens = sum(sample["tokens"] - 1 for sample in known)  # the first one comes out of the prompt's pass
+    return _ratio(tokens, sum(count * curve.at(width) for width, count in passes))
 
 
 def _prediction(

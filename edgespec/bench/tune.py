@@ -8,7 +8,7 @@ measured pace answer the same prompts in turns. What the pace learns on the way 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -130,37 +130,27 @@ def tune(
 def _shadowed(
     llm: Runtime,
     drafter: str,
-    questions: Iterable[Question],
+    questions: Sequence[Question],
     until_s: float,
     seconds: float,
     progress: Progress,
     cancel: CancelFlag,
 ) -> list[tuple[str, Trace]]:
     """Answers with a guess at every token, by category; at least one of each, then as many as there is time for."""
-    traces: list[tuple[str, Trace]] = []
     seen: set[str] = set()
     llm.draft_with(spec_type=drafter, pace="off", tree=1)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"
-        recorder = None
-        try:
+        with llm.recording(file, questions[0].request) as recorder:
             for question in questions:
                 if cancel.is_set() or (question.item.category in seen and perf_counter() > until_s):
                     break
-                if recorder is None:
-                    recorder = llm.record(file, question.request)
                 recorder.begin({"category": question.item.category})
                 for _ in llm.answer(question.request, cancel):
                     pass
                 seen.add(question.item.category)
                 progress("comparing guesses", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))
-        finally:
-            if recorder is not None:
-                recorder.close()
-                llm.draft_with(pace="auto")
-        if recorder is not None and not cancel.is_set():
-            traces = [(trace.header["category"], trace) for trace in read_trace(file)]
-    return traces
+        return [(trace.header["category"], trace) for trace in read_trace(file) if any(r.drafts for r in trace.rounds)]
 
 
 def _costs(trace: Trace, drafter: str) -> tuple[CostCurve, float]:

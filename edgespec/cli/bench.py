@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -48,7 +49,7 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     files = _check_files(values)
     items, problems = _items(values)
     modes = _modes(settings, values["modes"], output)
-    result, interrupts = _measure(ctx, output, settings, modes, items, values)
+    result, interrupts = _measure(ctx, output, settings, modes, items, values, files.get("json"))
     # A file that an earlier bench has left is worth more than nothing.
     failures = list(_write(files, result, output)) if result["samples"] else []
     if STDOUT in files.values():
@@ -150,8 +151,9 @@ def _measure(
     modes: list[Mode],
     items: list[Item],
     values: dict[str, Any],
+    file: str | None,
 ) -> tuple[Result, Interrupts]:
-    """The result, whole or not, and what has stopped it."""
+    """The result, whole or not, and what has stopped it. What there is goes into `file` after every prompt."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
     from edgespec.bench.modes import settings_for
@@ -159,7 +161,8 @@ def _measure(
     from edgespec.core.sampling import SamplingSettings
     from edgespec.runtime import Runtime
 
-    temperatures = tuple(dict.fromkeys(values["temperatures"])) or TEMPERATURES
+    # Noise would make a draft model miss a reference answer that was not drawn with it.
+    temperatures = tuple(dict.fromkeys(values["temperatures"])) or ((0.0,) if values["reference"] else TEMPERATURES)
     try:
         for temperature in temperatures:
             SamplingSettings(temperature=temperature)
@@ -181,10 +184,14 @@ def _measure(
         if what != "prompt":  # there are many, and how far they have come in all is shown
             output.progress(PROGRESS[what].format(settings.model), done)
 
+    def keep(result: Result) -> None:
+        if file is not None and file != STDOUT:
+            _replace(Path(file), _as_text(result))
+
     try:
         # Only what is measured is worth keeping: while the model is loaded, Ctrl-C ends the program.
         with Runtime(settings_for(settings, modes, plan.least_n_max), tell) as llm, interrupts.cancelling(cancel):
-            return run_bench(llm, plan, output.progress, cancel), interrupts
+            return run_bench(llm, plan, output.progress, cancel, keep), interrupts
     finally:
         output.end_progress()
 
@@ -213,8 +220,7 @@ def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[st
             if kind == "plot":
                 plot(result, path)
             elif name != STDOUT:
-                text = to_csv(result) if kind == "csv" else json.dumps(result, ensure_ascii=False, indent=1) + "\n"
-                path.write_text(text, encoding="utf-8", newline="\n")
+                _replace(path, to_csv(result) if kind == "csv" else _as_text(result))
             elif kind == "csv":
                 output.line(to_csv(result).rstrip("\n"))
             else:
@@ -223,6 +229,20 @@ def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[st
             yield f"{path} cannot be written: {error.strerror or error}"
         except EdgespecError as error:
             yield str(error)
+
+
+def _as_text(result: Result) -> str:
+    return json.dumps(result, ensure_ascii=False, indent=1) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        scratch.write_text(text, encoding="utf-8", newline="\n")
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _compare(output: Output, a: Path, b: Path) -> None:

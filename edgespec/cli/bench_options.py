@@ -45,7 +45,7 @@ OPTIONS = [
     ),
     _option(
         "Sampling", "--temp", "temperatures", multiple=True, type=Number(min=0), metavar="T",
-        show_default="0 and 0.8", help="Temperature. Repeatable.",
+        show_default="0 and 0.8; 0 with --reference", help="Temperature. Repeatable.",
     ),
     _option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), metavar="N",

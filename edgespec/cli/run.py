@@ -24,7 +24,6 @@ from edgespec.settings import LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime import Answer, Runtime
-    from edgespec.trace import Recorder
 
 
 PROGRESS = {
@@ -81,7 +80,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         interrupts = ctx.find_object(Interrupts) or Interrupts()
         with ExitStack() as stack:
             if values["trace"] is not None:
-                stack.enter_context(closing(_record(llm, values["trace"], asked, output)))
+                stack.enter_context(llm.recording(Path(values["trace"]), asked))
+                output.end_progress()
             stack.enter_context(interrupts.cancelling(cancel))
             stack.enter_context(closing(stream))
             events, failure = _show_answer(llm, stream, output, as_json=values["as_json"])
@@ -109,13 +109,6 @@ def _load(settings: LoadSettings, output: Output) -> Runtime:
     finally:
         output.end_progress()
     return llm
-
-
-def _record(llm: Runtime, file: str, asked: Request, output: Output) -> Recorder:
-    try:
-        return llm.record(Path(file), asked)
-    finally:
-        output.end_progress()
 
 
 def _show_answer(

@@ -11,7 +11,8 @@ from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
 from edgespec.cli.output import Output
-from edgespec.cli.types import Integer, ModelSpec, Number, SpecType
+from edgespec.cli.types import Integer, ModelSpec, Number
+from edgespec.settings import DRAFTERS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,8 +24,8 @@ SECONDS = 60
 OPTIONS = [
     DRAFT_MODEL,
     click.option(
-        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=SpecType(),
-        metavar="draft|lookup", show_default="draft, or lookup where there is none", help="Who is to guess.",
+        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=click.Choice(DRAFTERS),
+        metavar="|".join(DRAFTERS), show_default="draft, or lookup where there is none", help="Who is to guess.",
     ),
     click.option(
         "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, 64), metavar="N",

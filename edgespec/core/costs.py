@@ -89,11 +89,6 @@ class Costs:
     def observe_read(self, drafter: str, tokens: int, seconds: float, depth: int = 0) -> None:
         self._observe(self._table(depth).read, drafter, seconds / tokens)
 
-    def measured(self, depth: int = 0) -> dict[int, float]:
-        """Seconds by width of the target's passes that were measured, not assumed."""
-        table = self._table(depth)
-        return {width: math.exp(known.log_s) for width, known in sorted(table.target.items())}
-
     def _observe(self, estimates: dict[Any, Estimate], key: Any, seconds: float) -> bool:
         if not 0 < seconds < math.inf:
             return False
@@ -128,7 +123,9 @@ class Costs:
         return self._log_shape(width) + (_interpolated(widths, offs, width) if widths else 0.0)
 
     def _log_shape(self, width: int) -> float:
-        return _interpolated(self._widths, self._shape, width)
+        """Beyond the widest a token costs as much as another."""
+        beyond = max(0.0, math.log(width / self._widths[-1]))
+        return _interpolated(self._widths, self._shape, width) + beyond
 
     # --- remembering ----------------------------------------------------------------------------------------------
 
@@ -157,7 +154,7 @@ class Costs:
 
 def _estimate(stored: Sequence[float]) -> Estimate:
     log_s, count = stored
-    if not (math.isfinite(log_s) and count >= 1):
+    if not (abs(log_s) < 50 and count >= 1):
         raise ValueError("no estimate of a cost")
     return Estimate(float(log_s), min(int(count), REMEMBERED))
 

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Lengths of drafts that are verified: passes of few different widths reuse llama.cpp's graphs."""
+LENGTHS = (1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63)
+"""Lengths of drafts that are verified: few, as llama.cpp reuses the graph of a pass of the same width, and such that
+widths fill the tiles of kernels."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Turn:
     """May this drafter guess for this sequence in this round, and how much?
 
@@ -70,6 +71,9 @@ class Plan(Protocol):
 
 
 class Pace(Protocol):
+    def wakes(self, kind: str, drafter: str) -> bool:
+        """Whether a drafter is to be thought about in this round, asked once a round; a cheap question."""
+
     def plan(self, turn: Turn) -> Plan | None:
         """How to guess now; None for not at all."""
 
@@ -110,6 +114,9 @@ class FixedPace:
 
     tokens: int
 
+    def wakes(self, kind: str, drafter: str) -> bool:
+        return self.tokens > 0
+
     def plan(self, turn: Turn) -> Plan | None:
         tokens = min(self.tokens, turn.n_max)
         return FixedPlan(tokens) if tokens > 0 and turn.best <= 0 else None
@@ -132,12 +139,13 @@ TRIAL_SHARE = 0.005  # of the time of plain rounds may go into trying whether gu
 FIRST_CREDIT, MOST_CREDIT = 3.0, 4.0  # tokens that a drafter may lose before it has won any, and that it can save up
 MOST_DEBT = 1.0  # tokens that a trial may cost beyond the credit, for reading what was missed
 FEW = 8  # tokens that a drafter reads along with its guess
-AHEAD = 8  # passes that a decision looks ahead
+AHEAD = 12  # tokens that a decision looks ahead
 ANSWER = 256  # tokens an answer goes on for, where nothing else bounds it
 FORGIVEN = 0.02  # of a broken promise, at each guess that is not verified
 LUCK = 1.5  # standard errors
 TRUST = 4.0  # guesses that a drafter is taken to have been right about
-HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round
+HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round,
+UNTRIED = 0.05  # and those that reading a prompt for it may cost
 
 
 @dataclass(slots=True)
@@ -148,6 +156,7 @@ class _Record:
     cost, `spread` the variance of that, `cost` the guessing alone. `chances` are the probabilities that a guess behind
     a right one is right too. `accepted` and `expected` count verified guesses: how far the drafter's promises are kept.
     `credit` is what the drafter may lose, in tokens; it may go on without while its last guess `paid`.
+    While it `rests`, the next trial is due when it has the credit that is `needed`.
     """
 
     earned: float = HOPE
@@ -160,6 +169,7 @@ class _Record:
     credit: float = FIRST_CREDIT
     paid: bool = False
     rests: bool = False
+    needed: float = 0.0
 
     @property
     def honesty(self) -> float:
@@ -191,7 +201,6 @@ class _Kind:
 
     tokens: float = 0.0
     seconds: float = 0.0
-    guessing_s: float = 0.0  # of the round in the making
     records: dict[str, _Record] = field(default_factory=dict)
 
 
@@ -215,29 +224,39 @@ class AutoPace:
     Every drafter has a credit: guesses take from it what they cost and give back what they earn. Without credit it
     rests, so that it never loses more than it has won, a little to begin with, and `TRIAL_SHARE` of the time, by which
     a resting drafter comes to a trial now and then. A trial that promises nothing is compared with the tokens that come
-    anyway, which takes no wider pass.
+    anyway, which takes no wider pass. Target passes are padded to `least_width`, trees have up to `leaves` leaves.
     """
 
-    def __init__(self, costs: Costs) -> None:
-        self.costs = costs
+    def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1) -> None:
+        self.costs, self.least_width = costs, least_width
+        self._leaves = leaves
         self._kinds: dict[str, _Kind] = {}
         self._plain = self._depth = 0
 
+    def wakes(self, kind: str, drafter: str) -> bool:
+        known = self._kinds.get(kind)
+        record = known.records.get(drafter) if known else None
+        if record is None or not record.rests:
+            return True
+        record.credit = min(MOST_CREDIT, record.credit + TRIAL_SHARE)
+        return record.credit >= record.needed
+
     def plan(self, turn: Turn) -> AutoPlan | None:
+        if turn.n_max <= 0:
+            return None
         kind = self._kind(turn.kind)
         record = kind.records.get(turn.drafter)
         if record is None:
             record = kind.records[turn.drafter] = _Record()
-        if turn.n_max <= 0:
-            return None
         plan = AutoPlan(self, kind, record, turn)
         rounds = min(turn.remaining, ANSWER)  # in which reading what it missed has to pay back
         reading = plan.reading_s / plan.plain_s
-        record.rests = not (record.paid or record.credit >= plan.step_s / plan.plain_s) or (
-            reading > record.credit + MOST_DEBT and reading > rounds * record.earned
+        hoped = rounds * (record.earned if record.count >= DRAFTS else UNTRIED)
+        record.needed = plan.step_s / plan.plain_s
+        record.rests = (record.credit < record.needed and not record.paid) or (
+            0 < reading > max(record.credit + MOST_DEBT, hoped)
         )
         if record.rests:
-            record.credit += TRIAL_SHARE
             return None
         if turn.best > 0 and (record.earned - turn.best) * rounds <= reading:
             return None
@@ -253,10 +272,17 @@ class AutoPace:
 
     def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
         known = self._kind(kind)
-        seconds = self.costs.target(width, depth) / sequences + known.guessing_s
-        known.guessing_s = 0.0
+        seconds = self.costs.target(width, depth) / sequences
         known.tokens += len(emitted) - known.tokens / ROUNDS
         known.seconds += seconds - known.seconds / ROUNDS
+
+    def target(self, tokens: int, depth: int) -> float:
+        """Seconds of a target pass over so many tokens, padded or not."""
+        return self.costs.target(max(self.least_width, tokens), depth)
+
+    def work(self, drafter: str) -> str:
+        """What a drafter's passes are called in the costs: those over several leaves take longer."""
+        return drafter if self._leaves == 1 else f"{drafter}, {self._leaves} leaves"
 
     def _kind(self, name: str) -> _Kind:
         kind = self._kinds.get(name)
@@ -264,23 +290,18 @@ class AutoPace:
             kind = self._kinds[name] = _Kind()
         return kind
 
-    def rests(self, kind: str, drafter: str) -> bool:
-        """Whether a drafter guesses in the shadow only."""
-        record = self._kind(kind).records.get(drafter)
-        return record is not None and record.rests
-
     def verdicts(self, kind: str) -> list[PaceVerdict]:
         """For each drafter that was asked under this kind of choosing, what its guesses earn and cost."""
         known = self._kind(kind)
-        plain_s = self.costs.target(1, self._depth)
+        plain_s = self.target(1, self._depth)
         return [
             PaceVerdict(
                 name,
                 record.rests,
                 record.earned + record.cost,
                 record.cost,
-                self.costs.step(name, self._depth) / plain_s,
-                {width: self.costs.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS},
+                self.costs.step(self.work(name), self._depth) / plain_s,
+                {width: self.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS},
             )
             for name, record in known.records.items()
             if record.count
@@ -327,7 +348,7 @@ class AutoPace:
                     chances=deque(chances or [0.5], CHANCES),
                     accepted=_amount(known["accepted"]),
                     expected=_amount(known["expected"]) or TRUST,
-                    credit=_amount(known["credit"], MOST_CREDIT),
+                    credit=min(MOST_CREDIT, _amount(known["credit"], least=-math.inf)),
                 )
             kinds[name] = kind
         self._kinds = kinds
@@ -342,33 +363,37 @@ class AutoPlan:
         self.tokens, self.value = turn.n_max, 0.0
         costs, depth = pace.costs, turn.depth
         self._lag = turn.lag()
-        self.step_s = costs.step(turn.drafter, depth)
-        self.reading_s = costs.read(turn.drafter, self._lag, depth) if self._lag > FEW else 0.0
+        self._work = pace.work(turn.drafter)
+        self.step_s = costs.step(self._work, depth)
+        self.reading_s = costs.read(self._work, self._lag, depth) if self._lag > FEW else 0.0
         self.first_s = max(self.step_s, self.reading_s)
-        self.plain_s = costs.target(turn.sequences, depth) / turn.sequences
+        self.plain_s = pace.target(turn.sequences, depth) / turn.sequences
         self.rate = max(kind.tokens / kind.seconds if kind.seconds else 0.0, 1 / self.plain_s)
         self._honesty = record.honesty
         self._widening: dict[int, float] = {0: 0.0}
         self._passes = 0
-        self._spent = self._promised = self._wider = 0.0
+        self._promised = self._wider = 0.0
 
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         n = len(reaches)
         if n >= self.tokens:
             return False
-        honesty, chances = self._honesty, self.record.chances
-        best, here = self._best(reaches)[1], honesty * sum(reaches) - self._widens(n)
-        step, survival = self.rate * self.step_s, honesty * survival
+        chances, step = self.record.chances, self.rate * self.step_s
+        reached, survival = self._honesty * sum(reaches), self._honesty * survival
+        # What was drawn cannot be cut again.
+        best = reached - self._widens(n) if self.turn.drawn else self._best(reaches)[1]
         # One more pass, after which the guess may still be left out ...
-        wider = self._widens(n + 1) - self._widens(n)
-        if sum(max(best, here + survival * chance - wider) for chance in chances) / len(chances) - step > best:
-            return True
+        if n + 1 in LENGTHS:
+            base = reached - self._widens(n + 1)
+            option = sum(max(best, base + survival * chance) for chance in chances) / len(chances)
+            if option - step > best:
+                return True
         # ... or several, towards a width that only many tokens repay.
-        chance, ahead = sum(chances) / len(chances), 0.0
-        for j in range(1, min(self.tokens - n, AHEAD) + 1):
+        chance = sum(chances) / len(chances)
+        for length in range(n + 1, min(self.tokens, n + AHEAD) + 1):
             survival *= chance
-            ahead += survival
-            if here + ahead - (self._widens(n + j) - self._widens(n)) - step * j > best:
+            reached += survival
+            if length in LENGTHS and reached - self._widens(length) - step * (length - n) > best:
                 return True
         return False
 
@@ -376,27 +401,29 @@ class AutoPlan:
         turn, costs = self.turn, self.pace.costs
         if not passes:
             return
-        if self._lag > FEW:
-            costs.observe_read(turn.drafter, self._lag, seconds - (passes - 1) * self.step_s, turn.depth)
+        if turn.sequences > 1:
+            pass  # what each of several sequences took is not known
+        elif self._lag > FEW:
+            costs.observe_read(self._work, self._lag, seconds - (passes - 1) * self.step_s, turn.depth)
         else:
-            costs.observe_step(turn.drafter, seconds / passes, turn.depth)
+            costs.observe_step(self._work, seconds / passes, turn.depth)
         self._passes = passes
         took_s = (passes - 1) * self.step_s + self.first_s
-        self.kind.guessing_s += took_s
-        self._spent = took_s / self.plain_s
-        self.record.credit -= self._spent
+        self.kind.seconds += took_s
+        self.record.credit = max(-MOST_DEBT, self.record.credit - took_s / self.plain_s)
 
     def settle(self, draft: Draft) -> Draft:
         record, reaches = self.record, sorted(draft.reaches(), reverse=True)
         record.chances += draft.chances()
         length, gain = self._best(reaches)
-        if self.turn.drawn and draft:
+        if self.turn.drawn and any(law is not None for law in draft.laws):
             length, gain = len(draft), math.inf  # verified whatever it promises
         self._promised = sum(reaches[:length])
         self._wider = self._widens(length) / (self.rate * self.plain_s)
         promised = self._honesty * self._promised - self._wider
-        record.take(promised - self._spent, self._spent)
-        record.paid = promised * self.plain_s > self._passes * self.step_s
+        cost = self._passes * self.step_s / self.plain_s  # what was read once is not what guesses cost
+        record.take(promised - cost, cost)
+        record.paid = promised > cost
         if not record.paid and record.likely < 0:
             record.credit = min(record.credit, 0.0)  # what it won in other texts is not to be lost in this one
         if length:
@@ -418,7 +445,7 @@ class AutoPlan:
         length, most, sum_reached, n = 0, 0.0, 0.0, 0
         for n, reach in enumerate(reaches, 1):
             sum_reached += reach
-            if n in LENGTHS or n == len(reaches):
+            if n in LENGTHS:
                 gain = self._honesty * sum_reached - self._widens(n)
                 if gain > most:
                     length, most = n, gain
@@ -429,7 +456,7 @@ class AutoPlan:
         tokens = self._widening.get(n)
         if tokens is None:
             turn = self.turn
-            wide_s = self.pace.costs.target(turn.sequences * (1 + n), turn.depth) / turn.sequences
+            wide_s = self.pace.target(turn.sequences * (1 + n), turn.depth) / turn.sequences
             tokens = self._widening[n] = self.rate * (wide_s - self.plain_s)
         return tokens
 

@@ -22,12 +22,15 @@ from edgespec.llama.context import Batch, Context
 @dataclass(slots=True)
 class _Slot:
     """What the draft's cache holds of a slot: `held`, a prefix of the sequence's tokens, and behind it the paths that
-    were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them."""
+    were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them. `compared` is
+    another sequence, and how many of its first tokens are held.
+    """
 
     number: int
     held: list[int] = field(default_factory=list)
     paths: dict[int, list[int]] = field(default_factory=dict)
     grown: _Growth | None = None
+    compared: tuple[Guessable, int] | None = None
 
     @property
     def branches(self) -> list[int]:
@@ -78,7 +81,9 @@ class ModelDrafter(Drafter):
         last = slot.grown
         if last is not None and last.sequence is sequence:  # what it guessed may be right
             return max(0, len(sequence.tokens) - 1 - max(map(slot.end_of, slot.paths)))
-        return len(sequence.tokens) - 1 - common_prefix(slot.held, sequence.tokens[:-1])
+        if slot.compared is None or slot.compared[0] is not sequence:
+            slot.compared = sequence, common_prefix(slot.held, sequence.tokens[:-1])
+        return len(sequence.tokens) - 1 - slot.compared[1]
 
     def state(self) -> dict[str, Any]:
         return self._calibrations.state()
@@ -142,7 +147,7 @@ class ModelDrafter(Drafter):
         self.context.release(slot.branches)
         slot.held[len(slot.held) :] = sequence.tokens[len(slot.held) : agreed]
         del slot.held[agreed:]
-        slot.paths, slot.grown = {slot.number: []}, growth
+        slot.paths, slot.grown, slot.compared = {slot.number: []}, growth, None
 
     def _restart(self, slot: _Slot, sequence: Guessable) -> int:
         """Cut the slot's own cells to what another sequence begins with, or the same one after a round that failed;

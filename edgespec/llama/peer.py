@@ -53,7 +53,7 @@ class Peer(Closable):
                 n_threads=context.threads,
                 n_threads_batch=context.threads_batch,
                 n_gpu_layers=-1 if model.is_offloaded else 0,
-                flash_attn=settings.flash_attention == "on",
+                flash_attn=settings.flash_attention != "off",
                 type_k=CACHE_TYPES[settings.cache_type_k].ggml_type,
                 type_v=CACHE_TYPES[settings.cache_type_v].ggml_type,
                 logits_all=True,  # makes room for them, which lookup needs; plain decoding does not ask for them
