@@ -14,8 +14,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from edgespec.core.auto_pace import AutoPace
 from edgespec.core.costs import Costs, Shape
-from edgespec.core.pace import AutoPace
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.llama.context import Context

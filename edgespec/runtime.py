@@ -13,8 +13,8 @@ from typing import Any
 from edgespec.calibrate import measure_passes
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
+from edgespec.core.auto_pace import LENGTHS, AutoPace, PaceVerdict
 from edgespec.core.choose import Chooser, ReferenceChooser
-from edgespec.core.pace import LENGTHS, AutoPace, PaceVerdict
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats

@@ -12,8 +12,9 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.calibrate import assumed_shape, measure_passes
+from edgespec.core.auto_pace import AutoPace
 from edgespec.core.draft import Draft
-from edgespec.core.pace import AutoPace, FixedPace
+from edgespec.core.pace import FixedPace
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter

@@ -15,9 +15,10 @@ from functools import partial
 from statistics import median
 from typing import Protocol
 
+from edgespec.core.auto_pace import AutoPace
 from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
-from edgespec.core.pace import AutoPace, Pace, Turn
+from edgespec.core.pace import Pace, Turn
 from edgespec.errors import UsageError
 from edgespec.trace import Guessed, Trace
 

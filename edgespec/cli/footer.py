@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgespec.core.pace import PaceVerdict
+from edgespec.core.auto_pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
 
