@@ -18,7 +18,7 @@ from typing import Any
 from edgespec.bench.measure import Plan, run_bench
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.questions import Question, ask
-from edgespec.bench.replay import Tape, replay_all
+from edgespec.bench.replay import Tape, replay_all, replay_pace
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import summarise
 from edgespec.bench.theory import CostCurve, cost_curve
@@ -118,6 +118,8 @@ def tune(
         temperatures=[temperature],
     )
     llm.draft_with(pace="auto")
+    # What the texts have shown need not be learnt again from answers.
+    replay_pace([Tape.of(trace, drafter) for _, trace in traces], "auto", llm.engine.pace)
     result = run_bench(llm, plan, tell, cancel)
     cell = summarise(result).cell(f"{drafter} auto", temperature)
     kinds = _kinds(traces, drafter)
