@@ -400,6 +400,8 @@ class Engine:
         self._adopt(part, verdict.path, first)
         self._keep(sequence, len(sequence.tokens) - 1)
         stats.count_round(part.draft, len(verdict.path), len(verdict.choices))
+        if part.plan is not None:
+            part.plan.judged(len(verdict.path))
         known = [choice.near_tie for choice in verdict.choices if choice.near_tie is not None]
         if known:
             stats.near_ties = (stats.near_ties or 0) + sum(known)
@@ -412,11 +414,6 @@ class Engine:
 
     def _observe(self, parts: list[_Part], emissions: list[Emission], took_s: float) -> None:
         """Tell the pace what a round took and brought; what prompts take is none of its business."""
-        plans = {id(part.sequence): part.plan for part in parts}
-        for emission in emissions:
-            plan = plans[id(emission.sequence)]
-            if plan is not None:
-                plan.judged(emission.accepted)
         if len(emissions) < len(parts) or any(part.n_pending > 1 for part in parts):
             return
         width = max(self.least_width, sum(1 + len(part.draft) for part in parts))

@@ -43,15 +43,23 @@ def read_cache(name: str) -> str | None:
 def write_cache(name: str, text: str) -> bool:
     """Store `text` under `name`, whole or not at all; False, and no error, where the cache cannot be written."""
     file = cache_dir() / name
-    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(file)
+        write_whole(file, text)
     except OSError as error:
         log.debug("cache %s cannot be written: %s", name, error)
         return False
     return True
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file as a whole or not at all. Raises OSError."""
+    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        scratch.write_text(text, encoding="utf-8", newline="\n")
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _home(subfolder: str) -> Path | None:

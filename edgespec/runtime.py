@@ -125,9 +125,11 @@ class Runtime(Closable):
     def forget(self) -> None:
         """Let the next answer find nothing in a cache that the last one has left."""
         self._cached = []
-        for drafter in self.engine.drafters:
-            if isinstance(drafter, ModelDrafter):
-                drafter.forget()
+        for drafter in self._draft_models():
+            drafter.forget()
+
+    def _draft_models(self) -> list[ModelDrafter]:
+        return [drafter for drafter in self.engine.drafters if isinstance(drafter, ModelDrafter)]
 
     @contextmanager
     def recording(self, file: Path, request: Request) -> Iterator[Recorder]:
@@ -150,8 +152,7 @@ class Runtime(Closable):
             "threads": self.context.threads,
             "costs": self.measure_costs([1, *(1 + length for length in LENGTHS if length <= n_max)]),
         }
-        pace = engine.pace
-        models = [drafter for drafter in engine.drafters if isinstance(drafter, ModelDrafter)]
+        pace, models = engine.pace, self._draft_models()
         try:
             with closing(Recorder(pace, file, header)) as recorder:
                 engine.pace = recorder
@@ -176,15 +177,14 @@ class Runtime(Closable):
         for width, seconds in target.items():
             costs.observe_target(width, seconds, depth)
         step, read = {}, {}
-        for drafter in self.engine.drafters:
-            if isinstance(drafter, ModelDrafter):
-                try:
-                    passes = measure_passes(drafter.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
-                finally:
-                    drafter.forget()
-                step[drafter.name], read[drafter.name] = passes[1], passes[READ] / READ
-                costs.observe_step(drafter.name, passes[1], depth)
-                costs.observe_read(drafter.name, READ, passes[READ], depth)
+        for drafter in self._draft_models():
+            try:
+                passes = measure_passes(drafter.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
+            finally:
+                drafter.forget()
+            step[drafter.name], read[drafter.name] = passes[1], passes[READ] / READ
+            costs.observe_step(drafter.name, passes[1], depth)
+            costs.observe_read(drafter.name, READ, passes[READ], depth)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
 
     @property

@@ -15,6 +15,8 @@ import pytest
 from cli_program import COMMAND, Finished, edgespec_here, environment
 from tiny_gguf import write_model
 
+from edgespec.paths import write_whole
+
 SHORT = ["bench", "-t", "1", "-n", "4", "--temp", "0", "--suite", "maths", "--per-category", "2"]
 PROMPTS = """\
 {"id": "a", "prompt": "1 + 1 ="}
@@ -37,6 +39,23 @@ def bench(home: Path, *args: str) -> Finished:
 def written(file: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return result
+
+
+def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is after every prompt cannot be written, the result at the end can."""
+    tried: list[int] = []
+
+    def write_whole_later(file: Path, text: str) -> None:
+        tried.append(len(json.loads(text)["samples"]))
+        if not json.loads(text)["complete"]:
+            raise OSError(28, "No space left on device")
+        write_whole(file, text)
+
+    monkeypatch.setattr("edgespec.cli.bench.write_whole", write_whole_later)
+    done = bench(home, "--mode", "draft auto", "--json", "full.json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(tried) > 1 and tried == sorted(tried)
+    assert len(written(home / "full.json")["samples"]) == tried[-1]
 
 
 def test_it_measures_the_bundled_pair_and_shows_a_table(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,17 +23,20 @@ MARKERS = ("o", "s", "^", "D", "v")
 GREY = "#666666"
 
 
-def plot(result: Result, path: Path) -> None:
-    """Draw a result into `path`, a PNG or SVG. Raises UsageError for another suffix or without matplotlib."""
+def check_plot(path: Path) -> None:
+    """Raises UsageError for what is neither PNG nor SVG, and without matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"cannot draw a picture called {path.name}", hint="give it a name that ends in .png or .svg")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(
-            "drawing needs matplotlib, which is not installed", hint="pip install 'edgespec[plot]'"
-        ) from error
+    if find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib, which is not installed", hint="pip install 'edgespec[plot]'")
+
+
+def plot(result: Result, path: Path) -> None:
+    """Draw a result into `path`. Raises UsageError as `check_plot` does."""
+    check_plot(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     summary = summarise(result)
     modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode)]
     height = 1.9 + max(2.4, len(modes) * (0.16 + 0.16 * len(summary.temperatures)))

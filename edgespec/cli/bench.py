@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from edgespec.cli.options import load_settings, one_model
 from edgespec.cli.output import Output
 from edgespec.cli.types import ModelSpec
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.paths import write_whole
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
@@ -79,19 +79,12 @@ def _check_files(values: dict[str, Any]) -> dict[str, str]:
         raise UsageError("stdout takes one of --json and --csv", hint="give a file's name to the other")
     for kind, name in files.items():
         if kind == "plot":
-            _check_plot(Path(name))
+            from edgespec.bench.plot import check_plot
+
+            check_plot(Path(name))
         if name != STDOUT:
             _check_writable(Path(name))
     return files
-
-
-def _check_plot(path: Path) -> None:
-    from edgespec.bench.plot import SUFFIXES
-
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"cannot draw {path.name}", hint=f"give a name that ends in {' or '.join(SUFFIXES)}")
-    if find_spec("matplotlib") is None:
-        raise UsageError("drawing needs matplotlib, which is not installed", hint="pip install 'edgespec[plot]'")
 
 
 def _check_writable(path: Path) -> None:
@@ -185,13 +178,13 @@ def _measure(
             output.progress(PROGRESS[what].format(settings.model), done)
 
     def keep(result: Result) -> None:
-        if file is not None and file != STDOUT:
-            _replace(Path(file), _as_text(result))
+        with suppress(OSError):  # the writing at the end tells
+            write_whole(Path(str(file)), _as_text(result))
 
     try:
         # Only what is measured is worth keeping: while the model is loaded, Ctrl-C ends the program.
         with Runtime(settings_for(settings, modes, plan.least_n_max), tell) as llm, interrupts.cancelling(cancel):
-            return run_bench(llm, plan, output.progress, cancel, keep), interrupts
+            return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep), interrupts
     finally:
         output.end_progress()
 
@@ -220,7 +213,7 @@ def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[st
             if kind == "plot":
                 plot(result, path)
             elif name != STDOUT:
-                _replace(path, to_csv(result) if kind == "csv" else _as_text(result))
+                write_whole(path, to_csv(result) if kind == "csv" else _as_text(result))
             elif kind == "csv":
                 output.line(to_csv(result).rstrip("\n"))
             else:
@@ -233,16 +226,6 @@ def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[st
 
 def _as_text(result: Result) -> str:
     return json.dumps(result, ensure_ascii=False, indent=1) + "\n"
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        scratch.write_text(text, encoding="utf-8", newline="\n")
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _compare(output: Output, a: Path, b: Path) -> None:

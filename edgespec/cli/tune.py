@@ -12,7 +12,7 @@ from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec, Number
-from edgespec.settings import DRAFTERS
+from edgespec.settings import DRAFT_N_MAX, DRAFTERS, MAX_DRAFT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,8 +28,8 @@ OPTIONS = [
         metavar="|".join(DRAFTERS), show_default="draft, or lookup where there is none", help="Who is to guess.",
     ),
     click.option(
-        "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, 64), metavar="N",
-        show_default="8", help="Longest drafts to look at.",
+        "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),
+        metavar="N", show_default=str(DRAFT_N_MAX), help="Longest drafts to look at.",
     ),
     click.option(
         "--temp", "temperature", cls=Option, section="Sampling", config=False, type=Number(min=0), default=0.0,

@@ -117,7 +117,9 @@ class Costs:
         return table
 
     def _log_target(self, table: _Table, width: int) -> float:
-        """The shape, moved by how far the measured widths on both sides are off it."""
+        """As measured, or the shape, moved by how far the measured widths on both sides are off it."""
+        if width in table.target:
+            return table.target[width].log_s
         widths = sorted(table.target)
         offs = [table.target[known].log_s - self._log_shape(known) for known in widths]
         return self._log_shape(width) + (_interpolated(widths, offs, width) if widths else 0.0)
