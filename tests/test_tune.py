@@ -35,7 +35,7 @@ def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
     assert [kind.category for kind in found.kinds] == ["chat", "code_completion"]
     assert all(0 < kind.alpha < 1 and kind.oracle_speedup >= kind.best_speedup >= 1 for kind in found.kinds)
     assert found.overall.tokens == sum(kind.tokens for kind in found.kinds)
-    assert found.measured is not None and 0 < found.step < 1 and found.curve.target[1] == 1.0
+    assert found.measured is not None and 0 < (found.curve.draft or 0) < 1 and found.curve.target[1] == 1.0
     assert found.verdict.startswith("use it" if found.use_it else "do not use draft, because")
     assert {"comparing guesses", "warming up"} <= set(told)
     assert json.loads(json.dumps(found.as_json()))["curve"]["passes"]["1"] == 1.0
@@ -65,7 +65,8 @@ def test_stopped_before_it_knows_anything_it_says_nothing(home: Path) -> None:
 def said(
     curve: CostCurve, step: float, overall: Kind, measured: tuple[float, float, float] | None = None
 ) -> tuple[bool, str]:
-    return verdict("draft", curve, step, [overall], overall, break_even(curve, step), measured or (None, None, None))
+    curve = replace(curve, draft=step)
+    return verdict("draft", curve, [overall], overall, break_even(curve), measured or (None, None, None))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +74,10 @@ def said(
     [
         (FLAT, 0.05, KIND, (1.5, 1.3, 1.6), True, "1.50 times as fast"),
         (FLAT, 0.05, KIND, None, True, "1.40 times as fast"),
-        (FLAT, 0.05, KIND, (1.1, 0.8, 1.4), False, "do not"),
+        (FLAT, 0.05, KIND, (1.1, 0.8, 1.4), True, "1.10 times as fast"),
+        (FLAT, 0.05, KIND, (0.98, 0.8, 1.4), False, "do not"),
         (STEEP, 0.05, replace(KIND, alpha=0.3, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "would have to be right"),
+        (STEEP, 0.05, replace(KIND, alpha=0.0, auto_speedup=1.0), (1.2, 1.1, 1.3), False, "0 % are"),
         (FLAT, 1.3, replace(KIND, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "longer than the target"),
         (CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.5, replace(KIND, auto_speedup=1.0), None, False, "not even right"),
         (FLAT, 0.05, replace(KIND, auto_speedup=0.9), (0.9, 0.8, 0.95), False, "0.90 of plain's speed"),
@@ -88,11 +91,11 @@ def test_the_verdict_says_why(
 
 
 def test_break_even_is_where_some_length_begins_to_pay() -> None:
-    alpha = break_even(STEEP, 0.05)
-    assert alpha is not None
     curve = replace(STEEP, draft=0.05)
+    alpha = break_even(curve)
+    assert alpha is not None
     assert curve.best(alpha)[1] > 1 >= curve.best(alpha - 0.011)[1]
-    assert break_even(CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.1) is None
+    assert break_even(CostCurve(1.0, {1: 1.0, 9: 9.0}, 0.1)) is None
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

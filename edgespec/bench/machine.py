@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import platform
 import re
-from hashlib import file_digest
+from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
 
 import psutil
 
+from edgespec.cancel import CancelFlag
 from edgespec.llama import library
+from edgespec.llama.context import CancelledError
 from edgespec.llama.model import Model
+
+PART = 1 << 22  # bytes read at a time
 
 
 def machine() -> dict[str, Any]:
@@ -33,14 +37,21 @@ def build() -> dict[str, Any]:
     return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
 
 
-def model_facts(model: Model, name: str) -> dict[str, Any]:
-    """Which file it is, whatever it is called; reads all of it. `name` is what the user calls it."""
+def model_facts(model: Model, name: str, cancel: CancelFlag) -> dict[str, Any]:
+    """Which file it is, whatever it is called; reads all of it. `name` is what the user calls it.
+
+    Raises CancelledError.
+    """
+    digest = sha256()
     with model.path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
+        while part := file.read(PART):
+            if cancel.is_set():
+                raise CancelledError
+            digest.update(part)
     return {
         "name": name,
         "file": model.path.name,
-        "sha256": digest,
+        "sha256": digest.hexdigest(),
         "bytes": model.path.stat().st_size,
         "description": model.description,
         "parameters": model.n_params,

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import product
 from math import ceil
+from random import Random
 from statistics import mean, median, quantiles
 from time import perf_counter
 from typing import Any
@@ -89,10 +91,9 @@ def run_bench(
         return bench.finished()
 
 
-def rotated(contestants: Sequence[Contestant], by: int) -> list[Contestant]:
-    """Another one begins each time, so that none is always first."""
-    by %= len(contestants)
-    return [*contestants[by:], *contestants[:by]]
+def shuffled(contestants: Sequence[Contestant], turn: int) -> list[Contestant]:
+    """The order of a turn, so that none is always first, or always comes behind the same one."""
+    return Random(turn).sample(contestants, len(contestants))
 
 
 @dataclass(slots=True)
@@ -140,6 +141,7 @@ class _Bench:
 
     def run(self, keep: Callable[[Result], None] | None = None) -> None:
         """Measure until the end or until it is cancelled. Raises CancelledError, GenerationError."""
+        self.result["models"] = self._models()
         first = self._questions[0]
         short = replace(first.request, max_tokens=min(WARM_UP_TOKENS, first.request.max_tokens))
         for number, contestant in enumerate(self._contestants):
@@ -199,16 +201,13 @@ class _Bench:
         return modes, messages
 
     def _jobs(self) -> Iterator[tuple[Contestant, Question, float, int]]:
-        for repeat in range(self._plan.repeat):
-            for at, question in enumerate(self._questions):
-                for temperature in self._plan.temperatures:
-                    for contestant in rotated(self._contestants, at + repeat):
-                        yield contestant, question, temperature, repeat
+        turns = product(range(self._plan.repeat), self._questions, self._plan.temperatures)
+        for turn, (repeat, question, temperature) in enumerate(turns):
+            for contestant in shuffled(self._contestants, turn):
+                yield contestant, question, temperature, repeat
 
     def _header(self) -> Result:
         llm, plan = self._llm, self._plan
-        names = resolve(self._settings.model).name, self._settings.draft_model
-        self._progress("reading the model files", 0.0)
         return {
             "version": VERSION,
             "command": plan.command,
@@ -218,12 +217,7 @@ class _Bench:
             "failure": None,
             "machine": machine(),
             "build": build(),
-            "models": {
-                "target": model_facts(llm.model, names[0]),
-                "draft": model_facts(llm.draft, resolve(names[1]).name if names[1] else llm.draft.path.name)
-                if llm.draft
-                else None,
-            },
+            "models": {},
             "settings": {
                 **_without_names(self._settings),
                 "threads": llm.context.threads,
@@ -238,6 +232,15 @@ class _Bench:
             },
             "samples": [],
         }
+
+    def _models(self) -> dict[str, Any]:
+        llm, name = self._llm, self._settings.draft_model
+        self._progress("reading the model files", 0.0)
+        target = model_facts(llm.model, resolve(self._settings.model).name, self._cancel)
+        if llm.draft is None:
+            return {"target": target, "draft": None}
+        named = resolve(name).name if name else llm.draft.path.name
+        return {"target": target, "draft": model_facts(llm.draft, named, self._cancel)}
 
     # --- measuring ------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,6 @@ class Tuned:
 
     drafter: str
     curve: CostCurve
-    step: float
     kinds: list[Kind]
     overall: Kind
     break_even: float | None
@@ -75,6 +74,7 @@ class Tuned:
             "curve": {
                 "pass_s": self.curve.pass_s,
                 "passes": {str(width): round(cost, 4) for width, cost in self.curve.target.items()},
+                "guess": self.curve.draft,
             },
         }
 
@@ -108,9 +108,11 @@ def tune(
     if not traces:
         return None
     _, first = traces[0]
-    curve, step = _costs(first, drafter)
-    left_s = seconds - (perf_counter() - started_s)
-    n_measured = max(LEAST_MEASURED, int(left_s / (2.3 * (TOKENS + 4) * curve.pass_s)))
+    curve = cost_curve({"target": first.costs["target"], "draft": first.costs["step"].get(drafter, 0.0)})
+    assert curve is not None
+    took_s = perf_counter() - started_s
+    # An answer takes about as long as one with guesses beside it, most of it for the prompt; there are two of each.
+    n_measured = max(LEAST_MEASURED, int((seconds - took_s) / (2 * took_s / len(traces))))
     plan = Plan(
         [question.item for question in questions[:n_measured]],
         [PLAIN, Mode(drafter)],
@@ -124,9 +126,9 @@ def tune(
     cell = summarise(result).cell(f"{drafter} auto", temperature)
     kinds = _kinds(traces, drafter)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
-    even, overall = break_even(curve, step), _overall(kinds)
-    use_it, why = verdict(drafter, curve, step, kinds, overall, even, measured)
-    return Tuned(drafter, curve, step, kinds, overall, even, *measured, why, use_it, messages)
+    even, overall = break_even(curve), _overall(kinds)
+    use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
+    return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, messages)
 
 
 def _shadowed(
@@ -153,14 +155,6 @@ def _shadowed(
                 seen.add(question.item.category)
                 progress("comparing guesses", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))
         return [(trace.header["category"], trace) for trace in read_trace(file) if any(r.drafts for r in trace.rounds)]
-
-
-def _costs(trace: Trace, drafter: str) -> tuple[CostCurve, float]:
-    """t(n), and c in units of t(1)."""
-    step_s = trace.costs["step"].get(drafter, 0.0)
-    curve = cost_curve({"target": trace.costs["target"], "draft": step_s})
-    assert curve is not None and curve.draft is not None
-    return curve, curve.draft
 
 
 def _kinds(traces: Sequence[tuple[str, Trace]], drafter: str) -> list[Kind]:
@@ -195,27 +189,28 @@ def _overall(kinds: Sequence[Kind]) -> Kind:
     )
 
 
-def break_even(curve: CostCurve, step: float) -> float | None:
+def break_even(curve: CostCurve) -> float | None:
     """The least alpha, in per cent steps, at which some length of drafts pays; None if none does."""
-    curve = replace(curve, draft=step)
     return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
 
 
 def verdict(
     drafter: str,
     curve: CostCurve,
-    step: float,
     kinds: Sequence[Kind],
     overall: Kind,
     even: float | None,
     measured: tuple[float | None, float | None, float | None],
 ) -> tuple[bool, str]:
-    """Whether to use it, and why."""
+    """Whether to use it, and why. A speedup that the guesses do not explain is noise; one that they do explain need not
+    be certain from a few prompts."""
     speedup, low, _ = measured
+    step = curve.draft or 0.0
     reached = speedup if speedup is not None else overall.auto_speedup
     paying = [kind.category for kind in kinds if kind.auto_speedup >= WORTH_IT]
-    if reached >= WORTH_IT and (low is None or low >= HARMLESS):
-        where = "" if len(paying) == len(kinds) else f", most of it in {', '.join(paying)}" if paying else ""
+    certain = low is None or low >= HARMLESS
+    if reached >= WORTH_IT and (overall.auto_speedup >= WORTH_IT or (paying and certain)):
+        where = "" if len(paying) == len(kinds) else f", most of it in {', '.join(paying)}"
         return True, f"use it: {reached:.2f} times as fast as plain decoding{where}"
     costs = f"a pass over 2 tokens takes {curve.at(2):.2f} passes over one, and a guess {step:.2g}"
     if step >= 1:

@@ -225,7 +225,29 @@ def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[st
 
 
 def _as_text(result: Result) -> str:
-    return json.dumps(result, ensure_ascii=False, indent=1) + "\n"
+    """JSON with a row a line, numbers of six digits: runs of hours are kept, and looked at with a pager."""
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_block(value)}" for name, value in result.items()) + "\n}\n"
+
+
+def _block(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n " + ",\n ".join(_line(row) for row in value) + "\n]"
+    return _line(value)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(_rounded(value), ensure_ascii=False)
+
+
+def _rounded(value: Any) -> Any:
+    match value:
+        case float():
+            return float(f"{value:.6g}")
+        case dict():
+            return {name: _rounded(part) for name, part in value.items()}
+        case list():
+            return [_rounded(part) for part in value]
+    return value
 
 
 def _compare(output: Output, a: Path, b: Path) -> None:

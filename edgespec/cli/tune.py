@@ -119,7 +119,7 @@ def _report(found: Tuned) -> list[RenderableType]:
     )
     about = [
         ("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token"),
-        (found.drafter, f"{found.step:.3f} of that for a guess"),
+        (found.drafter, f"{found.curve.draft or 0.0:.3f} of that for a guess"),
     ]
     if found.break_even is not None:
         about.append(("even", f"from {found.break_even:.0%} of the guesses right on".replace("%", " %")))
