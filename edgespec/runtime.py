@@ -150,7 +150,7 @@ class Runtime(Closable):
             "model": self.model.path.name,
             "draft_model": self.draft.path.name if self.draft else None,
             "threads": self.context.threads,
-            "costs": self.measure_costs([1, *(1 + length for length in LENGTHS if length <= n_max)]),
+            "costs": self.measure_costs([1, *(1 + length for length in LENGTHS if length < n_max), 1 + n_max]),
         }
         pace, models = engine.pace, self._draft_models()
         try:

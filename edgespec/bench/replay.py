@@ -244,9 +244,14 @@ def _least_time(tape: Tape) -> list[int]:
 # --- a pace, asked as the engine asks it ------------------------------------------------------------------------------
 
 
-def replay_auto(tapes: Sequence[Tape]) -> Replay:
+def new_pace(tapes: Sequence[Tape]) -> AutoPace:
     """This project's own pace, new to the pair of models but not to the costs of its passes."""
-    return replay_pace(tapes, "auto", AutoPace(table(tapes[0].trace)))
+    return AutoPace(table(tapes[0].trace))
+
+
+def replay_auto(tapes: Sequence[Tape], pace: Pace | None = None) -> Replay:
+    """This project's own pace: a new one, or `pace`."""
+    return replay_pace(tapes, "auto", pace or new_pace(tapes))
 
 
 def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
@@ -299,11 +304,11 @@ def _count(result: Replay, tape: Tape, passes: int, guess_s: float, verified: in
     result.passes += passes
 
 
-def replay_all(tapes: Sequence[Tape]) -> list[Replay]:
-    """Every policy over the same answers: what others do, this project's pace, and the bound."""
+def replay_all(tapes: Sequence[Tape], pace: Pace | None = None) -> list[Replay]:
+    """Every policy over the same answers: what others do, this project's pace (a new one, or `pace`), and the bound."""
     others = policies(tapes[0].trace.n_max, tapes[0].source)
     return [
         *(replay(tapes, name, policy) for name, policy in others.items()),
-        replay_auto(tapes),
+        replay_auto(tapes, pace),
         replay_oracle(tapes),
     ]

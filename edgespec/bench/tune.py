@@ -18,7 +18,7 @@ from typing import Any
 from edgespec.bench.measure import Plan, run_bench
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.questions import Question, ask
-from edgespec.bench.replay import Tape, replay_all, replay_pace
+from edgespec.bench.replay import Tape, new_pace, replay_all, replay_auto
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import summarise
 from edgespec.bench.theory import CostCurve, cost_curve
@@ -121,10 +121,11 @@ def tune(
     )
     llm.draft_with(pace="auto")
     # What the texts have shown need not be learnt again from answers.
-    replay_pace([Tape.of(trace, drafter) for _, trace in traces], "auto", llm.engine.pace)
+    tapes = [(category, Tape.of(trace, drafter)) for category, trace in traces]
+    replay_auto([tape for _, tape in tapes], llm.engine.pace)
     result = run_bench(llm, plan, tell, cancel)
     cell = summarise(result).cell(f"{drafter} auto", temperature)
-    kinds = _kinds(traces, drafter)
+    kinds = _kinds(tapes)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
     even, overall = break_even(curve), _overall(kinds)
     use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
@@ -157,12 +158,15 @@ def _shadowed(
         return [(trace.header["category"], trace) for trace in read_trace(file) if any(r.drafts for r in trace.rounds)]
 
 
-def _kinds(traces: Sequence[tuple[str, Trace]], drafter: str) -> list[Kind]:
-    """One row a category, its texts behind each other."""
+def _kinds(all_tapes: Sequence[tuple[str, Tape]]) -> list[Kind]:
+    """One row a category, its texts behind each other. The pace knows the pair, as it will when it is used."""
     found = []
-    for category in dict.fromkeys(category for category, _ in traces):
-        tapes = [Tape.of(trace, drafter) for name, trace in traces if name == category]
-        runs = {run.policy: run for run in replay_all(tapes)}
+    everything = [tape for _, tape in all_tapes]
+    pace = new_pace(everything)
+    replay_auto(everything, pace)
+    for category in dict.fromkeys(category for category, _ in all_tapes):
+        tapes = [tape for name, tape in all_tapes if name == category]
+        runs = {run.policy: run for run in replay_all(tapes, pace)}
         lengths = {0: 1.0} | {
             int(name.removeprefix("fixed ")): run.speedup for name, run in runs.items() if name.startswith("fixed ")
         }
