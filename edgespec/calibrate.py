@@ -119,7 +119,7 @@ class Tuning:
     def _pace(self, drafters: str, leaves: int) -> AutoPace:
         key = drafters, leaves
         if key not in self._paces:
-            self._paces[key] = AutoPace(self.costs, self._least_width, leaves)
+            self._paces[key] = AutoPace(self.costs, self._least_width, leaves, drafters.count(",") + 1)
         return self._paces[key]
 
     def save(self, *, now: bool = True) -> None:

@@ -82,12 +82,11 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What one round gave one sequence: its next tokens, the first `accepted` of them guessed by `source`."""
+    """What one round gave one sequence: its next tokens, and who guessed the first of them."""
 
     sequence: Sequence
     choices: list[Choice]
-    accepted: int
-    source: str
+    sources: list[str]
 
 
 @dataclass(slots=True)
@@ -95,13 +94,16 @@ class _Part:
     """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on.
 
     `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
-    `branches` for the others. `plan` is the one that the draft was settled by.
+    `branches` for the others. `plans` are those of the drafters asked, by name, `value` is what the draft is worth,
+    `whole` what it was chosen from.
     """
 
     sequence: Sequence
     n_pending: int
     draft: Draft = field(default_factory=Draft.empty)
-    plan: Plan | None = None
+    whole: Draft = field(default_factory=Draft.empty)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    value: float = 0.0
     start: int = 0
     branches: list[int] = field(default_factory=list)
     ids: list[tuple[int, ...]] = field(default_factory=list)
@@ -109,6 +111,37 @@ class _Part:
     @property
     def is_complete(self) -> bool:
         return self.sequence.n_decoded + self.n_pending == len(self.sequence.tokens)
+
+    def take(self, plan: Plan, guessed: Draft, leaves: int) -> None:
+        """Verify what is worth most: what a drafter has guessed, what others have, or some of both."""
+        settled = plan.settle(guessed)
+        if not guessed:
+            return
+        self.plans[guessed.source] = plan
+        if settled and plan.value > self.value:
+            self.draft, self.value = settled, plan.value
+        if self.whole and leaves > 1 and not self.sequence.draws:
+            guessed = self.whole.merged(guessed).within(leaves)
+            both, value = plan.merge(guessed)
+            if value > self.value:
+                self.draft, self.value = both, value
+        self.whole = guessed
+
+    def drop(self) -> None:
+        """Verify nothing."""
+        self.draft, self.plans = Draft.empty(), {}
+
+    def judge(self, path: list[int]) -> None:
+        """Tell the drafters' plans how much of what each had guessed was accepted."""
+        by_source: dict[str, list[int]] = {}
+        for node in range(len(self.draft)):
+            by_source.setdefault(self.draft.source_of(node), []).append(node)
+        for name, nodes in by_source.items():
+            if name in self.plans:
+                if self.draft.sources:
+                    self.plans[name].share(self.draft, nodes)
+                self.plans[name].judged(len({*nodes} & {*path}))
+                self.sequence.stats.count_cost(name, self.plans[name].wider)
 
 
 class Engine:
@@ -256,7 +289,7 @@ class Engine:
             least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
             for part in parts:
                 if len(part.draft) > least:
-                    part.draft, part.plan = part.draft.first(least), None
+                    part.draft, part.plans = part.draft.first(least), {}
 
     def _room(self, part: _Part) -> int:
         """How many tokens can be guessed now: none while the prompt is decoded, else what has room."""
@@ -277,7 +310,8 @@ class Engine:
             lag=lambda: drafter.lag(sequence),
             drawn=sequence.draws,
             settled=sequence.is_settled,
-            best=part.plan.value if part.plan else 0.0,
+            best=part.value,
+            leaves=self._leaves(part, len(parts)),
         )
         try:
             return self.pace.plan(turn)
@@ -302,26 +336,25 @@ class Engine:
                     self._switch_off(drafter, [part], error)
                     continue
                 plan.spent(drafter.passes - passes, took_s)
-                settled = plan.settle(draft)
-                if settled and plan.value > (part.plan.value if part.plan else 0.0):
-                    part.draft, part.plan = settled, plan
+                part.take(plan, draft, budget.leaves)
         except CancelledError:
             raise
         except Exception as error:
             self._switch_off(drafter, asked, error)
-        for part in asked:
-            part.sequence.stats.draft_s += took_s or (perf_counter() - started_s) / len(plans)
+        took_s = took_s or (perf_counter() - started_s) / len(plans)
+        for part, plan in plans:
+            part.sequence.stats.count_guess(drafter.name, took_s, plan.price(took_s))
 
     def _budgets(self, plans: list[tuple[_Part, Plan]], parts: list[_Part]) -> list[Budget]:
         room = self.context.n_batch - sum(part.n_pending + len(part.draft) for part in parts)
-        leaves = min(self.tree_width, 1 + self.context.free_branches // len(plans))
         return [
-            # block verification checks chains
-            Budget(
-                min(plan.tokens, room // len(plans)), 1 if part.sequence.rule == "block" else leaves, worth=plan.worth
-            )
+            Budget(min(plan.tokens, room // len(plans)), self._leaves(part, len(plans)), worth=plan.worth)
             for part, plan in plans
         ]
+
+    def _leaves(self, part: _Part, n_parts: int) -> int:
+        """How many leaves a draft may have; block verification checks chains."""
+        return 1 if part.sequence.rule == "block" else min(self.tree_width, 1 + self.context.free_branches // n_parts)
 
     def _switch_off(self, drafter: Drafter, parts: list[_Part], error: Exception) -> None:
         logger.debug("drafter failed", exc_info=error)
@@ -349,7 +382,8 @@ class Engine:
                 raise
             for part in parts:
                 self.context.release(part.branches)
-                part.draft, part.plan, part.branches = Draft.empty(), None, []
+                part.drop()
+                part.branches = []
             self._decode(parts)
             return
         for part in parts:
@@ -397,11 +431,11 @@ class Engine:
             sequence.first_token_s = now_s
         first = len(sequence.tokens)
         sequence.tokens += [choice.id for choice in verdict.choices]
+        self._show(part, verdict.path)
         self._adopt(part, verdict.path, first)
         self._keep(sequence, len(sequence.tokens) - 1)
-        stats.count_round(part.draft, len(verdict.path), len(verdict.choices))
-        if part.plan is not None:
-            part.plan.judged(len(verdict.path))
+        stats.count_round(part.draft, verdict.path, len(verdict.choices))
+        part.judge(verdict.path)
         known = [choice.near_tie for choice in verdict.choices if choice.near_tie is not None]
         if known:
             stats.near_ties = (stats.near_ties or 0) + sum(known)
@@ -410,7 +444,19 @@ class Engine:
             sequence.finish = "stop"
         elif sequence.remaining <= 0:
             sequence.finish = "length"
-        return Emission(sequence, verdict.choices, len(verdict.path), part.draft.source)
+        return Emission(sequence, verdict.choices, [part.draft.source_of(node) for node in verdict.path])
+
+    def _show(self, part: _Part, path: list[int]) -> None:
+        """Let drafters look at the rows of the last token and of those that were accepted."""
+        last = part.start + part.n_pending - 1
+        tokens = [
+            part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1],
+            *(part.draft.tokens[node] for node in path),
+        ]
+        for drafter in self.drafters:
+            if drafter.looks:
+                for token, row in zip(tokens, [last, *(last + 1 + node for node in path)], strict=True):
+                    drafter.see(token, self.context.logits(row))
 
     def _observe(self, parts: list[_Part], emissions: list[Emission], took_s: float) -> None:
         """Tell the pace what a round took and brought; what prompts take is none of its business."""

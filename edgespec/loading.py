@@ -6,23 +6,37 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgespec.answer_store import AnswerStore
 from edgespec.calibrate import Tuning
 from edgespec.closable import Closable
 from edgespec.core.pace import FixedPace, Pace
+from edgespec.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
+from edgespec.drafters.corpus import CorpusDrafter
 from edgespec.drafters.lookup import GRAM, LookupDrafter
 from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.recycling import RecyclingDrafter
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
-from edgespec.errors import PairError
+from edgespec.errors import PairError, UsageError
 from edgespec.header import Header
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model, vocabulary_difference
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
+from edgespec.models.self_draft import self_draft
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
-from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload, fixed_length
+from edgespec.settings import (
+    MAX_LEAVES,
+    MAX_SEQUENCES,
+    MAX_STRICT_DRAFT,
+    LoadSettings,
+    Offload,
+    fixed_length,
+)
 
 Progress = Callable[[str, float], None]
 
@@ -38,6 +52,7 @@ class Loaded(Closable):
 
     model: Model
     draft: Model | None = None
+    answers: AnswerStore | None = None
     context: Context
     engine: Engine
     tuning: Tuning
@@ -77,19 +92,31 @@ class Loaded(Closable):
         header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
         self.model = self._open_model(header, settings.gpu_layers)
         self.template = ChatTemplate(self.model) if self.model.chat_template else None
-        lookup = "lookup" in settings.drafters and self._n_max > 0
-        drafts = lookup or draft_header is not None
-        self.leaves = leaves = settings.spec_tree if draft_header and self.model.can_roll_back else 1
+        corpus = self._open_corpus()
+        names = [
+            name for name in settings.drafters if self._n_max > 0 and (name not in ("draft", "self") or draft_header)
+        ]
+        drafts = bool(names)
+        self.leaves = leaves = settings.spec_tree if self.model.can_roll_back and set(names) - {"lookup"} else 1
         self.context = self._open_target_context(leaves, drafts=drafts)
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
-            self._note(f"decoding plainly: {why_not}")
-            lookup, draft_header = False, None
-        self._say_what_is_left_out(draft_header is not None, drafts=drafts and not why_not)
+            if draft_header is not None or settings.spec_type != "auto":  # else nobody has named a drafter
+                self._note(f"decoding plainly: {why_not}")
+            names, draft_header = [], None
+        self._say_what_is_left_out(names, drafts=drafts and not why_not)
         drafters: list[Drafter] = []
-        if lookup:
+        if "lookup" in names:
             drafters.append(LookupDrafter())
+        if "suffix" in names:
+            if settings.store:
+                self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
+            drafters.append(SuffixDrafter(self.answers))
+        if "recycling" in names:
+            drafters.append(RecyclingDrafter(self.model.n_vocab))
+        if corpus is not None:
+            drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None:
             self.draft = self._open_model(draft_header, settings.gpu_layers_draft)
             drafters.append(self._make_drafter(self.draft, leaves))
@@ -119,20 +146,37 @@ class Loaded(Closable):
     def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
         return self.tuning.pace(names, leaves) if pace == "auto" else FixedPace(fixed_length(pace) or 0)
 
+    def _open_corpus(self) -> Corpus | None:
+        """What is to be looked into, if anything is. Raises UsageError."""
+        settings = self._settings
+        if "corpus" not in settings.drafters or self._n_max == 0:
+            return None
+        if settings.corpus is None:
+            raise UsageError("there is no corpus to look into", hint="name one (--corpus)")
+        corpus = Corpus(find(settings.corpus))
+        check_fits(corpus, self.model)
+        return corpus
+
     # --- the target -----------------------------------------------------------------------------------------------
 
     def _draft_path(self, default: Path | None) -> Path | None:
         settings = self._settings
+        if self._n_max > 0 and settings.self_draft is not None:
+            return self_draft(
+                resolve(settings.model).path, settings.self_draft, lambda done: self._progress("making", done)
+            )
         if "draft" not in settings.drafters or self._n_max == 0:
             return None
         return resolve(settings.draft_model).path if settings.draft_model else default
 
-    def _say_what_is_left_out(self, has_draft: bool, *, drafts: bool) -> None:
+    def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
         settings = self._settings
-        if settings.draft_model and not has_draft and ("draft" not in settings.drafters or not drafts):
+        if settings.draft_model and "draft" not in names and ("draft" not in settings.drafters or not drafts):
             self._note(f"{settings.draft_model} does not draft here: --spec-type or --spec-draft-n-max leaves it out")
-        if settings.spec_tree > 1 and drafts and not has_draft:
-            self._note("drafting chains: only a draft model guesses trees")
+        if settings.corpus and "corpus" not in settings.drafters:
+            self._note(f"{settings.corpus} is not looked into: --spec-type leaves the corpus out")
+        if settings.spec_tree > 1 and drafts and set(names) == {"lookup"}:
+            self._note("drafting chains: lookup guesses no trees")
         elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
             self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
@@ -183,13 +227,7 @@ class Loaded(Closable):
 
     def _make_drafter(self, draft: Model, leaves: int) -> ModelDrafter:
         settings = self._settings
-        reason = vocabulary_difference(self.model, draft)
-        if reason:
-            raise PairError(
-                f"{draft.path.name} cannot draft for {self.model.path.name}",
-                why=reason,
-                hint="use a draft of the same model family, or none (--spec-type none)",
-            )
+        translation = self._translation(draft)
         if not draft.can_roll_back:
             raise PairError(
                 f"{draft.path.name} cannot draft",
@@ -210,7 +248,30 @@ class Loaded(Closable):
             flash_attention=settings.flash_attention,
             branches=branches + settings.sequences if branches else 0,
         )
-        return ModelDrafter(context, width=leaves if branches else 1)
+        return ModelDrafter(
+            context,
+            width=leaves if branches else 1,
+            name="self" if settings.self_draft else "draft",
+            translation=translation,
+        )
+
+    def _translation(self, draft: Model) -> Translation | None:
+        """How to guess with another vocabulary, if it is another one. Raises PairError where too little is shared."""
+        reason = vocabulary_difference(self.model, draft)
+        if not reason:
+            return None
+        translation = Translation.between(self.model, draft)
+        if translation.overlap < LEAST_OVERLAP:
+            raise PairError(
+                f"{draft.path.name} cannot draft for {self.model.path.name}",
+                why=reason,
+                hint="use a draft of the same model family, or none (--spec-type none)",
+            )
+        shared = f"{translation.overlap:.0%}".replace("%", " %")
+        self._note(
+            f"{draft.path.name} has another vocabulary: it guesses the {shared} of the target's tokens it shares"
+        )
+        return translation
 
     # --- both -----------------------------------------------------------------------------------------------------
 

@@ -52,11 +52,12 @@ def write_cache(name: str, text: str) -> bool:
     return True
 
 
-def write_whole(file: Path, text: str) -> None:
+def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file as a whole or not at all. Raises OSError."""
+    content = content.encode() if isinstance(content, str) else content
     scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
-        scratch.write_text(text, encoding="utf-8", newline="\n")
+        scratch.write_bytes(content)
         scratch.replace(file)
     finally:
         scratch.unlink(missing_ok=True)

@@ -92,6 +92,8 @@ class Runtime(Closable):
         for stream in list(self._streams):
             stream.close()
         self._loaded.tuning.save()
+        if self._loaded.answers is not None:
+            self._loaded.answers.save()
         self._loaded.close()
 
     # --- answering ------------------------------------------------------------------------------------------------
@@ -254,8 +256,9 @@ class Runtime(Closable):
     def _note_limits(self, rule: VerifyRule) -> None:
         """Say what a verify rule cannot do with these drafters."""
         names = [drafter.name for drafter in self.engine.drafters]
-        if rule in ("rejection", "block") and "lookup" in names:
-            self.note(f"what lookup guesses was not drawn, so {rule} keeps only what the target draws too")
+        for name in names:
+            if rule in ("rejection", "block") and name != "draft":
+                self.note(f"what {name} guesses was not drawn, so {rule} keeps only what the target draws too")
         if rule == "block" and self.engine.tree_width > 1:
             self.note("drafting chains: block verification checks no trees")
 
@@ -276,6 +279,7 @@ class Runtime(Closable):
                 self._tell_progress(answers.values())
                 for answer in [answer for answer in answers.values() if answer.sequence.finish]:
                     del answers[answer.sequence.slot]
+                    self._remember(answer)
                     self._end(answer.sequence)
                     yield answer.last_event()
         except GenerationError:
@@ -310,6 +314,12 @@ class Runtime(Closable):
         )
         self.stats = sequence.stats
         return _Answer(index, sequence, self.model, text)
+
+    def _remember(self, answer: _Answer) -> None:
+        """Keep what was answered for the next time that something like it comes."""
+        sequence, store = answer.sequence, self._loaded.answers
+        if store is not None and not isinstance(sequence.chooser, ReferenceChooser):
+            store.add(sequence.tokens[sequence.n_prompt :])
 
     def _end(self, sequence: EngineSequence) -> None:
         if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
@@ -356,12 +366,12 @@ class _Answer:
             if self.model.is_end(choice.id):
                 return
             text = self.text.push(self.model.token_bytes(choice.id))
-            drafted = position < emission.accepted
+            drafted = position < len(emission.sources)
             event = TokenEvent(
                 choice.id,
                 text,
                 from_draft=drafted,
-                source=emission.source if drafted else "",
+                source=emission.sources[position] if drafted else "",
                 round=number,
                 gap=choice.gap,
                 near_tie=choice.near_tie,

@@ -11,7 +11,8 @@ from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 
 Offload = int | Literal["auto", "all"]
-DRAFTERS = ("draft", "lookup")
+DRAFTERS = ("lookup", "suffix", "recycling", "corpus", "self", "draft")  # the cheap ones are asked first
+SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
@@ -49,11 +50,13 @@ class LoadSettings:
     """Which models to load, and how they are to be held in memory.
 
     `draft_model` None means the draft that comes with the model, if one does (the bundled target has one).
-    `spec_type` is "none" or names drafters, separated by commas; `spec_draft_n_max` is the most tokens (None: see
+    `spec_type` is "none", names drafters, separated by commas, or is "auto": all that are possible. `corpus` is the one
+    that the drafter of this name looks into. `spec_draft_n_max` is the most tokens (None: see
     `draft_n_max`) and `spec_tree` the most leaves of a draft. `pace` is "auto" (as many as pay, as measured), "fixed:K"
     (always K) or "off" (none). `strict` makes the bytes independent of drafting, `measure_rounding` finds out how far
-    they depend on it otherwise. Zero stands for "choose for me": `ctx_size` (tokens), `threads`; for the draft model
-    (`..._draft`) it and None mean "as for the target".
+    they depend on it otherwise. `store` lets the suffix drafter look into answers of earlier runs. Zero stands for
+    "choose for me": `ctx_size` (tokens), `threads`; for the draft model (`..._draft`) it and None mean "as for the
+    target".
     """
 
     model: str
@@ -64,6 +67,8 @@ class LoadSettings:
     spec_tree: int = 1
     strict: bool = False
     measure_rounding: bool = False
+    store: bool = True
+    corpus: str | None = None
     ctx_size: int = 0
     ctx_size_draft: int = 0
     threads: int = 0
@@ -81,8 +86,17 @@ class LoadSettings:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """The drafters that `spec_type` names."""
-        return () if self.spec_type == "none" else tuple(self.spec_type.split(","))
+        """The drafters that `spec_type` names, in the order in which they are asked."""
+        if self.spec_type == "auto":
+            return ("suffix", "recycling", *(["corpus"] if self.corpus else []), "draft")
+        names = () if self.spec_type == "none" else self.spec_type.split(",")
+        return tuple(sorted((name.partition(":")[0] for name in names), key=DRAFTERS.index))
+
+    @property
+    def self_draft(self) -> str | None:
+        """What kind of draft the target is to make of itself, if any."""
+        names = self.spec_type.split(",")
+        return next((name.removeprefix(SELF) for name in names if name.startswith(SELF)), None)
 
     @property
     def draft_n_max(self) -> int:
@@ -208,10 +222,16 @@ def check_pace(pace: object) -> None:
 
 
 def check_spec_type(spec_type: object) -> None:
-    """Raises UsageError unless it is "none" or a list of drafters."""
+    """Raises UsageError unless it is "auto", "none" or a list of drafters."""
+    if spec_type in ("auto", "none"):
+        return
     names = spec_type.split(",") if isinstance(spec_type, str) else []
-    if names != ["none"] and (not set(names) <= set(DRAFTERS) or len(set(names)) != len(names) or not names):
-        raise UsageError(f"spec_type must be none, {', '.join(DRAFTERS)} or {','.join(DRAFTERS)}, not {spec_type!r}")
+    plain = [name.partition(":")[0] if name.startswith(SELF) and name != SELF else name for name in names]
+    if not names or not set(plain) <= set(DRAFTERS) or "self" in names or len(set(plain)) != len(plain):
+        some = ",".join(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
+        raise UsageError(f"spec_type must be auto, none, or some of {some}, not {spec_type!r}")
+    if {"draft", "self"} <= set(plain):
+        raise UsageError("spec_type names two draft models", why="draft and self are one each", hint="leave one out")
 
 
 def check_request(request: Request, n_vocab: int) -> None:

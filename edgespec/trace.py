@@ -159,6 +159,13 @@ class _Recorded:
     def value(self) -> float:
         return 0.0 if self.plan is None else self.plan.value
 
+    @property
+    def wider(self) -> float | None:
+        return None if self.plan is None else self.plan.wider
+
+    def price(self, seconds: float) -> float | None:
+        return None if self.plan is None else self.plan.price(seconds)
+
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         return self.plan is None or self.plan.worth(reaches, survival)
 
@@ -172,6 +179,13 @@ class _Recorded:
         settled = Draft.empty() if self.plan is None else self.plan.settle(draft)
         self.verified = len(settled)
         return settled
+
+    def merge(self, draft: Draft) -> tuple[Draft, float]:
+        return (draft, 0.0) if self.plan is None else self.plan.merge(draft)
+
+    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
+        if self.plan is not None:
+            self.plan.share(draft, nodes)
 
     def judged(self, accepted: int) -> None:
         self.accepted = accepted

@@ -33,7 +33,10 @@ def text_of(events: Iterator[TokenEvent]) -> str:
 def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architecture: str) -> None:
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
-    with edgespec.load(target) as plain, edgespec.load(target, draft_model=draft, pace="fixed:3") as drafting:
+    with (
+        edgespec.load(target, spec_type="draft") as plain,
+        edgespec.load(target, draft_model=draft, pace="fixed:3") as drafting,
+    ):
         for temperature in (0.0, 0.8):
             settings: dict[str, Any] = {"max_tokens": N_TOKENS, "ignore_eos": True} | {
                 "temperature": temperature,
@@ -53,7 +56,7 @@ def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architec
 def test_a_model_without_rollback_says_that_it_decodes_plainly(folder: Path, architecture: str) -> None:
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
-    with edgespec.load(target, draft_model=draft, pace="fixed:3") as llm:
+    with edgespec.load(target, spec_type="draft", draft_model=draft, pace="fixed:3") as llm:
         assert any("decoding plainly" in note and architecture in note for note in llm.notes)
     with edgespec.load(target) as llm:
         assert not any("plainly" in note for note in llm.notes)

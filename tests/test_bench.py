@@ -55,7 +55,7 @@ def result(llm: Runtime) -> Result:
         ("auto", Mode("draft"), "draft auto"),
         ("lookup", Mode("lookup"), "lookup auto"),
         ("fixed:04", Mode("draft", "fixed:4"), "draft fixed:4"),
-        ("lookup,draft  AUTO", Mode("draft,lookup"), "draft,lookup auto"),
+        ("draft,lookup  AUTO", Mode("lookup,draft"), "lookup,draft auto"),
         ("tree:4 fixed:6 draft", Mode("draft", "fixed:6", 4), "draft fixed:6 tree:4"),
         ("rejection auto", Mode("draft", rule="rejection"), "draft auto rejection"),
         ("draft tree:1 coupled", Mode("draft"), "draft auto"),
@@ -78,7 +78,7 @@ def test_a_mode_has_one_name_however_it_is_written(text: str, mode: Mode, name: 
         ("fixed:", "K from 1 to"),
         ("tree:17", "1 to 16 leaves"),
         ("tree:x", "1 to 16 leaves"),
-        ("lookup tree:2", "only a draft model guesses trees"),
+        ("lookup tree:2", "lookup guesses no trees"),
         ("tree:2 block", "checks no trees"),
         ("drafts auto", "did you mean draft?"),
         ("draft,draft", "is no part of a mode"),
@@ -93,7 +93,9 @@ def test_what_is_no_mode_is_refused(text: str, said: str) -> None:
 
 def test_a_model_is_loaded_for_the_longest_drafts_and_the_widest_trees() -> None:
     settings = settings_for(LoadSettings("demo", pace="fixed:4", threads=2), [PLAIN, *MODES, Mode("draft", "fixed:12")])
-    assert settings == LoadSettings("demo", spec_type="draft,lookup", spec_draft_n_max=12, spec_tree=2, threads=2)
+    assert settings == LoadSettings(
+        "demo", spec_type="lookup,draft", spec_draft_n_max=12, spec_tree=2, threads=2, store=False
+    )
     assert settings_for(LoadSettings("demo"), [PLAIN]).spec_type == "none"
 
 
@@ -117,7 +119,7 @@ def test_no_mode_is_always_first(result: Result) -> None:
 
 def test_no_draft_finds_a_prompt_in_its_cache() -> None:
     """An answer begins cold, whatever was asked before it."""
-    with edgespec.load("demo", pace="fixed:2", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", pace="fixed:2", threads=1) as llm:
         mode = OwnMode(llm, parse_mode("draft fixed:2", "draft"), EnergyMeter())
         [question], _ = ask(llm, ITEMS[:1], 4, reference=False)
         decodes = []

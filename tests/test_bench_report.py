@@ -342,9 +342,9 @@ def test_where_guessing_never_pays_plain_decoding_is_the_best_length() -> None:
 
 
 def test_modes_that_differ_in_more_than_length_are_families_of_their_own() -> None:
-    names = ["draft fixed:4", "draft auto", "draft fixed:4 tree:4", "draft fixed:4 rejection", "draft,lookup fixed:4"]
+    names = ["draft fixed:4", "draft auto", "draft fixed:4 tree:4", "draft fixed:4 rejection", "lookup,draft fixed:4"]
     families = [found.family for name in names if (found := guessing(name))]
-    assert families == ["draft", "draft", "draft tree:4", "draft rejection", "draft,lookup"]
+    assert families == ["draft", "draft", "draft tree:4", "draft rejection", "lookup,draft"]
     assert guessing("plain") is guessing("llama-cpp-python lookup") is None
 
 

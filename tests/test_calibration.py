@@ -58,7 +58,7 @@ def test_it_stays_a_probability(raw: float, seen: list[tuple[float, bool]]) -> N
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Runtime]:
-    with edgespec.load("demo", spec_tree=4, pace="fixed:6", threads=1) as runtime:
+    with edgespec.load("demo", spec_type="draft", spec_tree=4, pace="fixed:6", threads=1) as runtime:
         yield runtime
 
 

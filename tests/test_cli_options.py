@@ -13,7 +13,7 @@ from edgespec.cli.options import load_settings, request
 from edgespec.cli.run import run
 from edgespec.settings import LoadSettings, Message, Request
 
-ELSEWHERE = {"prompt", "file", "chat", "as_json", "stats", "quiet", "verbose", "version", "trace"}
+ELSEWHERE = {"prompt", "file", "chat", "as_json", "explain", "stats", "quiet", "verbose", "version", "trace"}
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""
 
 # parameter, what is typed, the field it sets, the value it gets there
@@ -24,6 +24,8 @@ LANDS = [
     ("draft_model", ["--draft-model", "b.gguf"], "load.draft_model", "b.gguf"),
     ("spec_type", ["--spec-type", "none"], "load.spec_type", "none"),
     ("spec_type", ["--spec-type", "Lookup, draft"], "load.drafters", ("lookup", "draft")),
+    ("corpus", ["--corpus", "x.corpus"], "load.corpus", "x.corpus"),
+    ("store", ["--store", "--no-store"], "load.store", False),
     ("spec_tree", ["--spec-tree", "4"], "load.spec_tree", 4),
     ("verify", ["--verify", "block"], "request.verify", "block"),
     ("strict", ["--strict"], "load.strict", True),

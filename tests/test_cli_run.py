@@ -162,7 +162,9 @@ def test_colour_comes_only_when_forced_and_never_against_no_color(home: Path) ->
 
 
 def test_json_holds_text_tokens_and_figures(home: Path, answers: dict[str, str]) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--json", "--logprobs", "2", home=home)
+    done = edgespec_here(
+        "run", PROMPT, *FIRST, "-md", "draft.gguf", "--spec-type", "draft", "--json", "--logprobs", "2", home=home
+    )
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
     assert result["content"] == answers["chat"]
@@ -370,6 +372,6 @@ def test_what_cannot_be_traced_is_refused(home: Path, arguments: list[str], word
 
 
 def test_statistics_say_why_a_drafter_guesses_or_rests(home: Path) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--stats", home=home)
+    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--spec-type", "draft", "--stats", home=home)
     lines = [line for line in done.stderr.decode().splitlines() if line.startswith("pace: ")]
     assert len(lines) == 2 and ("rests" in lines[0] or "guesses" in lines[0]) and "over 1 token takes 1" in lines[1]

@@ -328,7 +328,7 @@ def test_the_command_tells_what_it_chose(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_scrambled_draft_is_sure_and_wrong(tmp_path: Path) -> None:
     path = tmp_path / "scrambled.gguf"
     assert main(["demo:draft", "-o", str(path), "--width", "128", "--layers", "3", "--scramble"]) == 0
-    with edgespec.load("demo", draft_model=str(path), pace="fixed:3", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", draft_model=str(path), pace="fixed:3", threads=1) as llm:
         for _ in llm.generate("import os\n", max_tokens=64, temperature=0.0, ignore_eos=True):
             pass
         assert llm.stats.proposed > 150

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,9 @@ def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     before, _, command = line.rpartition("./scripts/edgespec ")
     piped = re.fullmatch(r'echo "(.*)" \| ', before)
     assert piped or not before
+    # The commands are typed in the project's folder, and may write into it.
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("bench"))
+    shutil.copy(ROOT / "README.md", tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "edgespec", *shlex.split(command)],
         input=piped[1] + "\n" if piped else "",

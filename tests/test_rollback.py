@@ -222,7 +222,7 @@ def settings(temperature: float = 0.8, **more: Any) -> dict[str, Any]:
 
 
 def load(target: str, **more: Any) -> Runtime:
-    return edgespec.load(target, **{"pace": "fixed:3"} | EXACT | more)
+    return edgespec.load(target, **{"pace": "fixed:3", "spec_type": "draft"} | EXACT | more)
 
 
 def drafting(files: dict[str, str], architecture: str, **more: Any) -> Runtime:

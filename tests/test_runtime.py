@@ -23,7 +23,7 @@ QUESTION = Message("user", "What does shutil.copytree do?")
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Runtime]:
-    with edgespec.load("demo", pace="fixed:3") as runtime:
+    with edgespec.load("demo", spec_type="draft", pace="fixed:3") as runtime:
         yield runtime
 
 
@@ -135,7 +135,7 @@ def test_several_requests_are_answered_together() -> None:
         Request(prompt=text, max_tokens=16, seed=seed, ignore_eos=True)
         for seed, text in enumerate(("def", "import", "class"))
     ]
-    with edgespec.load("demo", sequences=2, pace="fixed:3") as llm:
+    with edgespec.load("demo", spec_type="draft", sequences=2, pace="fixed:3") as llm:
         answers: dict[int, list[TokenEvent]] = {0: [], 1: [], 2: []}
         order = []
         for index, event in llm.answers(requests):
@@ -219,7 +219,7 @@ def test_models_that_are_not_there_or_do_not_fit_are_refused() -> None:
     with pytest.raises(ModelNotFoundError):
         edgespec.load("./no-such-model.gguf")
     with pytest.raises(ModelNotFoundError):
-        edgespec.load("demo", draft_model="./no-such-draft.gguf")
+        edgespec.load("demo", spec_type="draft", draft_model="./no-such-draft.gguf")
     with pytest.raises(OutOfMemoryError):
         edgespec.load("demo", ctx_size=2**30)
 
@@ -227,7 +227,7 @@ def test_models_that_are_not_there_or_do_not_fit_are_refused() -> None:
 def test_a_draft_of_another_vocabulary_is_refused_with_the_reason(tmp_path: object) -> None:
     other = write_model(f"{tmp_path}/other.gguf", "llama")
     with pytest.raises(PairError, match=r"cannot draft for target\.gguf: the[iy]"):
-        edgespec.load("demo", draft_model=str(other))
+        edgespec.load("demo", spec_type="draft", draft_model=str(other))
 
 
 def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
@@ -331,7 +331,7 @@ def test_a_draft_whose_vocabulary_is_padded_further_fits(tmp_path: Path) -> None
     plain = write_model(tmp_path / "plain.gguf", "llama")
     more = write_file(tmp_path / "more.gguf", padded, model_tensors("llama", padded))
     for target, draft in ((plain, more), (more, plain)):
-        with edgespec.load(str(target), draft_model=str(draft), pace="fixed:3") as llm:
+        with edgespec.load(str(target), spec_type="draft", draft_model=str(draft), pace="fixed:3") as llm:
             list(llm.generate("def", max_tokens=20, temperature=1.0, ignore_eos=True))
             assert not any("switched off" in note for note in llm.notes)
             assert llm.stats.proposed > 0

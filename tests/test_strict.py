@@ -199,7 +199,9 @@ def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
 
 
 def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
-    with edgespec.load("demo", measure_rounding=True, pace="fixed:64", spec_tree=16, threads=1) as llm:
+    with edgespec.load(
+        "demo", spec_type="draft", measure_rounding=True, pace="fixed:64", spec_tree=16, threads=1
+    ) as llm:
         assert llm.rounding is not None
         assert len(list(llm.generate(PROMPTS[0], max_tokens=80, ignore_eos=True))) == 81
     texts = []
@@ -211,7 +213,7 @@ def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
 def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: str) -> None:
-    with edgespec.load("demo", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
         list(llm.generate(PROMPTS[0], max_tokens=16, temperature=0.8, verify=rule))
         assert llm.stats.near_ties is None
 
@@ -233,7 +235,7 @@ def test_few_choices_that_rounding_turns_go_unnoticed(settings: dict[str, Any]) 
 
 
 def test_statistics_count_near_ties() -> None:
-    with edgespec.load("demo", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
         assert llm.rounding is not None and llm.rounding > 0  # branches leave the cache in another order
         events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
         assert llm.stats.near_ties == sum(bool(event.near_tie) for event in events) > 0

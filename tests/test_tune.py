@@ -28,7 +28,7 @@ KIND = Kind("chat", 100, 0.6, 3, 1.4, 1.4, 1.8)
 
 def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
     told: list[str] = []
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         found = tune(llm, ITEMS, 2.0, progress=lambda what, done: told.append(what))
         assert found is not None
         assert llm.settings.pace == "auto"
@@ -49,7 +49,7 @@ def test_lookup_can_be_tuned_without_a_draft_model(home: Path) -> None:
 
 def test_without_a_drafter_there_is_nothing_to_tune(tmp_path: Path) -> None:
     with (
-        edgespec.load(str(write_model(tmp_path / "x.gguf", "llama")), threads=1) as llm,
+        edgespec.load(str(write_model(tmp_path / "x.gguf", "llama")), spec_type="none", threads=1) as llm,
         pytest.raises(UsageError, match="no drafter"),
     ):
         tune(llm, ITEMS, 1.0)
@@ -58,7 +58,7 @@ def test_without_a_drafter_there_is_nothing_to_tune(tmp_path: Path) -> None:
 def test_stopped_before_it_knows_anything_it_says_nothing(home: Path) -> None:
     cancel = CancelFlag()
     cancel.set()
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert tune(llm, ITEMS, 5.0, cancel=cancel) is None
 
 

@@ -42,12 +42,12 @@ def remembered(home: Path) -> list[Path]:
 
 
 def test_what_was_learnt_is_where_the_next_start_begins(fresh: Path) -> None:
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         answer(llm)
         assert isinstance(llm.engine.pace, AutoPace)
         learnt = llm.engine.pace.state()
     assert len(remembered(fresh)) == 1
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert isinstance(llm.engine.pace, AutoPace)
         assert llm.engine.pace.state() == learnt
         assert llm.notes == []
@@ -55,18 +55,18 @@ def test_what_was_learnt_is_where_the_next_start_begins(fresh: Path) -> None:
 
 def test_another_number_of_threads_is_another_machine(fresh: Path) -> None:
     for threads in (1, 2):
-        with edgespec.load("demo", threads=threads) as llm:
+        with edgespec.load("demo", spec_type="draft", threads=threads) as llm:
             answer(llm)
     assert len(remembered(fresh)) == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"version": 0}', '{"version": 1}', "\x00", '{"a":' * 100_000])
 def test_what_cannot_be_read_is_told_in_one_line_and_learnt_anew(fresh: Path, text: str) -> None:
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         expected = answer(llm)
     [file] = remembered(fresh)
     file.write_text(text, encoding="utf-8")
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert answer(llm) == expected
         [note] = llm.notes
         assert "learnt anew" in note and "\n" not in note
@@ -74,13 +74,13 @@ def test_what_cannot_be_read_is_told_in_one_line_and_learnt_anew(fresh: Path, te
 
 
 def test_half_of_a_file_leaves_nothing_behind(fresh: Path) -> None:
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         answer(llm)
     [file] = remembered(fresh)
     state = json.loads(file.read_text("utf-8"))
     state["drafters"] = {"draft": {"greedy, best": [[1.0], [2.0]]}}
     file.write_text(json.dumps(state), encoding="utf-8")
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert isinstance(llm.engine.pace, AutoPace)
         assert llm.engine.pace.state() == {}
         assert llm.engine.drafters[0].state() == {}
@@ -88,7 +88,7 @@ def test_half_of_a_file_leaves_nothing_behind(fresh: Path) -> None:
 
 def test_without_a_place_to_remember_it_answers_all_the_same(fresh: Path) -> None:
     (fresh / "cache").write_text("a file where a folder should be", encoding="utf-8")
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert answer(llm)
     assert remembered(fresh) == []
 
@@ -100,7 +100,7 @@ def test_without_a_place_to_remember_it_answers_all_the_same(fresh: Path) -> Non
 def test_a_clock_that_stands_still_or_jumps_changes_no_text(
     fresh: Path, tick: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         expected = answer(llm)
     now = 0.0
 
@@ -111,13 +111,13 @@ def test_a_clock_that_stands_still_or_jumps_changes_no_text(
 
     monkeypatch.setattr("edgespec.engine.perf_counter", clock)
     monkeypatch.setattr("edgespec.calibrate.perf_counter", clock)
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert answer(llm) == expected
 
 
 def test_passes_are_measured_behind_some_tokens_and_leave_nothing() -> None:
     told: list[float] = []
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         taken = measure_passes(llm.context, [1, 2, 5], depth=32, repeat=2, progress=told.append)
         assert list(taken) == [1, 2, 5] and all(seconds > 0 for seconds in taken.values())
         assert told == sorted(told) and told[-1] == 1.0
@@ -125,7 +125,7 @@ def test_passes_are_measured_behind_some_tokens_and_leave_nothing() -> None:
 
 
 def test_a_memory_that_cannot_be_rolled_back_is_measured_too(tmp_path: Path) -> None:
-    with edgespec.load(str(write_model(tmp_path / "mamba.gguf", "mamba")), threads=1) as llm:
+    with edgespec.load(str(write_model(tmp_path / "mamba.gguf", "mamba")), spec_type="draft", threads=1) as llm:
         assert measure_passes(llm.context, [1], depth=8, repeat=2)[1] > 0
 
 
@@ -167,14 +167,14 @@ def test_what_was_not_loaded_cannot_be_asked_for() -> None:
 @pytest.mark.parametrize("pace", ["", "fixed", "fixed:", "fixed:0", "fixed:65", "fixed:-1", "fixed:²", "slow", None, 3])
 def test_a_pace_that_cannot_be_meant_is_refused(pace: Any) -> None:
     with pytest.raises(UsageError, match="pace"):
-        edgespec.load("demo", pace=pace)
+        edgespec.load("demo", spec_type="draft", pace=pace)
 
 
 def test_a_fixed_pace_sets_the_most_tokens_too_unless_these_are_given() -> None:
-    with edgespec.load("demo", pace="fixed:12", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", pace="fixed:12", threads=1) as llm:
         assert llm.engine.draft_n_max == 12 and llm.engine.pace == FixedPace(12)
     with pytest.raises(UsageError, match="spec-draft-n-max"):
-        edgespec.load("demo", pace="fixed:12", spec_draft_n_max=4)
+        edgespec.load("demo", spec_type="draft", pace="fixed:12", spec_draft_n_max=4)
 
 
 # --- a given text -----------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Breaking(Drafter):
 
 @pytest.mark.parametrize("fails_in", ["lag", "propose"])
 def test_a_drafter_that_fails_under_the_pace_is_switched_off_and_the_answer_goes_on(fails_in: str) -> None:
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         llm.draft_with(pace="off")
         expected = answer(llm)
         llm.draft_with(pace="auto")
@@ -246,7 +246,7 @@ def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
 
 
 def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> None:
-    with edgespec.load("demo", strict=True, threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", strict=True, threads=1) as llm:
         first = answer(llm)
         assert isinstance(llm.engine.pace, AutoPace)
         assert llm.engine.pace.least_width == llm.engine.least_width >= 2
@@ -256,7 +256,7 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> N
 
 def test_after_a_trace_the_draft_tells_no_more_than_before(fresh: Path) -> None:
     request = Request(prompt=PROMPT, max_tokens=8, sampling=SamplingSettings(temperature=0))
-    with edgespec.load("demo", threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         [drafter], pace = llm.engine.drafters, llm.engine.pace
         assert isinstance(drafter, ModelDrafter)
         with llm.recording(fresh / "t.jsonl", request):

@@ -49,20 +49,21 @@ def padding(n: int) -> list[str]:
     return [f"<pad{index}>" for index in range(n)]
 
 
-def refusal(target: Path, draft: Path) -> str:
-    with pytest.raises(PairError) as refused:
-        edgespec.load(str(target), draft_model=str(draft))
-    assert refused.value.exit_code == 4
-    assert str(refused.value).startswith(f"{draft.name} cannot draft for {target.name}: ")
-    assert "--spec-type none" in refused.value.hint
-    return refused.value.why
+def difference(target: Path, draft: Path) -> str:
+    with Model(target) as ours, Model(draft) as theirs:
+        return vocabulary_difference(ours, theirs)
 
 
-# --- refused ----------------------------------------------------------------------------------------------------------
+def strange(n: int) -> dict[int, str | bytes]:
+    """Tokens of which nobody else has any."""
+    return {id: f"\u0378{id}" for id in range(n)}
 
 
-def test_another_kind_of_vocabulary_is_refused_with_all_that_differs(tmp_path: Path) -> None:
-    why = refusal(write(tmp_path / "bpe.gguf"), write(tmp_path / "spm.gguf", "gemma"))
+# --- told apart -------------------------------------------------------------------------------------------------------
+
+
+def test_another_kind_of_vocabulary_is_told_with_all_that_differs(tmp_path: Path) -> None:
+    why = difference(write(tmp_path / "bpe.gguf"), write(tmp_path / "spm.gguf", "gemma"))
     assert f"byte-level BPE of {N_BPE} tokens in the target, SentencePiece of 384 tokens in the draft" in why
     assert "token 0 is 'Ā' in the target, '<unk>' in the draft" in why
     assert "the draft has 36.7 % of the target's tokens" in why
@@ -75,7 +76,7 @@ def test_the_first_token_that_differs_is_named_on_both_sides(tmp_path: Path) -> 
         usual = model_metadata("llama")["tokenizer.ggml.tokens"]
         assert isinstance(usual, list)
         assert model.token_bytes(200) == b"emu"
-    why = refusal(target, draft)
+    why = difference(target, draft)
     assert f"token 200 is 'emu' in the target, {usual[200]!r} in the draft" in why
     assert "gnu" not in why
     assert "the draft has 99.3 % of the target's tokens" in why  # 297 of 299
@@ -83,25 +84,25 @@ def test_the_first_token_that_differs_is_named_on_both_sides(tmp_path: Path) -> 
 
 def test_one_token_in_many_is_less_than_all_of_them(tmp_path: Path) -> None:
     many = [f"<{index}>" for index in range(4000)]
-    why = refusal(write(tmp_path / "a.gguf", more=many), write(tmp_path / "b.gguf", more=[*many[:-1], "<gnu>"]))
+    why = difference(write(tmp_path / "a.gguf", more=many), write(tmp_path / "b.gguf", more=[*many[:-1], "<gnu>"]))
     assert "the draft has 99.9 % of the target's tokens" in why
 
 
-def test_more_than_padding_is_refused_both_ways_round(tmp_path: Path) -> None:
+def test_more_than_padding_is_told_both_ways_round(tmp_path: Path) -> None:
     shorter, longer = write(tmp_path / "shorter.gguf"), write(tmp_path / "longer.gguf", more=padding(MAX_PADDING + 1))
     for target, draft, n_target, n_draft in ((shorter, longer, 299, 428), (longer, shorter, 428, 299)):
-        why = refusal(target, draft)
+        why = difference(target, draft)
         assert f"BPE of {n_target} tokens in the target, byte-level BPE of {n_draft} tokens in the draft" in why
         assert "they begin alike, but what follows is more than the 128 tokens that padding may be" in why
 
 
-def test_equally_long_vocabularies_with_other_tails_are_refused(tmp_path: Path) -> None:
-    why = refusal(write(tmp_path / "a.gguf", more=["one", "two"]), write(tmp_path / "b.gguf", more=["one", "three"]))
+def test_equally_long_vocabularies_with_other_tails_are_told_apart(tmp_path: Path) -> None:
+    why = difference(write(tmp_path / "a.gguf", more=["one", "two"]), write(tmp_path / "b.gguf", more=["one", "three"]))
     assert "token 300 is 'two' in the target, 'three' in the draft" in why
 
 
-def test_another_first_token_of_a_text_is_refused(tmp_path: Path) -> None:
-    why = refusal(write(tmp_path / "without.gguf"), write(tmp_path / "with.gguf", add_bos_token=True))
+def test_another_first_token_of_a_text_is_told(tmp_path: Path) -> None:
+    why = difference(write(tmp_path / "without.gguf"), write(tmp_path / "with.gguf", add_bos_token=True))
     assert "they begin a text differently (no BOS and BOS 296)" in why
 
 
@@ -112,12 +113,22 @@ def test_tokens_that_are_no_text_are_compared_and_shown_as_bytes(tmp_path: Path,
     theirs = write(tmp_path / "theirs.gguf", architecture, more=[b"\xff\xfd"])
     with Model(ours) as target, Model(same) as draft:
         assert vocabulary_difference(target, draft) == ""
-    assert r"is b'\xff\xfe' in the target, b'\xff\xfd' in the draft" in refusal(ours, theirs)
+    assert r"is b'\xff\xfe' in the target, b'\xff\xfd' in the draft" in difference(ours, theirs)
+
+
+def test_a_draft_that_shares_next_to_nothing_is_refused(tmp_path: Path) -> None:
+    target, draft = write(tmp_path / "target.gguf"), write(tmp_path / "draft.gguf", changed=strange(290))
+    with pytest.raises(PairError) as refused:
+        edgespec.load(str(target), spec_type="draft", draft_model=str(draft))
+    assert refused.value.exit_code == 4
+    assert str(refused.value).startswith(f"{draft.name} cannot draft for {target.name}: ")
+    assert "% of the target's tokens" in refused.value.why
+    assert "--spec-type none" in refused.value.hint
 
 
 def test_a_message_holds_nothing_that_would_upset_a_terminal(home: Path, tmp_path: Path) -> None:
     target = write(tmp_path / "target.gguf")
-    draft = write(tmp_path / "draft.gguf", changed={100: "\x1b[31m\u202e\n" + "red" * 2000})
+    draft = write(tmp_path / "draft.gguf", changed=strange(290) | {0: "\x1b[31m\u202e\n" + "red" * 2000})
     done = cli_program.edgespec_here("run", "hello", "-m", str(target), "-md", str(draft), home=home)
     message = done.stderr.decode()
     assert (done.returncode, done.stdout) == (4, b"")
@@ -140,7 +151,7 @@ def test_padded_tails_are_no_difference(tmp_path: Path, longer: str, leaves: int
     never = tuple((token, -100.0) for token in range(N_BPE, N_BPE + len(tails["target"])))
     with (
         edgespec.load(target, spec_type="none", **EXACT) as plain,
-        edgespec.load(target, draft_model=draft, spec_tree=leaves, pace="fixed:3", **EXACT) as llm,
+        edgespec.load(target, spec_type="draft", draft_model=draft, spec_tree=leaves, pace="fixed:3", **EXACT) as llm,
     ):
         for temperature in (0.0, 0.8):
             settings: dict[str, Any] = {"max_tokens": 48, "ignore_eos": True, "temperature": temperature, "seed": 5}
@@ -158,7 +169,9 @@ def test_a_draft_never_proposes_what_the_target_does_not_know(
 ) -> None:
     target, draft = write(tmp_path / "target.gguf"), write(tmp_path / "draft.gguf", more=padding(MAX_PADDING))
     proposed: list[int] = []
-    with edgespec.load(str(target), draft_model=str(draft), spec_tree=2, pace="fixed:3", **EXACT) as llm:
+    with edgespec.load(
+        str(target), spec_type="draft", draft_model=str(draft), spec_tree=2, pace="fixed:3", **EXACT
+    ) as llm:
         [drafter] = llm.engine.drafters
         assert isinstance(drafter, ModelDrafter)
         assert drafter.context.model.n_vocab == llm.model.n_vocab + MAX_PADDING
@@ -182,7 +195,7 @@ def test_a_token_only_the_target_knows_costs_the_draft_and_not_the_text(tmp_path
     settings: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "logit_bias": ((301, 8.0),)}
     with (
         edgespec.load(target, spec_type="none", **EXACT) as plain,
-        edgespec.load(target, draft_model=draft, pace="fixed:3", **EXACT) as llm,
+        edgespec.load(target, spec_type="draft", draft_model=draft, pace="fixed:3", **EXACT) as llm,
     ):
         wanted = [event.id for event in plain.generate(PROMPT, **settings)]
         assert 301 in wanted

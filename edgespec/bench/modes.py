@@ -65,8 +65,8 @@ def parse_mode(text: str, default: str) -> Mode:
         found[kind] = value
     mode = Mode(found.get("spec_type", default), found.get("pace", "auto"))
     tree, rule = int(found.get("tree", 1)), next((rule for rule in RULES if rule == found.get("rule")), mode.rule)
-    if tree > 1 and "draft" not in mode.drafters:
-        raise UsageError(f"mode {text!r} is not possible", why="only a draft model guesses trees")
+    if tree > 1 and mode.spec_type == "lookup":
+        raise UsageError(f"mode {text!r} is not possible", why="lookup guesses no trees")
     if tree > 1 and rule == "block":
         raise UsageError(f"mode {text!r} is not possible", why="block verification checks no trees")
     return replace(mode, tree=tree, rule=rule)
@@ -94,6 +94,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
         spec_type=",".join(name for name in DRAFTERS if name in used) or "none",
         spec_draft_n_max=max(n_max, *(mode.n_max for mode in modes)),
         pace="auto",
+        store=False,
         spec_tree=max(mode.tree for mode in modes),
     )
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from edgespec.core.auto_pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def footer(
@@ -30,7 +34,7 @@ def footer(
     if details:
         lines += _details(stats)
         if not drafters:
-            lines.append("drafts: none; a draft model (-md) or --spec-type lookup would guess ahead")
+            lines.append("drafts: none; a draft model (-md) or --spec-type suffix would guess ahead")
         lines += [line for verdict in pace for line in _reasons(verdict)]
         if rounding is not None:
             lines.append(_ties(stats, rounding))
@@ -71,13 +75,37 @@ def _details(stats: Stats) -> list[str]:
     if stats.proposed:
         lines.append(f"drafts: {stats.accepted} of {stats.proposed} tokens accepted; by position {_positions(stats)}")
         lines.append(f"rounds by tokens accepted: {_histogram(stats.accepted_histogram)}")
-        if len(stats.by_source) > 1:
+        verified = {name: counts for name, counts in stats.by_source.items() if counts.proposed}
+        if len(verified) > 1:
             sources = (
                 f"{name} {counts.accepted} of {counts.proposed} in {_count(counts.rounds, 'round')}"
-                for name, counts in stats.by_source.items()
+                for name, counts in verified.items()
             )
             lines.append(f"drafts by source: {', '.join(sources)}")
     return lines
+
+
+def explanation(stats: Stats, pace: Sequence[PaceVerdict]) -> RenderableType:
+    """What each drafter did in an answer, and what that earned."""
+    from edgespec.bench.tables import Figures
+
+    rests = {verdict.drafter: verdict.rests for verdict in pace}
+    rows = []
+    for name, counts in stats.by_source.items():
+        gained = stats.gained_per_s(name)
+        rows.append(
+            [
+                name,
+                str(counts.asked),
+                str(counts.proposed),
+                str(counts.accepted),
+                f"{counts.seconds * 1e3:.1f}",
+                "" if gained is None else f"{gained:+.1f}",
+                {True: "rests", False: "guesses", None: ""}[rests.get(name)],
+            ]
+        )
+    title = f"{_rate(stats.tokens_per_s)} tok/s; what each drafter did, and what it added or cost"
+    return Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
 
 
 def _positions(stats: Stats) -> str:

@@ -132,9 +132,11 @@ DRAFT_MODEL = _speculation(
 SPECULATION = [
     DRAFT_MODEL,
     _speculation(
-        "--spec-type", "spec_type", type=SpecType(), metavar="none|" + "|".join(DRAFTERS) + "|" + ",".join(DRAFTERS),
-        help="How tokens are guessed: not at all, by the draft model, or by looking up what followed the last time. "
-        "With both, lookup guesses where it has seen three tokens in a row before, else the draft model.",
+        "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(DRAFTERS),
+        help="Who guesses. draft: the draft model. self:8, self:Q2_K: a draft of the target's first 8 layers, or of "
+        "its weights made smaller. suffix: what came behind the same last tokens before. lookup: the same, the last "
+        "time alone. recycling: what the target thought likely behind the last token. corpus: your own texts "
+        "(--corpus). auto: all that are possible; of several the best guess is taken.",
     ),
     _speculation(
         "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
@@ -150,6 +152,14 @@ SPECULATION = [
         "--spec-tree", "spec_tree", type=Integer(1, MAX_LEAVES), metavar="WIDTH",
         help=f"Let the draft model guess a tree of up to WIDTH branches (at most {MAX_LEAVES}) and --spec-draft-n-max "
         "tokens in all; 1 guesses a chain.",
+    ),
+    _speculation(
+        "--corpus", "corpus", type=Text(), metavar="NAME|FILE",
+        help="Look into this corpus too ('edgespec corpus').",
+    ),
+    _speculation(
+        "--store/--no-store", "store",
+        help="Let suffix drafting look into answers of earlier runs, and keep this one ('edgespec store').",
     ),
     _declare(
         "Speculation", Request, "--verify", "verify", type=click.Choice(get_args(VerifyRule)),
@@ -253,6 +263,7 @@ ANSWER = [
 OUTPUT = [
     _flag("--json", "as_json", help="Print one JSON object at the end instead of text."),
     _flag("--stats", help="Show on stderr what the answer cost and what guessing earned."),
+    _flag("--explain", help="Show on stderr what each drafter did, and what it added to the speed."),
     _flag("-q", "--quiet", help="No notes, no seed, no footer on stderr."),
     _flag("-v", "--verbose", help="Log to stderr what happens, and show where errors come from."),
     click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
@@ -280,10 +291,6 @@ def load_settings(values: Mapping[str, Any]) -> LoadSettings:
 
 def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
     """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
-    try:
-        sampling = SamplingSettings(**_given(SamplingSettings, values))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     system = values["system"]
     turns = [Message("system", system)] if system else []
     return Request(
@@ -291,10 +298,18 @@ def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) ->
         | {
             "prompt": "" if chat else prompt,
             "messages": (*turns, Message("user", prompt)) if chat else (),
-            "sampling": sampling,
+            "sampling": sampling_settings(values),
             "seed": seed,
         }
     )
+
+
+def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
+    """How to choose tokens. Raises UsageError."""
+    try:
+        return SamplingSettings(**_given(SamplingSettings, values))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,13 +68,14 @@ class Output:
         """A line of a command whose result is not a model's answer."""
         self._write(text + "\n")
 
-    def show(self, renderable: RenderableType) -> None:
-        """Tables and the like, as wide as the terminal."""
+    def show(self, renderable: RenderableType, *, aside: bool = False) -> None:
+        """Tables and the like, as wide as the terminal; `aside` on stderr."""
         from rich.console import Console
 
         text = io.StringIO()
         Console(file=text, width=shutil.get_terminal_size().columns, color_system=None).print(renderable)
-        self.line("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+        lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        (self.aside if aside else self.line)(lines)
 
     def json(self, value: Any) -> None:
         """One JSON value on a line of its own."""

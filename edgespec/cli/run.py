@@ -12,7 +12,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
-from edgespec.cli.footer import footer
+from edgespec.cli.footer import explanation, footer
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import generation_options, load_settings, request
 from edgespec.cli.output import Output
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PROGRESS = {
     "loading": "loading {}",
+    "making": "making a draft of {}",
     "rounding": "measuring rounding",
     "costs": "measuring passes",
     "prompt": "reading the prompt",
@@ -87,6 +88,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             events, failure = _show_answer(llm, stream, output, as_json=values["as_json"])
         if values["as_json"]:
             output.json(_as_json(llm, asked, events))
+        if values["explain"]:
+            output.show(explanation(llm.stats, llm.pace_verdicts(asked)), aside=True)
         _account(llm, asked, output, interrupts, stats=values["stats"])
         if failure is not None:
             raise failure

@@ -95,7 +95,7 @@ class Layers(ParamType):
 
 
 class SpecType(Text):
-    """`none`, or drafters with commas between."""
+    """`auto`, `none`, or drafters with commas between."""
 
     name = "drafters"
 
@@ -113,7 +113,7 @@ class SpecType(Text):
         from edgespec.settings import DRAFTERS
 
         before, comma, last = incomplete.rpartition(",")
-        names = DRAFTERS if comma else ("none", *DRAFTERS)
+        names = DRAFTERS if comma else ("auto", "none", *DRAFTERS)
         return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 

@@ -117,11 +117,12 @@ class AutoPace:
     rests, so that it never loses more than it has won, a little to begin with, and `TRIAL_SHARE` of the time, by which
     a resting drafter comes to a trial now and then. A trial that promises nothing is compared with the tokens that come
     anyway, which takes no wider pass. Target passes are padded to `least_width`, trees have up to `leaves` leaves.
+    What may be lost is shared out among so many `drafters`.
     """
 
-    def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1) -> None:
+    def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1, drafters: int = 1) -> None:
         self.costs, self.least_width = costs, least_width
-        self._leaves = leaves
+        self._leaves, self._drafters = leaves, drafters
         self._kinds: dict[str, _Kind] = {}
         self._plain = self._depth = 0
 
@@ -130,7 +131,7 @@ class AutoPace:
         record = known.records.get(drafter) if known else None
         if record is None or not record.rests:
             return True
-        record.credit = min(MOST_CREDIT, record.credit + TRIAL_SHARE)
+        record.credit = min(MOST_CREDIT, record.credit + TRIAL_SHARE / self._drafters)
         return record.credit >= record.needed
 
     def plan(self, turn: Turn) -> AutoPlan | None:
@@ -139,7 +140,7 @@ class AutoPace:
         kind = self._kind(turn.kind)
         record = kind.records.get(turn.drafter)
         if record is None:
-            record = kind.records[turn.drafter] = _Record()
+            record = kind.records[turn.drafter] = _Record(credit=FIRST_CREDIT / self._drafters)
         plan = AutoPlan(self, kind, record, turn)
         rounds = min(turn.remaining, ANSWER)  # in which reading what it missed has to pay back
         reading = plan.reading_s / plan.plain_s
@@ -264,7 +265,10 @@ class AutoPlan:
         self._honesty = record.honesty
         self._widening: dict[int, float] = {0: 0.0}
         self._passes = 0
-        self._promised = self._wider = 0.0
+        self._promised = self.wider = 0.0
+
+    def price(self, seconds: float) -> float:
+        return seconds / (self.plain_s * math.exp(self.pace.costs.load))
 
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         n = len(reaches)
@@ -311,8 +315,8 @@ class AutoPlan:
         if self.turn.drawn and any(law is not None for law in draft.laws):
             length, gain = len(draft), math.inf  # verified whatever it promises
         self._promised = sum(reaches[:length])
-        self._wider = self._widens(length) / (self.rate * self.plain_s)
-        promised = self._honesty * self._promised - self._wider
+        self.wider = self._widens(length) / (self.rate * self.plain_s)
+        promised = self._honesty * self._promised - self.wider
         cost = self._passes * self.step_s / self.plain_s  # what was read once is not what guesses cost
         record.take(promised - cost, cost)
         record.paid = promised > cost
@@ -324,11 +328,20 @@ class AutoPlan:
             record.forgive()
         return draft.best(length)
 
+    def merge(self, draft: Draft) -> tuple[Draft, float]:
+        length, gain = self._best(sorted(draft.reaches(), reverse=True))
+        return draft.best(length), gain
+
+    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
+        reaches = draft.reaches()
+        self._promised = sum(reaches[node] for node in nodes)
+        self.wider = self._widens(len(draft)) / (self.rate * self.plain_s) * len(nodes) / len(draft)
+
     def judged(self, accepted: int) -> None:
         record = self.record
         # Promises that were learnt from what became of guesses vary less than what becomes of them.
         tokens = self._honesty * self._promised if self.turn.settled else accepted
-        record.credit = min(MOST_CREDIT, record.credit + tokens - self._wider)
+        record.credit = min(MOST_CREDIT, record.credit + tokens - self.wider)
         record.accepted += accepted - record.accepted / ROUNDS
         record.expected += self._promised - record.expected / ROUNDS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.law import Law
@@ -12,8 +13,9 @@ class Draft:
     """n guessed tokens. `parents[i] < i`; -1 hangs off the last committed token. Siblings differ in their tokens.
 
     `confidence[i]` is the drafter's own estimate that the node is accepted given that its parent was. `laws[i]` is what
-    the token was drawn from, given the siblings before it; None is a guess that was not drawn. `source` is the drafter.
-    `certainty`, if it was asked for, are each token's probability by the drafter and the entropy of its law, in nats.
+    the token was drawn from, given the siblings before it; None is a guess that was not drawn. `source` is the drafter;
+    where several made it, `sources` are those of the nodes. `certainty`, if it was asked for, are each token's
+    probability by the drafter and the entropy of its law, in nats.
     """
 
     tokens: list[int]
@@ -22,6 +24,7 @@ class Draft:
     laws: list[Law | None]
     source: str = ""
     certainty: list[tuple[float, float]] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
@@ -34,7 +37,7 @@ class Draft:
 
     def first(self, n: int) -> Draft:
         """Its first n nodes."""
-        return Draft(self.tokens[:n], self.parents[:n], self.confidence[:n], self.laws[:n], self.source)
+        return self._only(range(min(n, len(self))))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -80,7 +83,51 @@ class Draft:
         if self.is_chain:
             return self.first(n)
         reaches = self.reaches()
-        kept = sorted(sorted(range(len(self)), key=lambda node: -reaches[node])[:n])
+        return self._only(sorted(sorted(range(len(self)), key=lambda node: -reaches[node])[:n]))
+
+    def within(self, leaves: int) -> Draft:
+        """What is left of it with so many leaves at most: where that is too few, nodes of large reach come first."""
+        if self.n_leaves <= leaves:
+            return self
+        reaches, kept, with_child = self.reaches(), set[int](), set[int]()
+        for node in sorted(range(len(self)), key=lambda node: -reaches[node]):
+            parent = self.parents[node]
+            if parent >= 0 and parent not in kept:
+                continue
+            if parent in with_child:
+                if leaves == 1:
+                    continue
+                leaves -= 1
+            with_child.add(parent)
+            kept.add(node)
+        return self._only(sorted(kept))
+
+    def merged(self, other: Draft) -> Draft:
+        """One tree of both. A node that both have is as sure as the surer one says, and counts as this draft's."""
+        tokens, parents, confidence, laws = [*self.tokens], [*self.parents], [*self.confidence], [*self.laws]
+        sources = [self.source_of(node) for node in range(len(self))]
+        known = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
+        place = {-1: -1}
+        for node, token in enumerate(other.tokens):
+            parent = place[other.parents[node]]
+            same = known.get((parent, token))
+            if same is not None:
+                place[node] = same
+                confidence[same] = max(confidence[same], other.confidence[node])
+                continue
+            place[node] = known[parent, token] = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            confidence.append(other.confidence[node])
+            laws.append(other.laws[node])
+            sources.append(other.source_of(node))
+        return Draft(tokens, parents, confidence, laws, self.source, sources=sources)
+
+    def source_of(self, node: int) -> str:
+        return self.sources[node] if self.sources else self.source
+
+    def _only(self, kept: Sequence[int]) -> Draft:
+        """These nodes, ascending, each with its parent."""
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
         return Draft(
             [self.tokens[node] for node in kept],
@@ -88,6 +135,7 @@ class Draft:
             [self.confidence[node] for node in kept],
             [self.laws[node] for node in kept],
             self.source,
+            sources=[self.sources[node] for node in kept] if self.sources else [],
         )
 
     def leaves(self) -> list[list[int]]:

@@ -7,8 +7,9 @@ with noise of their own, and carry what they were drawn from. Both go through th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,20 @@ def guesses(
         return _draws(candidates, key(chooser.seed, chooser.sample, position, Stream.DRAFT, draw), k)
     ids, scores = perturbed_ranking(candidates, key(chooser.seed, chooser.sample, position), k + 1)
     return [Guess(id, _unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
+
+
+def weighed(chooser: Chooser, law: Mapping[int, float], position: int, k: int) -> list[Guess]:
+    """At most k candidates from the probabilities of some tokens, best first.
+
+    Their noise is the target's own, so that where the law is the target's, its choice comes first.
+    """
+    if chooser.settings.temperature == 0 or len(law) < 2:
+        return [Guess(token, _unsure(p)) for token, p in nlargest(k, law.items(), key=lambda pair: pair[1])]
+    ids = np.array(sorted(law))
+    logits = np.log([law[int(id)] for id in ids])
+    ranked, scores = perturbed_ranking(Candidates(ids, logits), key(chooser.seed, chooser.sample, position), len(ids))
+    known = sum(law.values())
+    return [Guess(id, _unsure(known * p)) for id, p in zip(ranked[:k], _softmax(scores), strict=False)]
 
 
 def certainty(chooser: Chooser, row: FloatRow, tokens: Sequence[int], token: int) -> tuple[float, float]:

@@ -20,7 +20,8 @@ class Turn:
     room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
     target's pass. `lag` counts the tokens that the drafter would have to read first. `drawn` guesses must not be left
     out for what they are. Where the text is not `settled` before anything is guessed, drafters cannot learn how sure
-    they may be. `best` is what another drafter's guess is worth already, in tokens.
+    they may be. `best` is what another drafter's guess is worth already, in tokens; with several `leaves` both can be
+    verified.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Turn:
     drawn: bool = False
     settled: bool = True
     best: float = 0.0
+    leaves: int = 1
 
 
 class Plan(Protocol):
@@ -46,6 +48,13 @@ class Plan(Protocol):
     def value(self) -> float:
         """What the settled draft is worth, in tokens beyond plain decoding; more than 0 if it is to be verified."""
 
+    @property
+    def wider(self) -> float | None:
+        """Tokens that plain work would make in the time that verifying takes longer; None if that is not known."""
+
+    def price(self, seconds: float) -> float | None:
+        """Tokens that plain work would make in that time; None if that is not known."""
+
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         """Whether the drafter should make another pass. `reaches` are the probabilities that the target gets to the
         nodes guessed so far, the largest first, `survival` is that of the node that new ones will hang below."""
@@ -56,8 +65,14 @@ class Plan(Protocol):
     def settle(self, draft: Draft) -> Draft:
         """What of the draft is to be verified."""
 
+    def merge(self, draft: Draft) -> tuple[Draft, float]:
+        """What of a draft that several drafters made is to be verified, and what that is worth in tokens."""
+
+    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
+        """Of the settled draft these nodes of `draft` are verified, the rest of which others have guessed."""
+
     def judged(self, accepted: int) -> None:
-        """How many tokens of the settled draft were accepted, if it was verified."""
+        """How many tokens of what this drafter guessed were accepted, if it was verified."""
 
 
 class Pace(Protocol):
@@ -80,6 +95,10 @@ class FixedPlan:
 
     tokens: int
     value: float = 0.0
+    wider: float | None = None
+
+    def price(self, seconds: float) -> float | None:
+        return None
 
     def worth(self, reaches: Sequence[float], survival: float) -> bool:
         return True
@@ -88,8 +107,15 @@ class FixedPlan:
         pass
 
     def settle(self, draft: Draft) -> Draft:
-        self.value = float(len(draft))
+        self.value = sum(draft.reaches())
         return draft
+
+    def merge(self, draft: Draft) -> tuple[Draft, float]:
+        best = draft.best(self.tokens)
+        return best, sum(best.reaches())
+
+    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
+        pass
 
     def judged(self, accepted: int) -> None:
         pass
@@ -97,7 +123,7 @@ class FixedPlan:
 
 @dataclass(frozen=True, slots=True)
 class FixedPace:
-    """Always that many tokens, from the first drafter that has a guess. 0 guesses nothing."""
+    """Always that many tokens, a chain of the first drafter that has a guess or a tree of all. 0 guesses nothing."""
 
     tokens: int
 
@@ -106,7 +132,7 @@ class FixedPace:
 
     def plan(self, turn: Turn) -> Plan | None:
         tokens = min(self.tokens, turn.n_max)
-        return FixedPlan(tokens) if tokens > 0 and turn.best <= 0 else None
+        return FixedPlan(tokens) if tokens > 0 and (turn.best <= 0 or turn.leaves > 1) else None
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         pass

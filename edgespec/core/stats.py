@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,11 +11,18 @@ from edgespec.core.draft import Draft
 
 @dataclass(slots=True)
 class SourceStats:
-    """What one drafter proposed: in how many rounds, how many tokens, and how many of them were accepted."""
+    """What one drafter proposed: in how many rounds, how many tokens, and how many of them were accepted.
+
+    It was `asked` in so many rounds, which took `seconds`. `cost` is what that and the wider passes of the target took,
+    in tokens that plain decoding would have made in that time; None where nothing measures it.
+    """
 
     rounds: int = 0
     proposed: int = 0
     accepted: int = 0
+    asked: int = 0
+    seconds: float = 0.0
+    cost: float | None = None
 
 
 @dataclass(slots=True)
@@ -43,8 +51,9 @@ class Stats:
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     near_ties: int | None = None
 
-    def count_round(self, draft: Draft, accepted: int, emitted: int) -> None:
-        """Count one verified round: `accepted` tokens of the draft kept, `emitted` tokens in all."""
+    def count_round(self, draft: Draft, path: Sequence[int], emitted: int) -> None:
+        """Count one verified round: the nodes of `path` kept of the draft, `emitted` tokens in all."""
+        accepted = len(path)
         self.rounds += 1
         self.proposed += len(draft)
         self.accepted += accepted
@@ -59,11 +68,32 @@ class Stats:
         for depth in range(accepted):
             self.accepted_per_pos[depth] += 1
         self.accepted_histogram[accepted] += 1
-        if draft:
-            source = self.by_source.setdefault(draft.source, SourceStats())
+        sources = [draft.source_of(node) for node in range(len(draft))]
+        for name in dict.fromkeys(sources):
+            source = self.by_source.setdefault(name, SourceStats())
             source.rounds += 1
-            source.proposed += len(draft)
-            source.accepted += accepted
+            source.proposed += sources.count(name)
+            source.accepted += sum(sources[node] == name for node in path)
+
+    def count_guess(self, name: str, seconds: float, cost: float | None) -> None:
+        """Count a guess, verified or not, and what it took."""
+        source = self.by_source.setdefault(name, SourceStats())
+        source.asked += 1
+        source.seconds += seconds
+        self.draft_s += seconds
+        self.count_cost(name, cost)
+
+    def count_cost(self, name: str, cost: float | None) -> None:
+        if cost is not None:
+            source = self.by_source[name]
+            source.cost = (source.cost or 0.0) + cost
+
+    def gained_per_s(self, name: str) -> float | None:
+        """Tokens a second that a drafter added; None where that is not known."""
+        source = self.by_source[name]
+        if source.cost is None or not self.generation_s:
+            return None
+        return (source.accepted - source.cost) / self.generation_s
 
     @property
     def other_s(self) -> float:

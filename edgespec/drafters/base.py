@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.sampling import FloatRow
 
 
 class Guessable(Protocol):
@@ -53,10 +54,12 @@ class Drafter(ABC):
 
     What became of a draft shows in `sequence.tokens` the next time; a slot may hold another sequence by then.
     `passes` counts the drafter's passes: over its model, or over its index.
+    `looks` asks for the target's rows (`see`).
     """
 
     name: str
     passes: int = 0
+    looks: bool = False
 
     def lag(self, sequence: Guessable) -> int:
         """How many tokens of the sequence, beside the last, have to be read before the next guess."""
@@ -69,6 +72,9 @@ class Drafter(ABC):
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to remember
         """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
         cannot have returned."""
+
+    def see(self, token: int, row: FloatRow) -> None:  # noqa: B027 - most do not look
+        """The target's logits, float32[n_vocab], for what follows `token`; `row` is valid until the next pass."""
 
     @abstractmethod
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgespec.core.calibration import Calibration, Calibrations
 from edgespec.core.draft import Draft
-from edgespec.core.guess import Guess, certainty, guesses
+from edgespec.core.guess import certainty, guesses
 from edgespec.core.prefix import common_prefix
+from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
 from edgespec.llama.context import Batch, Context
 
@@ -31,6 +33,7 @@ class _Slot:
     paths: dict[int, list[int]] = field(default_factory=dict)
     grown: _Growth | None = None
     compared: tuple[Guessable, int] | None = None
+    read: _Read | None = None
 
     @property
     def branches(self) -> list[int]:
@@ -42,16 +45,23 @@ class _Slot:
 
 
 @dataclass(slots=True)
+class _Read:
+    """The first `n` tokens of a sequence, as a draft of another vocabulary reads them."""
+
+    sequence: Guessable
+    n: int = 0
+    tokens: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Growth:
-    """A tree in the making behind `n_tokens` tokens: the raw estimate of each node and its rank among its siblings, and
-    the sequence id in whose cells each decoded node's path is. What became of guesses of the first `n_learnt` tokens
-    of the sequence is learnt already."""
+    """A tree in the making behind `n_tokens` tokens, and the sequence id in whose cells each decoded node's path is.
+    What became of guesses of the first `n_learnt` tokens of the sequence is learnt already."""
 
     sequence: Guessable
     slot: _Slot
     tree: Tree
     n_tokens: int
-    raw: list[tuple[float, int]] = field(default_factory=list)
     ids: dict[int, int] = field(default_factory=dict)
     certainty: list[tuple[float, float]] = field(default_factory=list)
     n_learnt: int = 0
@@ -66,30 +76,33 @@ class _Growth:
 class ModelDrafter(Drafter):
     """`context` holds the draft model, with as many sequences as the target's. `width` is the most candidates of a
     node, and the most nodes of a tree decoded at a time; trees need a branch for each of their leaves. While
-    `tells_certainty`, chains carry the probability and the entropy of each guess as well."""
+    `tells_certainty`, chains carry the probability and the entropy of each guess as well. Drafts are in the target's
+    ids, the cache is in the draft's own: `translation` tells these apart where they differ."""
 
-    name = "draft"
     tells_certainty = False
 
-    def __init__(self, context: Context, width: int = 1) -> None:
-        self.context, self.width = context, width
+    def __init__(
+        self, context: Context, width: int = 1, name: str = "draft", translation: Translation | None = None
+    ) -> None:
+        self.context, self.width, self.name, self.translation = context, width, name, translation
         self._slots = [_Slot(number) for number in range(context.sequences)]
-        self._calibrations = Calibrations()
+        self._estimates = Estimates()
 
     def lag(self, sequence: Guessable) -> int:
         slot = self._slots[sequence.slot]
         last = slot.grown
         if last is not None and last.sequence is sequence:  # what it guessed may be right
-            return max(0, len(sequence.tokens) - 1 - max(map(slot.end_of, slot.paths)))
+            return max(0, len(self._text(sequence)) - 1 - max(map(slot.end_of, slot.paths)))
+        text = self._text(sequence)
         if slot.compared is None or slot.compared[0] is not sequence:
-            slot.compared = sequence, common_prefix(slot.held, sequence.tokens[:-1])
-        return len(sequence.tokens) - 1 - slot.compared[1]
+            slot.compared = sequence, common_prefix(slot.held, text[:-1])
+        return len(text) - 1 - slot.compared[1]
 
     def state(self) -> dict[str, Any]:
-        return self._calibrations.state()
+        return self._estimates.state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._calibrations.restore(state)
+        self._estimates.restore(state)
 
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
@@ -103,8 +116,9 @@ class ModelDrafter(Drafter):
                 self._drop_paths(slot)
         try:
             for growth in growing:
-                if growth.slot.grown is not None and growth.slot.grown.sequence is growth.sequence:
-                    growth.n_learnt = self._learn(growth.slot.grown)
+                last = growth.slot.grown
+                if last is not None and last.sequence is growth.sequence:
+                    growth.n_learnt = self._estimates.learn(last.tree, last.sequence, last.n_tokens, last.n_learnt)
                 self._rewind(growth)
             growing = [growth for growth in growing if self._knows(growth)]
             self._catch_up(growing)
@@ -130,37 +144,60 @@ class ModelDrafter(Drafter):
 
     def _fitting(self, sequence: Guessable, budget: Budget) -> Budget:
         """What of a budget the draft's own context has room for."""
-        room = max(0, self.context.n_ctx - len(sequence.tokens))
+        room = max(0, self.context.n_ctx - len(self._text(sequence)))
         return replace(budget, tokens=min(budget.tokens, room))
 
     def _knows(self, growth: _Growth) -> bool:
         """Whether the draft has all tokens of the sequence: a vocabulary may be padded less than the target's."""
-        return max(growth.sequence.tokens[len(growth.slot.held) :]) < self.context.model.n_vocab
+        return max(self._text(growth.sequence)[len(growth.slot.held) :], default=2**31) < self.context.model.n_vocab
+
+    # --- the vocabulary -------------------------------------------------------------------------------------------
+
+    def _text(self, sequence: Guessable) -> list[int]:
+        """A sequence in the draft's own tokens."""
+        if self.translation is None:
+            return sequence.tokens
+        slot = self._slots[sequence.slot]
+        if slot.read is None or slot.read.sequence is not sequence:
+            slot.read = _Read(sequence)
+        read = slot.read
+        for token in sequence.tokens[read.n :]:
+            read.tokens += self.translation.tokens(token)
+        read.n = len(sequence.tokens)
+        return read.tokens
+
+    def _own(self, token: int) -> int:
+        return token if self.translation is None else self.translation.own(token)
+
+    def _row(self, index: int) -> FloatRow:
+        """The draft's logits, by the target's ids."""
+        row = self.context.logits(index)
+        return row if self.translation is None else self.translation.row(row)
 
     # --- the cache ------------------------------------------------------------------------------------------------
 
     def _rewind(self, growth: _Growth) -> None:
         """Keep of the cache what the sequence became; its last token is always left to decode."""
-        slot, sequence, last = growth.slot, growth.sequence, growth.slot.grown
-        went_on = last is not None and last.sequence is sequence and len(slot.held) < len(sequence.tokens)
-        agreed = self._follow(slot, sequence) if went_on else self._restart(slot, sequence)
+        slot, text, last = growth.slot, self._text(growth.sequence), growth.slot.grown
+        went_on = last is not None and last.sequence is growth.sequence and len(slot.held) < len(text)
+        agreed = self._follow(slot, text) if went_on else self._restart(slot, text)
         self.context.release(slot.branches)
-        slot.held[len(slot.held) :] = sequence.tokens[len(slot.held) : agreed]
+        slot.held[len(slot.held) :] = text[len(slot.held) : agreed]
         del slot.held[agreed:]
         slot.paths, slot.grown, slot.compared = {slot.number: []}, growth, None
 
-    def _restart(self, slot: _Slot, sequence: Guessable) -> int:
+    def _restart(self, slot: _Slot, text: list[int]) -> int:
         """Cut the slot's own cells to what another sequence begins with, or the same one after a round that failed;
         returns how many tokens that are."""
         decoded = slot.held + slot.paths.get(slot.number, [])
-        agreed = common_prefix(decoded, sequence.tokens[:-1])
+        agreed = common_prefix(decoded, text[:-1])
         if agreed < len(decoded):
             self.context.truncate(slot.number, agreed)
         return agreed
 
-    def _follow(self, slot: _Slot, sequence: Guessable) -> int:
+    def _follow(self, slot: _Slot, text: list[int]) -> int:
         """Bring the guessed path that the sequence took into the slot; returns how many tokens are there."""
-        became, n_held = sequence.tokens[len(slot.held) : -1], len(slot.held)
+        became, n_held = text[len(slot.held) : -1], len(slot.held)
         agreed = {id: common_prefix(path, became) for id, path in slot.paths.items()}
         best, own = max(agreed, key=agreed.__getitem__), slot.number
         if agreed[best] > agreed[own]:
@@ -178,7 +215,7 @@ class ModelDrafter(Drafter):
 
     def _catch_up(self, growing: list[_Growth]) -> None:
         """Decode what the sequences have beyond the cache, and guess what follows their last tokens."""
-        pending = [(growth.slot, growth.sequence.tokens[len(growth.slot.held) :]) for growth in growing]
+        pending = [(growth.slot, self._text(growth.sequence)[len(growth.slot.held) :]) for growth in growing]
         # Long ones (a prompt) go first and alone; the last token of every sequence goes in one batch with the rest.
         for slot, tokens in pending:
             while len(tokens) > max(1, self.context.n_batch // len(pending)):
@@ -214,8 +251,9 @@ class ModelDrafter(Drafter):
                 self._prune(growth)
             for node in frontier[: min(self.context.max_outputs, self.context.n_batch) - batch.size]:
                 id = self._place(growth, node)
-                batch.add([growth.tree.tokens[node]], growth.slot.end_of(id), (id,), wanted=True)
-                growth.slot.paths[id].append(growth.tree.tokens[node])
+                token = self._own(growth.tree.tokens[node])
+                batch.add([token], growth.slot.end_of(id), (id,), wanted=True)
+                growth.slot.paths[id].append(token)
                 growth.ids[node] = id
                 decoded.append((growth, node, batch.size - 1))
         if not decoded:
@@ -244,7 +282,7 @@ class ModelDrafter(Drafter):
     def _place(self, growth: _Growth, node: int) -> int:
         """The sequence id whose cells `node` goes into: its parent's, or a branch off it where that is taken."""
         slot, parent = growth.slot, growth.tree.parents[node]
-        path = growth.tree.path(parent)
+        path = [self._own(token) for token in growth.tree.path(parent)]
         id = slot.number if parent == ROOT else growth.ids[parent]
         if slot.paths[id] == path:
             return id
@@ -257,7 +295,7 @@ class ModelDrafter(Drafter):
         position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
         candidates = guesses(
             sequence.chooser,
-            self.context.logits(row),
+            self._row(row),
             growth.prefix(node),
             position,
             min(self.width, tree.budget.leaves),
@@ -265,52 +303,8 @@ class ModelDrafter(Drafter):
         )
         if self.tells_certainty and candidates:
             growth.certainty.append(
-                certainty(sequence.chooser, self.context.logits(row), growth.prefix(node), candidates[0].token)
+                certainty(sequence.chooser, self._row(row), growth.prefix(node), candidates[0].token)
             )
-        growth.raw += [(guess.confidence, rank) for rank, guess in enumerate(candidates)]
-        for child in tree.add(node, self._calibrated(sequence, candidates) if sequence.is_settled else candidates):
-            if self.context.model.is_end(tree.tokens[child]):
+        for child in self._estimates.hang(tree, node, sequence, candidates):
+            if self.context.model.is_end(self._own(tree.tokens[child])):
                 tree.close(child)
-
-    # --- how sure a guess is --------------------------------------------------------------------------------------
-
-    def _calibrated(self, sequence: Guessable, candidates: list[Guess]) -> list[Guess]:
-        """The candidates with what was learnt about such estimates; none is surer than the one before it.
-
-        Only where the law says that the text does not depend on the tree: what is learnt lasts beyond this answer.
-        """
-        calibrated: list[Guess] = []
-        least = 1.0
-        for rank, guess in enumerate(candidates):
-            least = min(least, self._calibration(sequence, rank).probability(guess.confidence))
-            calibrated.append(replace(guess, confidence=least))
-        return calibrated
-
-    def _calibration(self, sequence: Guessable, rank: int) -> Calibration:
-        """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
-        noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
-        return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]
-
-    def _learn(self, grown: _Growth) -> int:
-        """See what the text says where the last tree had candidates; returns up to which token that was seen.
-
-        What trees before it were right or wrong about is not counted again: guesses in the shadow overlap.
-        """
-        sequence, tree = grown.sequence, grown.tree
-        if not sequence.is_settled:
-            return grown.n_learnt
-        node, seen = ROOT, grown.n_tokens
-        for token in sequence.tokens[grown.n_tokens :]:
-            children = tree.children(node)
-            if not children:
-                break
-            if seen >= grown.n_learnt:
-                for child in children:
-                    raw, rank = grown.raw[child]
-                    self._calibration(sequence, rank).observe(raw, tree.tokens[child] == token)
-            seen += 1
-            right = [child for child in children if tree.tokens[child] == token]
-            if not right:
-                break
-            node = right[0]
-        return max(seen, grown.n_learnt)

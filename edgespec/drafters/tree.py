@@ -28,6 +28,7 @@ class Tree:
         self.budget = budget
         self.tokens: list[int] = []
         self.parents: list[int] = []
+        self.raw: list[float] = []
         self._confidence: list[float] = []
         self._laws: list[Law | None] = []
         self._reach: list[float] = []
@@ -35,9 +36,11 @@ class Tree:
         self._dropped: set[int] = set()
         self._kept: list[int] | None = None
 
-    def add(self, parent: int, guesses: Sequence[Guess]) -> range:
-        """Hang candidates for the token after `parent`, best first; returns the new nodes."""
-        reach = 1.0 if parent == ROOT else self._reach[parent]
+    def add(self, parent: int, guesses: Sequence[Guess], raw: Sequence[float] = ()) -> range:
+        """Hang candidates for the token after `parent`, best first; returns the new nodes. `raw` are the estimates that
+        their confidences were made from."""
+        self.raw += raw or [guess.confidence for guess in guesses]
+        reach = self.reach(parent)
         for guess in guesses:
             self.tokens.append(guess.token)
             self.parents.append(parent)
@@ -47,6 +50,10 @@ class Tree:
         self._closed.add(parent)
         self._kept = None
         return range(len(self.tokens) - len(guesses), len(self.tokens))
+
+    def reach(self, node: int) -> float:
+        """The estimate that the target gets to `node`."""
+        return 1.0 if node == ROOT else self._reach[node]
 
     def close(self, node: int) -> None:
         """Nothing is to hang off this node."""

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
 from edgespec.closable import Closable
@@ -15,6 +16,8 @@ from edgespec.header import Header
 from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
 from edgespec.model_check import check_model
 from edgespec.settings import Offload
+
+SAMPLED_TOKENS = 1024  # by which vocabularies are told apart
 
 MAX_PADDING = 128
 _VOCABULARY_TYPES = {1: "SentencePiece", 2: "byte-level BPE", 3: "WordPiece", 4: "Unigram", 5: "RWKV", 6: "PLaMo-2"}
@@ -188,6 +191,14 @@ class Model(Closable):
     def vocabulary_type(self) -> int:
         """llama.cpp's number of the tokenizer's kind (SPM, BPE, ...)."""
         return int(api.llama_vocab_type(self._vocab))
+
+    @cached_property
+    def vocabulary_id(self) -> str:
+        """Names the vocabulary: token ids mean the same in models of the same name, but for bad luck."""
+        digest = sha256(f"{self.n_vocab} {self.bos} {self.eos}".encode())
+        for token in range(0, self.n_vocab, max(1, self.n_vocab // SAMPLED_TOKENS)):
+            digest.update(self.token_bytes(token, special=True) + b"\0")
+        return digest.hexdigest()[:16]
 
     @cached_property
     def bos(self) -> int | None:

@@ -20,8 +20,10 @@ TYPES: dict[str, int] = {
 """llama.cpp's file types (llama_ftype) by name."""
 
 
-def quantize(source: Path, destination: Path, type: str, *, threads: int = 0) -> None:
+def quantize(source: Path, destination: Path, type: str, *, threads: int = 0, again: bool = False) -> None:
     """Write the model `source`, whose weights are F32, F16 or BF16, as `type` ("Q4_K_M") to `destination`.
+
+    `again` takes one that is quantised already, which loses twice.
 
     K-quants take rows of 256 weights; llama.cpp gives other rows a type near by. `destination` appears when it is
     complete and replaces what was there. Raises UsageError, ModelNotFoundError, ModelFileError.
@@ -31,8 +33,11 @@ def quantize(source: Path, destination: Path, type: str, *, threads: int = 0) ->
         raise UsageError(f"cannot quantise to {type!r}", hint=f"take one of {', '.join(TYPES)}")
     header = check_model(source)
     _check(header, destination)
+    if not again:
+        _check_weights(header)
     params = api.llama_model_quantize_default_params()
     params.ftype = TYPES[type]
+    params.allow_requantize = again
     params.nthread = threads or default_threads()
     unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.part")
     try:
@@ -53,6 +58,14 @@ def _check(header: Header, destination: Path) -> None:
         raise UsageError(f"cannot write {destination}", why="it is a folder", hint="name a file in it")
     if destination.exists() and any(destination.samefile(part) for part in header.parts or (header.path,)):
         raise UsageError(f"cannot quantise {header.path} onto itself", hint="name another file to write to")
+
+
+def is_quantised(header: Header) -> bool:
+    """Whether weights have lost something already."""
+    return not {tensor.type for tensor in header.tensors.values()} <= {"F32", "F16", "BF16"}
+
+
+def _check_weights(header: Header) -> None:
     if small := sorted({tensor.type for tensor in header.tensors.values()} - {"F32", "F16", "BF16"}):
         raise ModelFileError(
             f"cannot quantise {header.path}",

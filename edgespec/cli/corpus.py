@@ -1,0 +1,101 @@
+"""`edgespec corpus`: texts on disk that guesses are looked up in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from edgespec.cli.command import Option
+from edgespec.cli.output import Output
+from edgespec.cli.types import ModelSpec
+
+SHOWN = 5  # of the files that were left out
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def corpus() -> None:
+    """Texts on disk that guesses are looked up in.
+
+    Where answers repeat what stands in your own notes, manuals or code, a corpus of them guesses many tokens at a time:
+    build it once, then answer with '--corpus'.
+    """
+
+
+@corpus.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="PATH...")
+@click.option("-o", "--output", "out", required=True, metavar="NAME|FILE", help="Its name, or the file to write.")
+@click.option("-m", "--model", default="demo", show_default=True, type=ModelSpec(), help="Whose vocabulary to use.")
+@click.option("-q", "--quiet", cls=Option, is_flag=True, help="No notes and no progress on stderr.")
+def build(paths: tuple[Path, ...], out: str, model: str, quiet: bool) -> None:
+    """Build a corpus from UTF-8 files and folders of them."""
+    from edgespec.corpus import build as make
+    from edgespec.corpus import file_for, text_files
+    from edgespec.llama.model import Model
+    from edgespec.models.spec import resolve
+
+    output = Output(quiet=quiet)
+    try:
+        output.progress("looking for texts", 0)
+        files = text_files(paths)
+        with Model.load_vocabulary(resolve(model).path) as vocabulary:
+            path = file_for(out)
+            about, left_out = make(files, vocabulary, path, output.progress)
+    finally:
+        output.end_progress()
+    for reason in left_out[:SHOWN]:
+        output.note(f"left out {reason}")
+    if len(left_out) > SHOWN:
+        output.note(f"left out {len(left_out) - SHOWN} more")
+    output.line(f"{path}: {about.tokens:,} tokens of {about.files} files")
+
+
+@corpus.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
+def ls(as_json: bool) -> None:
+    """List what is in edgespec's own folder."""
+    from edgespec.bench.tables import Figures
+    from edgespec.corpus import listed
+
+    output = Output(quiet=False)
+    found = listed(output.note)
+    if as_json:
+        for path, about in found:
+            output.json({"file": str(path), **asdict(about)})
+    elif found:
+        rows = [[path.stem, about.model, f"{about.files:,}", f"{about.tokens:,}"] for path, about in found]
+        output.show(Figures("Corpora", ["name", "vocabulary of", "files", "tokens"], rows))
+    else:
+        output.line("there is none yet")
+
+
+@corpus.command()
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def show(name: str, as_json: bool) -> None:
+    """Say what the corpus NAME was made from, and check all of it."""
+    from edgespec.corpus import Corpus, find
+
+    output = Output(quiet=False)
+    found = Corpus(find(name))
+    found.check()
+    about = {"file": str(found.path), **asdict(found.about)}
+    if as_json:
+        output.json(about)
+        return
+    for key, value in about.items():
+        output.line(f"{key.replace('_', ' '):12} {value:,}" if isinstance(value, int) else f"{key:12} {value}")
+
+
+@corpus.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+def rm(names: tuple[str, ...]) -> None:
+    """Delete corpora."""
+    from edgespec.corpus import find, read_about
+
+    paths = [find(name) for name in names]
+    for path in paths:
+        read_about(path)  # nothing else is deleted
+    for path in paths:
+        path.unlink()

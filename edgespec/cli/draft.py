@@ -1,0 +1,148 @@
+"""`edgespec draft`: drafts made of a target, and data to train one on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.command import Command, Option
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.options import LARGEST, MODEL, SAMPLING, Decorated, load_settings
+from edgespec.cli.output import Output
+from edgespec.cli.types import Integer, ModelSpec
+
+OUT = click.option(
+    "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
+)
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def draft() -> None:
+    """Make a draft of a target, or data to train one on.
+
+    'run --spec-type self:8' and 'self:Q2_K' make such drafts themselves, and keep them.
+    """
+
+
+@draft.command("slice")
+@click.argument("model", type=ModelSpec())
+@click.option("-n", "--layers", required=True, type=Integer(1, LARGEST), metavar="N", help="How many layers to keep.")
+@OUT
+@QUIET
+def slice_(model: str, layers: int, out: Path, quiet: bool) -> None:
+    """Write MODEL's first layers as a model of their own."""
+    from edgespec.models.slice import slice_layers
+    from edgespec.models.spec import resolve
+
+    output = Output(quiet=quiet)
+    try:
+        slice_layers(resolve(model).path, out, layers, lambda done: output.progress("writing", done))
+    finally:
+        output.end_progress()
+    output.line(f"{out}: the first {layers} layers of {model}")
+
+
+@draft.command()
+@click.argument("model", type=ModelSpec())
+@click.option("-t", "--type", "type", required=True, metavar="TYPE", help="Type of the weights, such as Q2_K or Q4_0.")
+@OUT
+@QUIET
+def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
+    """Write MODEL with smaller weights."""
+    from edgespec.header import Header
+    from edgespec.llama.quantize import is_quantised
+    from edgespec.llama.quantize import quantize as write
+    from edgespec.model_check import check_model
+    from edgespec.models.spec import resolve
+
+    output = Output(quiet=quiet)
+    source = resolve(model).path
+    header: Header = check_model(source)
+    again = is_quantised(header)
+    if again:
+        output.note(f"{model} is quantised already: doing it twice loses twice, which only a draft can bear")
+    try:
+        output.progress("quantising", 0)
+        write(source, out, type, again=again)
+    finally:
+        output.end_progress()
+    output.line(f"{out}: {model} as {type.upper()}")
+
+
+def _collect_options(command: Decorated) -> Decorated:
+    for option in reversed([*MODEL, *SAMPLING]):
+        command = option(command)
+    return command
+
+
+@draft.command(cls=Command)
+@click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    cls=Option,
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON lines to write, or to go on with.",
+)
+@click.option(
+    "-n",
+    "--n-predict",
+    "max_tokens",
+    cls=Option,
+    type=Integer(1, LARGEST),
+    default=512,
+    show_default=True,
+    metavar="N",
+    help="Most tokens of an answer.",
+)
+@_collect_options
+@click.option("-q", "--quiet", cls=Option, is_flag=True, help="No notes and no progress on stderr.")
+@click.pass_context
+def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **values: Any) -> None:
+    """Write a target's own answers to PROMPTS.jsonl, to train a draft on.
+
+    Lines of PROMPTS.jsonl hold a 'prompt' (and an 'id'). An answer is written as soon as it is complete, and the same
+    command goes on where it was stopped.
+    """
+    output = Output(quiet=values["quiet"])
+    values["model"] = values["model"] or "demo"
+    output.progress(f"loading {values['model']}", 0)
+    from edgespec.bench.suites import read_items
+    from edgespec.cli.options import sampling_settings
+    from edgespec.cli.run import PROGRESS
+    from edgespec.collect import collect as answer_all
+    from edgespec.runtime import Runtime
+
+    items, problems = read_items(Path(prompts))
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+
+    def tell(what: str, done: float) -> None:
+        if what != "prompt":
+            output.progress(PROGRESS.get(what, what).format(values["model"]), done)
+
+    try:
+        with Runtime(load_settings(values), tell) as llm, interrupts.cancelling(cancel):
+            n_answered, left_out = answer_all(
+                llm,
+                items,
+                out,
+                chat=llm.has_chat_template,
+                max_tokens=max_tokens,
+                sampling=sampling_settings(values),
+                seed=max(0, values["seed"]),
+                progress=tell,
+                cancel=cancel,
+            )
+    finally:
+        output.end_progress()
+    for problem in [*(f"{prompts}: {problem}" for problem in problems), *left_out]:
+        output.note(problem)
+    output.line(f"{out}: {n_answered} answers more")
+    interrupts.raise_if_received()

@@ -1,0 +1,70 @@
+"""`edgespec store`: the answers that suffix drafting looks into."""
+
+from __future__ import annotations
+
+import click
+
+from edgespec.cli.output import Output
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def store() -> None:
+    """Earlier answers that suffix drafting looks into.
+
+    Answers are kept as token ids, one file for each vocabulary, the oldest leaving first. '--no-store' neither reads
+    nor writes them.
+    """
+
+
+@store.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
+def ls(as_json: bool) -> None:
+    """List what is kept."""
+    from edgespec.answer_store import stored
+
+    output = Output(quiet=False)
+    found = stored()
+    if as_json:
+        for entry in found:
+            output.json(entry)
+        return
+    if not found:
+        output.line("nothing is kept yet")
+        return
+    from edgespec.bench.tables import Figures
+
+    rows = [
+        [
+            str(entry["name"]),
+            str(entry["model"]),
+            f"{entry['answers']:,}",
+            f"{entry['tokens']:,}",
+            _size(entry["bytes"]),
+        ]
+        for entry in found
+    ]
+    output.show(
+        Figures("Answers kept for suffix drafting", ["vocabulary", "last model", "answers", "tokens", ""], rows)
+    )
+
+
+@store.command()
+@click.argument("vocabularies", nargs=-1, metavar="[VOCABULARY]...")
+def clear(vocabularies: tuple[str, ...]) -> None:
+    """Forget the answers of VOCABULARY, as 'store ls' names it, or all."""
+    from edgespec.answer_store import clear as forget
+
+    output = Output(quiet=False)
+    output.note(f"{forget(vocabularies)} deleted")
+
+
+@store.command()
+def path() -> None:
+    """Print the folder they are kept in."""
+    from edgespec.answer_store import store_dir
+
+    Output(quiet=False).line(str(store_dir()))
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e5 else f"{n_bytes / 1e3:.0f} kB"

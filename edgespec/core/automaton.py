@@ -1,0 +1,80 @@
+"""A suffix automaton: every run of tokens of a growing text, and what followed it (Blumer et al. 1985).
+
+A state stands for runs that end at the same places of the text. Its edges are the tokens that followed, its link leads
+to the state of the longest shorter run with more ends. The text is taken in token by token, in constant time each in
+the mean, and a text of n tokens has fewer than 2 n states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+ROOT = 0
+COUNTED = 32  # states whose ends are counted at each token, from the longest run down: a text of one token has n
+
+
+class SuffixAutomaton:
+    """`lengths`, `links`, `edges` and `counts` are by state: the longest run, the next shorter state, the state behind
+    each token that followed, and how often the run occurred. `counts` are complete for the longer runs only."""
+
+    def __init__(self) -> None:
+        self.lengths, self.links, self.counts = [0], [-1], [0]
+        self.edges: list[dict[int, int]] = [{}]
+        self._whole = ROOT  # the text so far
+
+    @property
+    def match(self) -> int:
+        """The state of the longest run at the end of the text that occurred before; the root if none did."""
+        return max(ROOT, self.links[self._whole])
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Take in what comes next."""
+        for token in tokens:
+            self._append(token)
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """Where a text stands that ended in a run of `length` tokens known to `state`, and goes on with `token`."""
+        while state and length <= self.lengths[self.links[state]]:
+            state = self.links[state]  # the state was divided since
+        while state and token not in self.edges[state]:
+            state = self.links[state]
+            length = self.lengths[state]
+        behind = self.edges[state].get(token)
+        return (ROOT, 0) if behind is None else (behind, length + 1)
+
+    def _append(self, token: int) -> None:
+        lengths, links, edges, counts = self.lengths, self.links, self.edges, self.counts
+        state, whole = self._whole, self._add(lengths[self._whole] + 1, {}, 0)
+        while state >= 0 and token not in edges[state]:
+            edges[state][token] = whole
+            state = links[state]
+        if state >= 0:
+            behind = edges[state][token]
+            if lengths[behind] > lengths[state] + 1:
+                behind = self._divide(state, token, behind)
+            links[whole] = behind
+        else:
+            links[whole] = ROOT
+        self._whole = counted = whole
+        for _ in range(COUNTED):
+            if counted == ROOT:
+                break
+            counts[counted] += 1
+            counted = links[counted]
+
+    def _divide(self, state: int, token: int, behind: int) -> int:
+        """The shorter runs of `behind` have one end more from now on: they get a state of their own."""
+        lengths, links, edges = self.lengths, self.links, self.edges
+        shorter = self._add(lengths[state] + 1, dict(edges[behind]), self.counts[behind])
+        links[shorter], links[behind] = links[behind], shorter
+        while state >= 0 and edges[state].get(token) == behind:
+            edges[state][token] = shorter
+            state = links[state]
+        return shorter
+
+    def _add(self, length: int, edges: dict[int, int], count: int) -> int:
+        self.lengths.append(length)
+        self.links.append(ROOT)
+        self.edges.append(edges)
+        self.counts.append(count)
+        return len(self.lengths) - 1

@@ -1,0 +1,98 @@
+"""What may come next, from what came behind the same tokens before.
+
+A place is where some run of the last tokens occurred before: it counts what came behind it. Of places with runs of
+different lengths the longest says most, the others fill in what it does not know (interpolation, as in PPM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from typing import Protocol
+
+from edgespec.core.automaton import ROOT, SuffixAutomaton
+
+BETWEEN = 2**32 - 1  # a mark for the end of a text: no token
+BROAD = 128  # different tokens behind a run that is too short to say anything
+
+
+class Place(Protocol):
+    """Behind a run of `length` tokens. `counts` says how often which token came next, `behind` is the place there."""
+
+    length: int
+
+    def counts(self) -> Mapping[int, int]: ...
+
+    def behind(self, token: int) -> Place: ...
+
+
+class InText:
+    """A state of an automaton."""
+
+    __slots__ = ("automaton", "length", "state")
+
+    def __init__(self, automaton: SuffixAutomaton, state: int, length: int) -> None:
+        self.automaton, self.state, self.length = automaton, state, length
+
+    def counts(self) -> Mapping[int, int]:
+        edges, counts = self.automaton.edges[self.state], self.automaton.counts
+        if len(edges) > BROAD:
+            return {}
+        return {token: counts[behind] for token, behind in edges.items() if token != BETWEEN}
+
+    def behind(self, token: int) -> InText:
+        return InText(self.automaton, self.automaton.edges[self.state][token], self.length + 1)
+
+    def and_shorter(self, most: int) -> list[InText]:
+        """This place and those of shorter runs, up to `most`."""
+        places: list[InText] = []
+        automaton, state, length = self.automaton, self.state, self.length
+        while state != ROOT and len(places) < most:
+            places.append(InText(automaton, state, length))
+            state = automaton.links[state]
+            length = automaton.lengths[state]
+        return places
+
+
+class Trie:
+    """Runs of tokens by how they begin, each with how many of them there are."""
+
+    __slots__ = ("_children", "_counts", "length")
+
+    def __init__(self, length: int, runs: Iterable[Sequence[int]] = ()) -> None:
+        self.length = length
+        self._counts: dict[int, int] = {}
+        self._children: dict[int, Trie] = {}
+        for run in runs:
+            node = self
+            for token in run:
+                node._counts[token] = node._counts.get(token, 0) + 1
+                child = node._children.get(token)
+                if child is None:
+                    child = node._children[token] = Trie(node.length + 1)
+                node = child
+
+    def counts(self) -> Mapping[int, int]:
+        return self._counts
+
+    def behind(self, token: int) -> Trie:
+        return self._children[token]
+
+
+def reliability(length: int) -> float:
+    """How likely a run of that many tokens goes on as it did before, if nothing else is known."""
+    return length / (length + 1)
+
+
+def likely(places: Iterable[Place], most: int) -> dict[int, float]:
+    """The `most` likeliest next tokens, best first, each with its probability; what is left of 1 nobody knows."""
+    rest, found = 1.0, dict[int, float]()
+    for place in sorted(places, key=lambda place: -place.length):
+        counts = place.counts()
+        if not counts:
+            continue
+        weight = rest * reliability(place.length) / sum(counts.values())
+        rest *= 1 - reliability(place.length)
+        for token, count in counts.items():
+            found[token] = found.get(token, 0.0) + weight * count
+    return dict(nlargest(most, found.items(), key=lambda pair: pair[1]))

@@ -1,0 +1,67 @@
+"""How sure guesses are: raw estimates, and what was learnt from what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from edgespec.core.calibration import Calibration, Calibrations
+from edgespec.core.guess import Guess
+from edgespec.drafters.base import Guessable
+from edgespec.drafters.tree import ROOT, Tree
+
+
+class Estimates:
+    """Learns only where the law says that the text does not depend on the tree: what is learnt outlasts the answer."""
+
+    def __init__(self) -> None:
+        self._calibrations = Calibrations()
+
+    def state(self) -> dict[str, Any]:
+        return self._calibrations.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Raises ValueError, TypeError or AttributeError for what `state` cannot have returned."""
+        self._calibrations.restore(state)
+
+    def hang(self, tree: Tree, parent: int, sequence: Guessable, candidates: Sequence[Guess]) -> range:
+        """Add candidates with raw estimates to a tree, best first; none becomes surer than the one before it."""
+        calibrated: list[Guess] = []
+        least = 1.0
+        for rank, guess in enumerate(candidates):
+            if sequence.is_settled:
+                least = min(least, self._calibration(sequence, rank).probability(guess.confidence))
+                calibrated.append(replace(guess, confidence=least))
+            else:
+                calibrated.append(guess)
+        return tree.add(parent, calibrated, [guess.confidence for guess in candidates])
+
+    def learn(self, tree: Tree, sequence: Guessable, start: int, learnt: int) -> int:
+        """See what the text says where the tree, which begins behind `start` tokens, had candidates; returns up to
+        which token that was seen.
+
+        What trees before it were right or wrong about, up to token `learnt`, is not counted again: guesses in the
+        shadow overlap.
+        """
+        if not sequence.is_settled:
+            return learnt
+        node, seen = ROOT, start
+        for token in sequence.tokens[start:]:
+            children = tree.children(node)
+            if not children:
+                break
+            if seen >= learnt:
+                for rank, child in enumerate(children):
+                    self._calibration(sequence, rank).observe(tree.raw[child], tree.tokens[child] == token)
+            seen += 1
+            right = [child for child in children if tree.tokens[child] == token]
+            if not right:
+                break
+            node = right[0]
+        return max(seen, learnt)
+
+    def _calibration(self, sequence: Guessable, rank: int) -> Calibration:
+        """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
+        noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
+        return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]

@@ -1,0 +1,52 @@
+"""Token recycling: what the target thought likely after a token, the last time it saw it (Luo et al., 2408.08696).
+
+The rows of logits that verification has computed anyway are not thrown away: the likeliest tokens of each are kept as
+the successors of the token it followed. From that table a chain or a tree grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.sampling import FloatRow, largest
+from edgespec.drafters.base import Guessable
+from edgespec.drafters.walk import WalkingDrafter
+
+SUCCESSORS = 8
+
+
+class RecyclingDrafter(WalkingDrafter[int]):
+    """A table that all sequences share: int32[n_vocab, 8] successors, -1 where there is none, and their logits."""
+
+    name = "recycling"
+    looks = True
+
+    def __init__(self, n_vocab: int) -> None:
+        super().__init__()
+        self._successors: NDArray[np.int32] = np.full((n_vocab, SUCCESSORS), -1, np.int32)
+        self._logits: NDArray[np.float32] = np.zeros((n_vocab, SUCCESSORS), np.float32)
+
+    def see(self, token: int, row: FloatRow) -> None:
+        best = largest(row, SUCCESSORS)
+        best = best[np.argsort(-row[best], kind="stable")]
+        self._successors[token] = -1
+        self._successors[token, : len(best)], self._logits[token, : len(best)] = best, row[best]
+
+    def start(self, sequence: Guessable) -> int:
+        return sequence.tokens[-1] if sequence.tokens else -1
+
+    def law(self, place: int, sequence: Guessable, most: int) -> Mapping[int, float]:
+        successors = self._successors[place]
+        known = successors >= 0
+        if not known.any():
+            return {}
+        logits = self._logits[place, known] / (sequence.chooser.settings.temperature or 1.0)
+        weights = np.exp(logits - logits[0])
+        weights /= weights.sum()
+        return dict(zip(successors[known][:most].tolist(), weights[:most].tolist(), strict=True))
+
+    def step(self, place: int, token: int) -> int:
+        return token

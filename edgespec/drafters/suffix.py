@@ -1,0 +1,88 @@
+"""Suffix drafting: what came next where prompt, answer or earlier answers had the same last tokens.
+
+A suffix automaton over the sequence finds the longest such run at every token, whatever its length (Hu et al., SAM
+Decoding, arXiv 2411.10666); continuations are weighed by how often they came, and the likeliest of them become a chain
+or a tree (Oliaro et al., SuffixDecoding, arXiv 2411.04975).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edgespec.core.automaton import ROOT, SuffixAutomaton
+from edgespec.core.continuation import InText, Place, likely
+from edgespec.drafters.base import Guessable
+from edgespec.drafters.walk import WalkingDrafter
+
+PLACES = 4  # runs of different lengths that are asked
+
+
+class Answers(Protocol):
+    """Answers that were given earlier: those of this process in an automaton, which may be begun anew, and others."""
+
+    recent: SuffixAutomaton
+
+    def places(self, text: Sequence[int]) -> Iterable[Place]:
+        """Where others had the last tokens of `text`."""
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where a text stands in an automaton over others: the state of its last `length` tokens."""
+
+    automaton: SuffixAutomaton
+    state: int = ROOT
+    length: int = 0
+
+    def read(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            self.state, self.length = self.automaton.step(self.state, self.length, token)
+
+    def places(self) -> list[InText]:
+        return InText(self.automaton, self.state, self.length).and_shorter(PLACES)
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is known of a sequence's first `n_tokens` tokens: their automaton, and where they stand in other answers."""
+
+    sequence: Guessable
+    automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
+    others: _Cursor | None = None
+    n_tokens: int = 0
+
+
+class SuffixDrafter(WalkingDrafter[list[Place]]):
+    """`answers` are looked into beside the sequence itself."""
+
+    name = "suffix"
+
+    def __init__(self, answers: Answers | None = None) -> None:
+        super().__init__()
+        self.answers = answers
+        self._texts: dict[int, _Text] = {}
+
+    def start(self, sequence: Guessable) -> list[Place]:
+        text = self._texts.get(sequence.slot)
+        if text is None or text.sequence is not sequence:
+            text = self._texts[sequence.slot] = _Text(sequence)
+        tokens, automaton, answers = sequence.tokens, text.automaton, self.answers
+        new = tokens[text.n_tokens :]
+        automaton.extend(new)
+        text.n_tokens = len(tokens)
+        again = InText(automaton, automaton.match, automaton.lengths[automaton.match])
+        places: list[Place] = [*again.and_shorter(PLACES)]
+        if answers is not None:
+            if text.others is None or text.others.automaton is not answers.recent:
+                text.others, new = _Cursor(answers.recent), tokens
+            text.others.read(new)
+            places += [*text.others.places(), *answers.places(tokens)]
+        return places
+
+    def law(self, place: list[Place], sequence: Guessable, most: int) -> Mapping[int, float]:
+        return likely(place, most)
+
+    def step(self, place: list[Place], token: int) -> list[Place]:
+        return [one.behind(token) for one in place if token in one.counts()]

@@ -1,0 +1,99 @@
+"""A draft model of another vocabulary: which of its tokens are the target's too (Timor et al., 2502.05202, TLI).
+
+Guesses are made of shared tokens only: the draft's law is restricted to them, in the target's ids, so that everything
+behind it is as with a draft of the same vocabulary. What the target says in other tokens the draft reads in its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.sampling import FloatRow
+
+LEAST_OVERLAP = 0.1  # of the target's tokens: below, a draft has too little to say
+_NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
+
+
+class Vocabulary(Protocol):
+    """What a model says about its tokens."""
+
+    n_vocab: int
+
+    @property
+    def bos(self) -> int | None: ...
+
+    @property
+    def eos(self) -> int | None: ...
+
+    def is_control(self, token: int) -> bool: ...
+
+    def token_bytes(self, token: int, *, special: bool = False) -> bytes: ...
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
+
+
+class Translation:
+    """Between the ids of a target and those of a draft, from the bytes of their tokens by id (empty for none).
+
+    `read` makes the draft's tokens of bytes that are no single one of them.
+    """
+
+    def __init__(self, target: Sequence[bytes], draft: Sequence[bytes], read: Callable[[bytes], list[int]]) -> None:
+        self._target, self._read = target, read
+        known = {piece: id for id, piece in reversed(list(enumerate(draft))) if piece}
+        pairs = [(id, known[piece]) for id, piece in enumerate(target) if piece in known]
+        self._to_draft = dict(pairs)
+        self._ids: NDArray[np.int64] = np.array(pairs, np.int64).reshape(-1, 2)
+        self._row: FloatRow = np.full(len(target), -np.inf, np.float32)
+
+    @classmethod
+    def between(cls, target: Vocabulary, draft: Vocabulary) -> Translation:
+        """Control tokens are shared if they have the same part or name; others the draft never reads."""
+        pieces = list(_pieces(draft))
+        byte = {piece[0]: id for id, piece in reversed(list(enumerate(pieces))) if len(piece) == 1}
+
+        def read(piece: bytes) -> list[int]:
+            if piece.startswith(_NO_TEXT):
+                return []
+            try:
+                return draft.tokenize(piece.decode())
+            except UnicodeDecodeError:  # a part of a character
+                return [byte[one] for one in piece if one in byte]
+
+        return cls(list(_pieces(target)), pieces, read)
+
+    @property
+    def overlap(self) -> float:
+        """The share of the target's tokens that the draft has too."""
+        return len(self._ids) / max(1, len(self._target))
+
+    def own(self, token: int) -> int:
+        """The draft's id of a shared token."""
+        return self._to_draft[token]
+
+    def tokens(self, token: int) -> list[int]:
+        """What the draft reads for any of the target's tokens."""
+        own = self._to_draft.get(token)
+        return self._read(self._target[token]) if own is None else [own]
+
+    def row(self, row: FloatRow) -> FloatRow:
+        """The draft's logits by the target's ids, -inf for tokens that it does not have; valid until the next one."""
+        self._row[self._ids[:, 0]] = row[self._ids[:, 1]]
+        return self._row
+
+
+def _pieces(model: Vocabulary) -> Iterator[bytes]:
+    """What each token stands for; a control token for its part, or its name."""
+    for token in range(model.n_vocab):
+        if token == model.bos:
+            yield _NO_TEXT + b"begin"
+        elif token == model.eos:
+            yield _NO_TEXT + b"end"
+        elif model.is_control(token):
+            yield _NO_TEXT + b"name " + model.token_bytes(token, special=True)
+        else:
+            yield model.token_bytes(token)

@@ -1,0 +1,77 @@
+"""Drafters without a model: they walk from token to token through what they know, and a tree grows on the way."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from edgespec.core.draft import Draft
+from edgespec.core.guess import weighed
+from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.tree import ROOT, Tree
+
+UNLIKELY = 0.05  # reach of nodes behind which nothing is guessed
+
+Place = TypeVar("Place")
+
+
+@dataclass(slots=True)
+class _Grown:
+    """The last tree of a sequence, behind `n_tokens` tokens. What became of guesses of the first `n_learnt` tokens is
+    learnt already."""
+
+    sequence: Guessable
+    tree: Tree
+    n_tokens: int
+    n_learnt: int = 0
+
+
+class WalkingDrafter(Drafter, Generic[Place]):
+    """Guesses are not drawn from a law."""
+
+    def __init__(self) -> None:
+        self._grown: dict[int, _Grown] = {}
+        self._estimates = Estimates()
+
+    @abstractmethod
+    def start(self, sequence: Guessable) -> Place:
+        """Where the walk begins: behind the last token."""
+
+    @abstractmethod
+    def law(self, place: Place, sequence: Guessable, most: int) -> Mapping[int, float]:
+        """At most so many tokens that may come next, with probabilities of up to 1 in all."""
+
+    @abstractmethod
+    def step(self, place: Place, token: int) -> Place:
+        """The place behind one of these tokens."""
+
+    def state(self) -> dict[str, Any]:
+        return self._estimates.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._estimates.restore(state)
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        self.passes += 1
+        return [self._guess(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+
+    def _guess(self, sequence: Guessable, budget: Budget) -> Draft:
+        last, tree = self._grown.get(sequence.slot), Tree(budget)
+        grown = self._grown[sequence.slot] = _Grown(sequence, tree, len(sequence.tokens))
+        if last is not None and last.sequence is sequence:
+            grown.n_learnt = self._estimates.learn(last.tree, sequence, last.n_tokens, last.n_learnt)
+        leaves = budget.leaves
+        places, frontier = {ROOT: self.start(sequence)}, [ROOT] if sequence.tokens else []
+        while frontier:
+            [node] = frontier
+            place = places.pop(node)
+            law = self.law(place, sequence, leaves + 1) if tree.reach(node) >= UNLIKELY else {}
+            position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
+            guesses = weighed(sequence.chooser, law, position, leaves)
+            for child, guess in zip(self._estimates.hang(tree, node, sequence, guesses), guesses, strict=True):
+                places[child] = self.step(place, guess.token)
+            frontier = tree.frontier(1)
+        return tree.draft(self.name)

@@ -1,0 +1,185 @@
+"""The store of earlier answers: what is kept, how much, and what happens to one that is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_program import edgespec_here
+from test_suffix import Text
+
+import edgespec
+from edgespec import answer_store
+from edgespec.answer_store import LEAST_TOKENS, AnswerStore, clear, stored
+from edgespec.drafters.base import Budget
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.errors import UsageError
+
+ANSWER = list(range(10, 30))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test begins with no store."""
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    return tmp_path
+
+
+def guess(store: AnswerStore, tokens: list[int]) -> list[int]:
+    [draft] = SuffixDrafter(store).propose([Text(tokens)], [Budget(4)])
+    return draft.tokens
+
+
+def test_an_answer_is_known_at_once_and_to_the_next_process(home: Path) -> None:
+    store = AnswerStore("v", "m.gguf")
+    assert not guess(store, [1, 10, 11, 12])
+    store.add(ANSWER)
+    assert guess(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
+    store.save()
+    assert guess(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
+    assert guess(AnswerStore("v", "m.gguf"), [1, 10, 11, 12]) == [13, 14, 15, 16]
+    assert not guess(AnswerStore("w", "m.gguf"), [1, 10, 11, 12])
+
+
+def test_a_text_in_the_making_hears_of_answers_that_end_beside_it(home: Path) -> None:
+    store = AnswerStore("v", "m.gguf")
+    drafter, text = SuffixDrafter(store), Text([1, 10, 11])
+    assert not drafter.propose([text], [Budget(4)])[0]
+    store.add(ANSWER)
+    text.tokens += [12]
+    assert drafter.propose([text], [Budget(4)])[0].tokens == [13, 14, 15, 16]
+    store.save()
+    text.tokens += [13]
+    assert drafter.propose([text], [Budget(4)])[0].tokens == [14, 15, 16, 17]
+
+
+def test_nothing_is_guessed_beyond_the_end_of_an_answer(home: Path) -> None:
+    store = AnswerStore("v", "m.gguf")
+    for answer in (ANSWER, [40 + token for token in ANSWER]):
+        store.add(answer)
+        store.save()
+    assert guess(store, [27, 28, 29]) == []
+    assert guess(store, [27, 28]) == [29]
+
+
+def test_short_answers_are_not_kept(home: Path) -> None:
+    store = AnswerStore("v", "m.gguf")
+    store.add(ANSWER[: LEAST_TOKENS - 1])
+    store.save()
+    assert not store.file.exists()
+
+
+def test_the_oldest_leave_when_there_are_too_many(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_store, "MOST_TOKENS", 2 * len(ANSWER))
+    store = AnswerStore("v", "m.gguf")
+    for first in (0, 100, 200):
+        store.add([first + token for token in ANSWER])
+        store.save()
+    assert [entry["tokens"] for entry in stored()] == [2 * len(ANSWER) - 2]
+    assert not guess(store, [10, 11, 12]) and guess(store, [210, 211, 212])
+
+
+def test_many_new_tokens_are_saved_before_the_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_store, "SAVED_AT", 2 * len(ANSWER))
+    store = AnswerStore("v", "m.gguf")
+    store.add(ANSWER)
+    assert not store.file.exists()
+    store.add(ANSWER)
+    assert store.file.exists()
+
+
+def test_two_processes_on_one_store_lose_nothing(home: Path) -> None:
+    one, other = AnswerStore("v", "m.gguf"), AnswerStore("v", "m.gguf")
+    one.add(ANSWER)
+    other.add([100 + token for token in ANSWER])
+    one.save()
+    other.save()
+    both = AnswerStore("v", "m.gguf")
+    assert guess(both, [10, 11, 12]) and guess(both, [110, 111, 112])
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "old", "order", "parts"])
+def test_a_store_that_cannot_be_read_is_begun_anew_with_one_line(home: Path, damage: str) -> None:
+    store = AnswerStore("v", "m.gguf")
+    store.add(ANSWER)
+    store.save()
+    data = store.file.read_bytes()
+    tokens = np.arange(4, dtype=np.uint32)
+    parts: dict[str, Any] = {"version": 1, "tokens": tokens, "order": tokens + 1, "model": "x"}
+    if damage in ("cut", "empty", "text"):
+        store.file.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "text": b"no store"}[damage])
+    else:
+        damaged: dict[str, Any] = {
+            "old": ("version", 0),
+            "order": ("order", tokens + 9),
+            "parts": ("order", tokens[1:]),
+        }
+        name, value = damaged[damage]
+        np.savez(store.file, **parts | {name: value})
+    said: list[str] = []
+    store = AnswerStore("v", "m.gguf", said.append)
+    assert len(said) == 1 and "begun anew" in said[0]
+    assert not stored()
+    store.add(ANSWER)
+    store.save()
+    assert guess(AnswerStore("v", "m.gguf", said.append), [1, 10, 11, 12])
+
+
+def test_a_disk_that_cannot_be_written_loses_nothing_in_this_process(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = AnswerStore("v", "m.gguf")
+    store.add(ANSWER)
+    with monkeypatch.context() as patch:
+        patch.setattr(answer_store, "write_whole", full)
+        store.save()
+    assert guess(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
+    store.save()
+    assert store.file.exists()
+
+
+def test_stores_are_listed_and_cleared(home: Path) -> None:
+    for name in ("v", "w"):
+        store = AnswerStore(name, f"{name}.gguf")
+        store.add(ANSWER)
+        store.save()
+    assert [(entry["name"], entry["model"], entry["answers"]) for entry in stored()] == [
+        ("v", "v.gguf", 1),
+        ("w", "w.gguf", 1),
+    ]
+    with pytest.raises(UsageError, match="no store x"):
+        clear(["v", "x"])
+    assert clear(["v"]) == 1 and [entry["name"] for entry in stored()] == ["w"]
+    assert clear() == 1 and not stored() and clear() == 0
+
+
+def test_what_is_kept_and_what_is_not(home: Path) -> None:
+    settings: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True}
+    with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
+        list(llm.generate("import os\n", **settings))
+    assert not stored()
+    with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
+        list(llm.generate("import os\n", reference=(5,) * 16, **settings))
+        list(llm.generate("import os\n", **settings))
+    assert [(entry["answers"], entry["tokens"]) for entry in stored()] == [(1, 16)]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    def call(*arguments: str) -> str:
+        done = edgespec_here(*arguments, home=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout.decode() + done.stderr.decode())
+
+    assert "nothing is kept yet" in call("store", "ls")
+    call("run", "--raw", "import os", "-n", "16", "--ignore-eos", "--spec-type", "suffix", "-t", "1")
+    assert "target.gguf" in call("store", "ls")
+    assert json.loads(call("store", "ls", "--json"))["tokens"] == 16
+    assert call("store", "path").strip().endswith("answers")
+    assert "1 deleted" in call("store", "clear")
+    assert "nothing is kept yet" in call("store", "ls")

@@ -1,0 +1,107 @@
+"""Several drafters at once: their drafts become one tree, and each is told what became of its own part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import edgespec
+from edgespec.core.draft import Draft
+from edgespec.settings import LoadSettings
+
+TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
+
+
+def tree(source: str, *nodes: tuple[int, int, float]) -> Draft:
+    tokens, parents, confidence = (list(part) for part in zip(*nodes, strict=True))
+    return Draft(tokens, parents, confidence, [None] * len(nodes), source)
+
+
+@st.composite
+def trees(draw: Any) -> Draft:
+    """Siblings differ, and none is surer than the one before it."""
+    nodes: list[tuple[int, int, float]] = []
+    for _ in range(draw(st.integers(1, 8))):
+        parent = draw(st.integers(-1, len(nodes) - 1))
+        taken = {token for token, other, _ in nodes if other == parent}
+        token = draw(st.sampled_from(sorted(set(range(10)) - taken)))
+        nodes.append((token, parent, draw(st.floats(0.1, 0.9))))
+    return tree("x", *nodes)
+
+
+def paths(draft: Draft) -> dict[tuple[int, ...], float]:
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append(((*found[parent],) if parent >= 0 else ()) + (token,))
+    return dict(zip(found, draft.confidence, strict=True))
+
+
+@given(trees(), trees())
+def test_a_merged_tree_has_the_paths_of_both_and_the_surer_confidence(a: Draft, b: Draft) -> None:
+    merged, ours, theirs = a.merged(b), paths(a), paths(b)
+    assert len(paths(merged)) == len(merged)
+    assert paths(merged) == {path: max(ours.get(path, 0.0), theirs.get(path, 0.0)) for path in [*ours, *theirs]}
+    assert all(-1 <= parent < node for node, parent in enumerate(merged.parents))
+
+
+@given(trees(), st.integers(1, 4))
+def test_within_fewer_leaves_is_what_reaches_farthest(draft: Draft, leaves: int) -> None:
+    fewer = draft.within(leaves)
+    assert fewer.n_leaves <= leaves and paths(fewer).items() <= paths(draft).items()
+    assert max(fewer.reaches()) == max(draft.reaches())
+    if draft.n_leaves <= leaves:
+        assert fewer is draft
+
+
+def test_who_guessed_a_node_is_known_in_any_part_of_a_merged_tree() -> None:
+    merged = tree("a", (1, -1, 0.5), (2, 0, 0.5)).merged(tree("b", (1, -1, 0.9), (3, 0, 0.9), (4, -1, 0.2)))
+    assert [merged.source_of(node) for node in range(4)] == ["a", "a", "b", "b"]
+    best = merged.best(2)
+    assert best.tokens == [1, 3] and [best.source_of(node) for node in range(2)] == ["a", "b"]
+
+
+def test_all_that_are_possible_guess_if_one_says_so() -> None:
+    assert LoadSettings("demo", spec_type="auto").drafters == ("suffix", "recycling", "draft")
+    assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == ("suffix", "recycling", "corpus", "draft")
+    assert LoadSettings("demo", spec_type="draft,lookup").drafters == ("lookup", "draft")
+    with edgespec.load("demo", spec_type="auto", threads=1) as llm:
+        assert llm.describe()["drafters"] == ["suffix", "recycling", "draft"]
+    with edgespec.load("demo:draft", spec_type="auto", threads=1) as llm:
+        assert llm.describe()["drafters"] == ["suffix", "recycling"] and not llm.notes
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(("pace", "leaves"), [("fixed:8", 4), ("fixed:4", 1), ("auto", 4), ("auto", 1)])
+def test_together_they_change_no_text(pace: str, leaves: int, temperature: float, home: Any) -> None:
+    settings: dict[str, Any] = {"max_tokens": 64, "temperature": temperature, "seed": 3, "ignore_eos": True}
+    with edgespec.load("demo", spec_type="none", threads=1, flash_attention="off") as plain:
+        want = [event.id for event in plain.generate(TEXT, **settings)]
+    settings_of_drafts: dict[str, Any] = {"spec_type": "auto", "pace": pace, "spec_tree": leaves}
+    with edgespec.load("demo", threads=1, flash_attention="off", **settings_of_drafts) as llm:
+        got = list(llm.generate(TEXT, **settings))
+        assert [event.id for event in got] == want
+        stats = llm.stats
+        assert sum(source.accepted for source in stats.by_source.values()) == stats.accepted
+        assert sum(source.proposed for source in stats.by_source.values()) == stats.proposed
+        for name, source in stats.by_source.items():
+            assert sum(event.source == name for event in got) == source.accepted
+            assert source.rounds <= source.asked and (source.seconds > 0) == (source.asked > 0)
+            assert (stats.gained_per_s(name) is None) == (pace != "auto")
+
+
+def test_a_tree_holds_guesses_of_several(home: Any) -> None:
+    with edgespec.load("demo", spec_type="suffix,draft", pace="fixed:8", spec_tree=4, threads=1) as llm:
+        list(llm.generate("import os\nimport sys\n", max_tokens=96, temperature=0.8, seed=2, ignore_eos=True))
+        assert {name for name, source in llm.stats.by_source.items() if source.accepted} == {"suffix", "draft"}
+
+
+def test_one_that_fails_leaves_the_others_alone(home: Any) -> None:
+    with edgespec.load("demo", spec_type="auto", pace="fixed:4", spec_tree=2, threads=1) as llm:
+        drafter = next(drafter for drafter in llm.engine.drafters if drafter.name == "recycling")
+        drafter.propose = lambda sequences, budgets: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        list(llm.generate(TEXT, max_tokens=48, temperature=0.0, ignore_eos=True))
+        assert any("recycling is switched off" in note for note in llm.notes)
+        assert llm.stats.by_source["suffix"].accepted > 0

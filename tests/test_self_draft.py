@@ -1,0 +1,153 @@
+"""Drafts made of the target itself, and files made of models: layers, smaller weights, answers to learn from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from cli_program import edgespec_here
+from tiny_gguf import write_model
+
+import edgespec
+from edgespec.bench.suites import Item
+from edgespec.collect import collect
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.models import self_draft as making
+from edgespec.models.self_draft import self_draft
+from edgespec.models.slice import slice_layers
+from edgespec.models.spec import resolve
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings, check_spec_type
+
+TARGET = resolve("demo").path
+ITEMS = [Item(name, "chat", (f"What does os.{name} do?",), "") for name in ("walk", "stat", "path")]
+
+
+def test_a_slice_has_the_first_layers_as_they_are_and_says_so(tmp_path: Path) -> None:
+    slice_layers(TARGET, tmp_path / "s.gguf", 3)
+    ours, theirs = gguf.GGUFReader(tmp_path / "s.gguf"), gguf.GGUFReader(TARGET)
+    tensors = {tensor.name: tensor for tensor in theirs.tensors}
+    assert ours.fields["llama.block_count"].contents() == 3
+    assert {tensor.name for tensor in ours.tensors} == {
+        name for name in tensors if not name.startswith("blk.") or int(name.split(".")[1]) < 3
+    }
+    for tensor in ours.tensors:
+        assert tensor.tensor_type == tensors[tensor.name].tensor_type
+        assert (tensor.data == tensors[tensor.name].data).all()
+    same = ours.fields.keys() - {"llama.block_count", "GGUF.tensor_count"}
+    assert all(ours.fields[name].contents() == theirs.fields[name].contents() for name in same)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma"])
+def test_slices_of_other_models_can_be_loaded(tmp_path: Path, architecture: str) -> None:
+    model = write_model(tmp_path / "m.gguf", architecture)
+    slice_layers(model, tmp_path / "s.gguf", 1)
+    with edgespec.load(str(tmp_path / "s.gguf"), threads=1) as llm:
+        assert llm.model.n_layer == 1
+
+
+@pytest.mark.parametrize("layers", [0, 10, 99])
+def test_layers_that_do_not_exist_are_refused(tmp_path: Path, layers: int) -> None:
+    with pytest.raises(UsageError, match="has 10 layers"):
+        slice_layers(TARGET, tmp_path / "s.gguf", layers)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("what", ["9", "q4_0", "Q8_0"])
+def test_a_target_drafts_for_itself_and_changes_nothing(what: str, home: Path) -> None:
+    settings: dict[str, Any] = {"max_tokens": 32, "temperature": 0.0, "ignore_eos": True}
+    with edgespec.load("demo", spec_type="none", threads=1) as plain:
+        want = [event.id for event in plain.generate("import os\n", **settings)]
+    for _ in range(2):
+        with edgespec.load("demo", spec_type=f"self:{what}", pace="fixed:3", threads=1) as llm:
+            assert [event.id for event in llm.generate("import os\n", **settings)] == want
+            assert llm.stats.by_source["self"].accepted > llm.stats.by_source["self"].proposed / 2
+            assert llm.draft is not None and llm.draft.path.parent == home / "cache" / "drafts"
+
+
+def test_it_is_made_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = self_draft(TARGET, "2")
+    monkeypatch.setattr(making, "slice_layers", lambda *_: pytest.fail("made again"))
+    assert self_draft(TARGET, "2") == first
+
+
+def test_what_is_no_draft_or_has_no_room_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in ("", "x", "Q9_K", "-1"):
+        with pytest.raises(UsageError, match="is no draft"):
+            self_draft(TARGET, what)
+    with pytest.raises(UsageError, match="has 10 layers"):
+        self_draft(TARGET, "64")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    with pytest.raises(UsageError, match="may not fit"):
+        self_draft(TARGET, "4")
+
+
+@pytest.mark.parametrize("spec_type", ["self", "self:", "draft,self:2", "self:2,self:3", "auto,draft", "", "x"])
+def test_lists_that_mean_nothing_are_refused(spec_type: str) -> None:
+    with pytest.raises(UsageError):
+        check_spec_type(spec_type)
+    assert LoadSettings("demo", spec_type="suffix,self:2").self_draft == "2"
+
+
+# --- data to train a draft on ----------------------------------------------------------------------------------------
+
+
+def collected(llm: Runtime, items: list[Item], out: Path, **more: Any) -> tuple[int, list[str]]:
+    settings: dict[str, Any] = {"chat": True, "max_tokens": 8, "sampling": SamplingSettings(temperature=0), "seed": 0}
+    return collect(llm, items, out, **settings | more)
+
+
+def test_answers_are_collected_and_gone_on_with(tmp_path: Path, home: Path) -> None:
+    out = tmp_path / "data.jsonl"
+    with edgespec.load("demo", threads=1) as llm:
+        assert collected(llm, ITEMS[:2], out) == (2, [])
+        with out.open("ab") as file:
+            file.write(b'{"id": "pa')  # the program was killed
+        assert collected(llm, ITEMS, out) == (1, [])
+        assert collected(llm, ITEMS, out) == (0, [])
+        want = "".join(event.text for event in llm.chat([{"role": "user", "content": ITEMS[0].prompt}], max_tokens=8,
+                                                        temperature=0.0))  # fmt: skip
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["id"] for row in rows] == ["walk", "stat", "path"]
+    assert rows[0]["messages"] == [
+        {"role": "user", "content": ITEMS[0].prompt},
+        {"role": "assistant", "content": want},
+    ]
+
+
+def test_texts_without_a_chat_have_completions_and_what_is_too_long_is_left_out(tmp_path: Path, home: Path) -> None:
+    out = tmp_path / "data.jsonl"
+    items = [Item("long", "x", ("word " * 400,), ""), Item("ok", "x", ("import os",), "")]
+    with edgespec.load("demo", threads=1, ctx_size=128) as llm:
+        n_answered, problems = collected(llm, items, out, chat=False)
+    assert n_answered == 1 and len(problems) == 1 and problems[0].startswith("long:")
+    assert json.loads(out.read_text(encoding="utf-8")).keys() == {"id", "prompt", "completion"}
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, home: Path) -> None:
+    out = tmp_path / "data.jsonl"
+    out.write_text("precious\n", encoding="utf-8")
+    with edgespec.load("demo", threads=1) as llm, pytest.raises(UsageError, match="something else"):
+        collected(llm, ITEMS, out)
+    assert out.read_text(encoding="utf-8") == "precious\n"
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    def call(*arguments: str, status: int = 0) -> str:
+        done = edgespec_here(*arguments, home=tmp_path)
+        assert done.returncode == status, done.stderr
+        return str(done.stdout.decode() + done.stderr.decode())
+
+    out = tmp_path / "out.gguf"
+    assert "first 2 layers" in call("draft", "slice", "demo", "-n", "2", "-o", str(out))
+    assert "has 10 layers" in call("draft", "slice", "demo", "-n", "20", "-o", str(out), status=2)
+    assert "loses twice" in call("draft", "quantize", "demo", "-t", "q4_0", "-o", str(out))
+    call("draft", "quantize", "demo", "-t", "Q99", "-o", str(out), status=2)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "import os"}\nbroken\n', encoding="utf-8")
+    said = call("draft", "collect", str(prompts), "-o", str(tmp_path / "d.jsonl"), "-n", "4", "-t", "1")
+    assert "1 answers more" in said and "line 2" in said

@@ -1,0 +1,212 @@
+"""Suffix drafting: the automaton, the index over what does not change, and the guesses made from both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import edgespec
+from edgespec.core.automaton import COUNTED, SuffixAutomaton
+from edgespec.core.choose import Chooser
+from edgespec.core.context_index import DEPTH, ContextIndex, order_of
+from edgespec.core.continuation import BROAD, InText, Trie, likely
+from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.base import Budget
+from edgespec.drafters.suffix import SuffixDrafter
+
+GREEDY = Chooser(SamplingSettings(temperature=0), 0, 0, 100)
+TOKENS = st.lists(st.integers(0, 2), max_size=40)
+TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
+
+
+@dataclass
+class Text:
+    tokens: list[int]
+    slot: int = 0
+    chooser: Chooser = field(default_factory=lambda: GREEDY)
+    draws: bool = False
+    is_settled: bool = True
+    round: int = 0
+
+
+def occurrences(text: Sequence[int], run: Sequence[int]) -> list[int]:
+    """Where a run ends in a text, by looking at every place."""
+    return [end for end in range(len(run), len(text) + 1) if list(text[end - len(run) : end]) == list(run)]
+
+
+def longest_known(text: Sequence[int], known: Sequence[int], most: int = 1000) -> int:
+    """How many of the last tokens of `text` occur in `known`."""
+    return max(n for n in range(min(most, len(text)) + 1) if n == 0 or occurrences(known, text[-n:]))
+
+
+# --- the automaton ----------------------------------------------------------------------------------------------------
+
+
+@given(TOKENS)
+def test_the_longest_run_that_occurred_before_is_found_at_every_token(tokens: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    for n, token in enumerate(tokens, 1):
+        automaton.extend([token])
+        length = automaton.lengths[automaton.match]
+        assert length == max(k for k in range(n) if k == 0 or len(occurrences(tokens[:n], tokens[n - k : n])) > 1)
+
+
+@given(st.lists(st.integers(0, 2), max_size=20))
+def test_every_run_leads_to_a_state_that_knows_how_often_it_occurred(tokens: list[int]) -> None:
+    automaton = SuffixAutomaton()
+    automaton.extend(tokens)
+    assert len(automaton.lengths) <= max(2, 2 * len(tokens))
+    for start in range(len(tokens)):
+        state = 0
+        for end in range(start, len(tokens)):
+            state = automaton.edges[state][tokens[end]]
+            assert automaton.counts[state] == len(occurrences(tokens, tokens[start : end + 1]))
+
+
+@given(TOKENS, TOKENS, TOKENS)
+def test_another_text_can_be_followed_while_the_automaton_grows(
+    known: list[int], more: list[int], text: list[int]
+) -> None:
+    automaton, state, length = SuffixAutomaton(), 0, 0
+    automaton.extend(known)
+    for n, token in enumerate(text):
+        if n == len(text) // 2:
+            automaton.extend(more)
+            known = known + more
+        state, length = automaton.step(state, length, token)
+        if n < len(text) // 2:
+            assert length == longest_known(text[: n + 1], known)
+        assert not length or occurrences(known, text[n + 1 - length : n + 1])
+
+
+def test_a_text_of_one_token_takes_no_longer_than_others() -> None:
+    steps = 0
+
+    class Counts(list[int]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            nonlocal steps
+            steps += 1
+            super().__setitem__(key, value)
+
+    automaton = SuffixAutomaton()
+    automaton.counts = Counts(automaton.counts)
+    automaton.extend([1] * 1000)
+    assert steps <= COUNTED * 1000
+
+
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
+@given(TOKENS, TOKENS)
+def test_the_index_finds_all_places_of_the_longest_run(known: list[int], text: list[int]) -> None:
+    tokens = np.array(known, np.uint32)
+    index = ContextIndex(tokens, order_of(tokens))
+    length, found = index.search(text)
+    assert length == longest_known(text, known, DEPTH)
+    if length:
+        assert sorted(index.order[found.start : found.stop].tolist()) == occurrences(known, text[-length:])
+        behind = index.behind(found, 3, 100)
+        assert sorted(behind) == sorted(known[end : end + 3] for end in occurrences(known, text[-length:]))
+        assert len(index.behind(found, 3, 2)) <= 2
+
+
+def test_runs_longer_than_the_depth_are_found_as_far_as_that() -> None:
+    tokens = np.arange(100, dtype=np.uint32)
+    length, found = ContextIndex(tokens, order_of(tokens)).search(list(range(40)))
+    assert (length, len(found)) == (DEPTH, 1)
+
+
+# --- what may come next -----------------------------------------------------------------------------------------------
+
+
+def test_the_longest_run_says_most_and_counts_decide_between_tokens() -> None:
+    long, short = Trie(3, [[1, 9], [1, 8], [2]]), Trie(1, [[3]])
+    law = likely([short, long], 4)
+    assert list(law) == [1, 2, 3]
+    assert law[1] == pytest.approx(2 * law[2]) and law[1] + law[2] == pytest.approx(3 / 4)
+    assert law[3] == pytest.approx(1 / 4 * 1 / 2)
+    assert long.behind(1).length == 4 and set(long.behind(1).counts()) == {8, 9}
+
+
+def test_a_run_that_anything_followed_says_nothing() -> None:
+    automaton = SuffixAutomaton()
+    for token in range(1, BROAD + 3):
+        automaton.extend([0, token])
+    assert not InText(automaton, automaton.edges[0][0], 1).counts()
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "guess"),
+    [
+        ([], []),
+        ([1], []),
+        ([1, 2, 3], []),
+        ([1, 2, 9, 8, 1, 2], [9, 8, 1, 2]),
+        ([3, 1, 2, 5, 4, 1, 2, 6, 3, 1, 2], [5, 4, 1, 2]),  # a longer run goes before a more recent one
+        ([1, 2, 5, 1, 2, 6, 1, 2, 6, 1, 2], [6, 1, 2, 6]),  # what came more often
+        ([4, 4, 4, 4], [4, 4, 4, 4]),  # a text that repeats goes on doing so
+    ],
+)
+def test_what_followed_most_often_is_guessed(tokens: list[int], guess: list[int]) -> None:
+    [draft] = SuffixDrafter().propose([Text(tokens)], [Budget(4)])
+    assert draft.tokens == guess[: len(draft)] and bool(draft) == bool(guess)
+    assert draft.is_chain and set(draft.laws) <= {None}
+
+
+def test_a_tree_has_what_else_may_come() -> None:
+    text = Text([1, 2, 5, 0, 1, 2, 6, 0, 1, 2])
+    [draft] = SuffixDrafter().propose([text], [Budget(8, leaves=2)])
+    assert draft.n_leaves == 2 and {draft.tokens[node] for node in draft.children(-1)} == {5, 6}
+    assert draft.reaches() and max(draft.confidence) < 1
+
+
+def test_with_noise_the_target_s_own_noise_chooses_between_tokens() -> None:
+    chosen = set()
+    for seed in range(20):
+        text = Text([1, 2, 5, 0, 1, 2, 6, 0, 1, 2], chooser=Chooser(SamplingSettings(temperature=1), seed, 0, 100))
+        [draft] = SuffixDrafter().propose([text], [Budget(1)])
+        chosen |= set(draft.tokens)
+    assert chosen == {5, 6}
+
+
+def test_a_slot_that_holds_another_text_is_indexed_anew() -> None:
+    drafter = SuffixDrafter()
+    drafter.propose([Text([1, 2, 3, 1, 2])], [Budget(4)])
+    [draft] = drafter.propose([Text([5, 6, 1, 2])], [Budget(4)])
+    assert not draft
+
+
+def test_guesses_that_come_true_become_surer() -> None:
+    drafter, text = SuffixDrafter(), Text([1, 2, 3, 4] * 3)
+    [first] = drafter.propose([text], [Budget(4)])
+    for _ in range(20):
+        text.tokens += [1, 2, 3, 4]
+        [last] = drafter.propose([text], [Budget(4)])
+    assert last.confidence[0] > first.confidence[0]
+    again = SuffixDrafter()
+    again.restore(drafter.state())
+    [restored] = again.propose([Text([1, 2, 3, 4] * 3)], [Budget(4)])
+    assert restored.confidence[0] > first.confidence[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(("spec_type", "tree"), [("suffix", 1), ("suffix", 4), ("draft,suffix", 1)])
+def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature: float, home: Any) -> None:
+    settings: dict[str, Any] = {"max_tokens": 48, "temperature": temperature, "seed": 5, "ignore_eos": True}
+    with edgespec.load("demo", spec_type="none", threads=1) as plain:
+        want = [event.id for event in plain.generate(TEXT, **settings)]
+    with edgespec.load("demo", spec_type=spec_type, pace="fixed:6", spec_tree=tree, threads=1) as llm:
+        for _ in range(2):  # the second time the first answer is known
+            got = list(llm.generate(TEXT, **settings))
+            assert [event.id for event in got] == want
+        assert {event.source for event in got if event.from_draft} == {"suffix"}
+        assert llm.stats.by_source["suffix"].accepted > 0
