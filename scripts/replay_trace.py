@@ -23,6 +23,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from edgespec.bench.plot import check_plot
 from edgespec.bench.replay import Replay, Tape, replay_all
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.trace import read_trace
@@ -38,6 +39,8 @@ def main() -> None:
     args = parser.parse_args()
     console = Console()
     try:
+        if args.lengths is not None:
+            check_plot(args.lengths)
         replays = {path: replay_file(path, args.source) for path in args.files}
         for path, results in replays.items():
             show(console, str(path), results)
@@ -88,10 +91,8 @@ def show(console: Console, title: str, results: dict[str, Replay]) -> None:
 
 
 def draw(path: Path, replays: dict[Path, dict[str, Replay]]) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("drawing needs matplotlib, which is not installed", hint="pip install matplotlib") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 2.5 * len(replays)), layout="constrained")
     rows = figure.subplots(len(replays), squeeze=False)
     for axes, (file, results) in zip(rows[:, 0], replays.items(), strict=True):

@@ -488,7 +488,7 @@ def test_other_kinds_of_pictures_are_refused(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_hint_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match=r"matplotlib.*\n.*pip install 'edgespec\[plot\]'"):
+    with pytest.raises(UsageError, match=r"matplotlib.*\n.*-m pip install matplotlib"):
         plot(full_result(), tmp_path / "a.svg")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,9 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"cannot draw a picture called {path.name}", hint="give it a name that ends in .png or .svg")
     if find_spec("matplotlib") is None:
-        raise UsageError("drawing needs matplotlib, which is not installed", hint="pip install 'edgespec[plot]'")
+        raise UsageError(
+            "drawing needs matplotlib, which is not installed", hint=f"{sys.executable} -m pip install matplotlib"
+        )
 
 
 def plot(result: Result, path: Path) -> None:

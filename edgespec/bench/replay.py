@@ -86,9 +86,11 @@ class Tape:
             drafts = by_position[position].drafts if position in by_position else []
             guesses[position] = next((draft for draft in drafts if draft.source == source), None)
             if guesses[position] is None:
+                others = sorted({draft.source for round in trace.rounds for draft in round.drafts} - {source})
                 raise UsageError(
                     f"the trace has no guess by {source} at token {position}",
-                    hint="record a run that decodes plainly, with this drafter",
+                    why=f"others guessed: {', '.join(others)} (--source)" if others else "",
+                    hint="record a run that decodes plainly (--pace off), with this drafter",
                 )
         return cls(source, trace, text, guesses, table(trace))
 

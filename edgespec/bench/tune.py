@@ -127,6 +127,8 @@ def tune(
     cell = summarise(result).cell(f"{drafter} auto", temperature)
     kinds = _kinds(tapes)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
+    if cancel.is_set():
+        messages.append("stopped before its end: the verdict is one of what was seen by then")
     even, overall = break_even(curve), _overall(kinds)
     use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
     return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, messages)

@@ -113,7 +113,7 @@ def _report(found: Tuned) -> list[RenderableType]:
     )
     kinds = Figures(
         "What guesses would earn, replayed from plain decoding with a guess at every token",
-        ["", "guesses\nright", "best\nK", "speedup\nwith it", "of the\npace", "of who\nknows"],
+        ["", "guesses\nright", "best\nK", "speedup\nwith it", "with\nauto", "upper\nbound"],
         [_row(kind) for kind in [*found.kinds, found.overall]],
         bold=[len(found.kinds)],
     )

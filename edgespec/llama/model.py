@@ -113,10 +113,11 @@ class Model(Closable):
 
     @cached_property
     def description(self) -> str:
-        """llama.cpp's own summary, such as "llama 7B Q4_K - Medium"."""
+        """llama.cpp's own summary, such as "llama 7B Q4_K - Medium"; for sizes it does not know, with a count."""
         buffer = ctypes.create_string_buffer(256)
         api.llama_model_desc(self.handle, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
+        size = f"{self.n_params / 1e9:.1f}B" if self.n_params >= 1e9 else f"{self.n_params / 1e6:.0f}M"
+        return buffer.value.decode("utf-8", "replace").replace("?B", size)
 
     @cached_property
     def n_params(self) -> int:
