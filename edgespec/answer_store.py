@@ -91,6 +91,10 @@ class _Kept:
             raise ValueError("its order is none")
         return cls(tokens, order, model)
 
+    @property
+    def index(self) -> ContextIndex:
+        return ContextIndex(self.tokens, self.order)
+
     def write(self, file: Path) -> None:
         """Raises OSError."""
         packed = io.BytesIO()
@@ -107,7 +111,7 @@ class AnswerStore:
     def __init__(self, vocabulary: str, model: str, note: Callable[[str], None] = log.warning) -> None:
         self.file = store_dir() / f"{vocabulary}.npz"
         self._model, self._note = model, note
-        self._index = self._open(self._read())
+        self._index = self._read().index
         self._new: list[list[int]] = []
         self.recent = SuffixAutomaton()
 
@@ -138,10 +142,7 @@ class AnswerStore:
         except (OSError, Timeout) as error:
             log.debug("the store %s cannot be written: %s", self.file, error)
             return
-        self._index, self._new, self.recent = self._open(kept), [], SuffixAutomaton()
-
-    def _open(self, kept: _Kept) -> ContextIndex:
-        return ContextIndex(kept.tokens, kept.order)
+        self._index, self._new, self.recent = kept.index, [], SuffixAutomaton()
 
     def _read(self) -> _Kept:
         try:

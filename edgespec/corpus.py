@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +27,6 @@ MAGIC = b"edgespec corpus\n"
 START = 4096
 SUFFIX = ".corpus"
 CHUNK = 1 << 20  # characters tokenised at a time
-PART = 1 << 22  # bytes read or written at a time
 MOST_TOKENS = 2**32 - 2
 
 Progress = Callable[[str, float], None]
@@ -218,9 +217,6 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _digest(path: Path) -> str:
-    digest = sha256()
     with path.open("rb") as file:
         file.seek(START)
-        while part := file.read(PART):
-            digest.update(part)
-    return digest.hexdigest()
+        return file_digest(file, "sha256").hexdigest()

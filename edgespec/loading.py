@@ -29,14 +29,7 @@ from edgespec.model_check import check_model
 from edgespec.models.self_draft import self_draft
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
-from edgespec.settings import (
-    MAX_LEAVES,
-    MAX_SEQUENCES,
-    MAX_STRICT_DRAFT,
-    LoadSettings,
-    Offload,
-    fixed_length,
-)
+from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload, fixed_length
 
 Progress = Callable[[str, float], None]
 

@@ -13,6 +13,8 @@ from edgespec.errors import UsageError
 Offload = int | Literal["auto", "all"]
 DRAFTERS = ("lookup", "suffix", "recycling", "corpus", "self", "draft")  # the cheap ones are asked first
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
+SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
+MEASURABLE = tuple(name for name in DRAFTERS if name not in ("corpus", "self"))  # by bench and tune
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
@@ -228,8 +230,7 @@ def check_spec_type(spec_type: object) -> None:
     names = spec_type.split(",") if isinstance(spec_type, str) else []
     plain = [name.partition(":")[0] if name.startswith(SELF) and name != SELF else name for name in names]
     if not names or not set(plain) <= set(DRAFTERS) or "self" in names or len(set(plain)) != len(plain):
-        some = ",".join(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
-        raise UsageError(f"spec_type must be auto, none, or some of {some}, not {spec_type!r}")
+        raise UsageError(f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {spec_type!r}")
     if {"draft", "self"} <= set(plain):
         raise UsageError("spec_type names two draft models", why="draft and self are one each", hint="leave one out")
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
 from edgespec.errors import ModelFileError, UsageError
@@ -43,6 +42,8 @@ def slice_layers(
 
 
 def _write(header: Header, path: Path, layers: int, progress: Callable[[float], None]) -> None:
+    import gguf  # takes a while, which loading a model need not wait for
+
     readers = [gguf.GGUFReader(part) for part in header.parts or (header.path,)]
     tensors = [tensor for reader in readers for tensor in reader.tensors if _layer(tensor.name) < layers]
     writer = gguf.GGUFWriter(path, header.architecture)
@@ -64,6 +65,8 @@ def _write(header: Header, path: Path, layers: int, progress: Callable[[float], 
 
 def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
     """The source's metadata for so many layers: what is said layer by layer is cut, what splits the file left out."""
+    from gguf import GGUFValueType
+
     arch, depth = header.architecture, header.number("block_count")
     for name, field in reader.fields.items():
         if name.startswith(("GGUF.", "split.")) or name in ("general.architecture", f"{arch}.nextn_predict_layers"):
@@ -71,9 +74,9 @@ def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, .
         value, kind, element = field.contents(), field.types[0], field.types[-1]
         if name == f"{arch}.block_count":
             value = layers
-        elif kind == gguf.GGUFValueType.ARRAY and name.startswith(f"{arch}.") and len(value) == depth:
+        elif kind == GGUFValueType.ARRAY and name.startswith(f"{arch}.") and len(value) == depth:
             value = value[:layers]
-        yield name, value, kind, element if kind == gguf.GGUFValueType.ARRAY else None
+        yield name, value, kind, element if kind == GGUFValueType.ARRAY else None
 
 
 def _layer(name: str) -> int:

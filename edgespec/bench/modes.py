@@ -9,7 +9,7 @@ from typing import get_args
 
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import DRAFT_N_MAX, DRAFTERS, MAX_LEAVES, LoadSettings, check_pace, fixed_length
+from edgespec.settings import DRAFT_N_MAX, MAX_LEAVES, MEASURABLE, LoadSettings, check_pace, fixed_length
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
 LOOKUP_LENGTHS = (4, 8)
@@ -91,7 +91,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
     used = {drafter for mode in modes for drafter in mode.drafters}
     return replace(
         settings,
-        spec_type=",".join(name for name in DRAFTERS if name in used) or "none",
+        spec_type=",".join(name for name in MEASURABLE if name in used) or "none",
         spec_draft_n_max=max(n_max, *(mode.n_max for mode in modes)),
         pace="auto",
         store=False,
@@ -102,8 +102,8 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
 def _part(text: str, word: str) -> tuple[str, str]:
     """Which part of a mode a word is, and its canonical form."""
     names = word.split(",")
-    if set(names) <= set(DRAFTERS) and len(set(names)) == len(names):
-        return "spec_type", ",".join(name for name in DRAFTERS if name in names)
+    if set(names) <= set(MEASURABLE) and len(set(names)) == len(names):
+        return "spec_type", ",".join(name for name in MEASURABLE if name in names)
     if word == "auto" or word.startswith("fixed:"):
         try:
             check_pace(word)
@@ -117,6 +117,6 @@ def _part(text: str, word: str) -> tuple[str, str]:
         if not (width.isascii() and width.isdigit() and 1 <= int(width) <= MAX_LEAVES):
             raise UsageError(f"mode {text!r} is not understood", why=f"a tree has 1 to {MAX_LEAVES} leaves (tree:4)")
         return "tree", str(int(width))
-    near = difflib.get_close_matches(word, ["plain", "auto", *DRAFTERS, *RULES], n=1)
+    near = difflib.get_close_matches(word, ["plain", "auto", *MEASURABLE, *RULES], n=1)
     why = f"{word!r} is no part of a mode" + (f", did you mean {near[0]}?" if near else "")
     raise UsageError(f"mode {text!r} is not understood", why=why, hint=EXAMPLE)

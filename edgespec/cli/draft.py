@@ -53,7 +53,6 @@ def slice_(model: str, layers: int, out: Path, quiet: bool) -> None:
 @QUIET
 def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
     """Write MODEL with smaller weights."""
-    from edgespec.header import Header
     from edgespec.llama.quantize import is_quantised
     from edgespec.llama.quantize import quantize as write
     from edgespec.model_check import check_model
@@ -61,8 +60,7 @@ def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
 
     output = Output(quiet=quiet)
     source = resolve(model).path
-    header: Header = check_model(source)
-    again = is_quantised(header)
+    again = is_quantised(check_model(source))
     if again:
         output.note(f"{model} is quantised already: doing it twice loses twice, which only a draft can bear")
     try:

@@ -20,10 +20,10 @@ from edgespec.errors import UsageError
 from edgespec.settings import (
     CACHE_TYPES,
     DRAFT_N_MAX,
-    DRAFTERS,
     MAX_DRAFT,
     MAX_LEAVES,
     MAX_THREADS,
+    SPELLINGS,
     STRICT_DRAFT_N_MAX,
     LoadSettings,
     Message,
@@ -132,7 +132,7 @@ DRAFT_MODEL = _speculation(
 SPECULATION = [
     DRAFT_MODEL,
     _speculation(
-        "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(DRAFTERS),
+        "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(SPELLINGS),
         help="Who guesses. draft: the draft model. self:8, self:Q2_K: a draft of the target's first 8 layers, or of "
         "its weights made smaller. suffix: what came behind the same last tokens before. lookup: the same, the last "
         "time alone. recycling: what the target thought likely behind the last token. corpus: your own texts "

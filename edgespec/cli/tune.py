@@ -12,7 +12,7 @@ from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec, Number
-from edgespec.settings import DRAFT_N_MAX, DRAFTERS, MAX_DRAFT
+from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, MEASURABLE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,8 +24,8 @@ SECONDS = 60
 OPTIONS = [
     DRAFT_MODEL,
     click.option(
-        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=click.Choice(DRAFTERS),
-        metavar="|".join(DRAFTERS), show_default="draft, or lookup where there is none", help="Who is to guess.",
+        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=click.Choice(MEASURABLE),
+        metavar="|".join(MEASURABLE), show_default="draft, or lookup where there is none", help="Who is to guess.",
     ),
     click.option(
         "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),

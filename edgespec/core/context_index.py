@@ -30,7 +30,7 @@ def order_of(tokens: Tokens, progress: Callable[[float], None] = lambda done: No
     if not n:
         return np.zeros(0, np.uint32)
     rank = np.minimum(tokens, LARGEST).astype(np.int64) + 1  # 0 is before the text
-    length = 1
+    length, order = 1, np.arange(n)
     while length < DEPTH:
         key = rank * (int(rank.max()) + 1)
         key[length:] += rank[:-length]
@@ -39,7 +39,7 @@ def order_of(tokens: Tokens, progress: Callable[[float], None] = lambda done: No
         rank[order] = np.cumsum(np.concatenate([[True], key[1:] != key[:-1]]))
         length *= 2
         progress(np.log2(length) / np.log2(DEPTH))
-    return (np.argsort(rank, kind="stable") + 1).astype(np.uint32)
+    return (order + 1).astype(np.uint32)
 
 
 class ContextIndex:

@@ -27,18 +27,20 @@ class Place(Protocol):
 
 
 class InText:
-    """A state of an automaton."""
+    """A state of an automaton, which must not grow meanwhile."""
 
-    __slots__ = ("automaton", "length", "state")
+    __slots__ = ("_counts", "automaton", "length", "state")
 
     def __init__(self, automaton: SuffixAutomaton, state: int, length: int) -> None:
         self.automaton, self.state, self.length = automaton, state, length
+        self._counts: dict[int, int] | None = None
 
     def counts(self) -> Mapping[int, int]:
-        edges, counts = self.automaton.edges[self.state], self.automaton.counts
-        if len(edges) > BROAD:
-            return {}
-        return {token: counts[behind] for token, behind in edges.items() if token != BETWEEN}
+        if self._counts is None:
+            edges, counts = self.automaton.edges[self.state], self.automaton.counts
+            known = edges.items() if len(edges) <= BROAD else ()
+            self._counts = {token: counts[behind] for token, behind in known if token != BETWEEN}
+        return self._counts
 
     def behind(self, token: int) -> InText:
         return InText(self.automaton, self.automaton.edges[self.state][token], self.length + 1)

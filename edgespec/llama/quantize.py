@@ -23,8 +23,7 @@ TYPES: dict[str, int] = {
 def quantize(source: Path, destination: Path, type: str, *, threads: int = 0, again: bool = False) -> None:
     """Write the model `source`, whose weights are F32, F16 or BF16, as `type` ("Q4_K_M") to `destination`.
 
-    `again` takes one that is quantised already, which loses twice.
-
+    `again` takes one that is quantised already too, which loses twice.
     K-quants take rows of 256 weights; llama.cpp gives other rows a type near by. `destination` appears when it is
     complete and replaces what was there. Raises UsageError, ModelNotFoundError, ModelFileError.
     """
@@ -32,9 +31,7 @@ def quantize(source: Path, destination: Path, type: str, *, threads: int = 0, ag
     if type not in TYPES:
         raise UsageError(f"cannot quantise to {type!r}", hint=f"take one of {', '.join(TYPES)}")
     header = check_model(source)
-    _check(header, destination)
-    if not again:
-        _check_weights(header)
+    _check(header, destination, again=again)
     params = api.llama_model_quantize_default_params()
     params.ftype = TYPES[type]
     params.allow_requantize = again
@@ -51,22 +48,23 @@ def quantize(source: Path, destination: Path, type: str, *, threads: int = 0, ag
         unfinished.unlink(missing_ok=True)
 
 
-def _check(header: Header, destination: Path) -> None:
+def is_quantised(header: Header) -> bool:
+    """Whether weights have lost something already."""
+    return bool(_lossy_types(header))
+
+
+def _lossy_types(header: Header) -> set[str]:
+    return {tensor.type for tensor in header.tensors.values()} - {"F32", "F16", "BF16"}
+
+
+def _check(header: Header, destination: Path, *, again: bool) -> None:
     if not destination.parent.is_dir():
         raise UsageError(f"cannot write {destination}", why=f"there is no folder {destination.parent}")
     if destination.is_dir():
         raise UsageError(f"cannot write {destination}", why="it is a folder", hint="name a file in it")
     if destination.exists() and any(destination.samefile(part) for part in header.parts or (header.path,)):
         raise UsageError(f"cannot quantise {header.path} onto itself", hint="name another file to write to")
-
-
-def is_quantised(header: Header) -> bool:
-    """Whether weights have lost something already."""
-    return not {tensor.type for tensor in header.tensors.values()} <= {"F32", "F16", "BF16"}
-
-
-def _check_weights(header: Header) -> None:
-    if small := sorted({tensor.type for tensor in header.tensors.values()} - {"F32", "F16", "BF16"}):
+    if not again and (small := sorted(_lossy_types(header))):
         raise ModelFileError(
             f"cannot quantise {header.path}",
             why=f"it is quantised already ({', '.join(small)}), and doing it twice loses twice",
