@@ -91,8 +91,8 @@ class Tuning:
     def __init__(
         self, context: Context, drafters: Iterable[Drafter], least_width: int, note: Callable[[str], None]
     ) -> None:
-        self.costs = Costs(assumed_shape(context.model))
         self._drafters = {drafter.name: drafter for drafter in drafters}
+        self.costs = self._new_costs(context)
         self._paces: dict[tuple[str, int], AutoPace] = {}
         self._least_width = least_width
         drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
@@ -110,7 +110,11 @@ class Tuning:
                 self._restore(json.loads(stored))
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 note(f"what was learnt about this pair cannot be read and is learnt anew ({error})")
-                self.costs, self._paces = Costs(assumed_shape(context.model)), {}
+                self.costs, self._paces = self._new_costs(context), {}
+
+    def _new_costs(self, context: Context) -> Costs:
+        assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
+        return Costs(assumed_shape(context.model), assumed)
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> AutoPace:
         """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""

@@ -7,7 +7,6 @@ One file: `MAGIC`, the length of a header in JSON and that header, then from byt
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
@@ -21,6 +20,7 @@ from edgespec.core.continuation import BETWEEN
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.llama.model import Model
 from edgespec.paths import data_dir
+from edgespec.unfinished import becoming
 
 VERSION = 1
 MAGIC = b"edgespec corpus\n"
@@ -157,10 +157,9 @@ def build(
     left_out: list[str] = []
     total = max(1, sum(file.stat().st_size for file in files))
     n_files = n_bytes = done = 0
-    unfinished = out.with_name(f"{out.name}.{os.getpid()}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as scratch:
+        with becoming(out) as unfinished, unfinished.open("wb") as scratch:
             scratch.write(b"\0" * START)
             for file in files:
                 try:
@@ -186,11 +185,8 @@ def build(
             about = About(model.vocabulary_id, model.path.name, n_files, n_bytes, n, _digest(unfinished))
             scratch.seek(0)
             scratch.write(MAGIC + json.dumps(asdict(about)).encode())
-        unfinished.replace(out)
     except OSError as error:
         raise EdgespecError(f"the corpus {out} cannot be written", why=error.strerror or str(error)) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return about, left_out
 
 

@@ -28,6 +28,7 @@ from edgespec.llama.context import Batch, CacheFullError, CancelledError, Contex
 logger = logging.getLogger("edgespec.engine")
 
 LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
+LOOK_EVERY = 8  # rounds, for a drafter that rests
 
 
 def kind_of(rule: VerifyRule, sampling: SamplingSettings) -> str:
@@ -94,14 +95,15 @@ class _Part:
     """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on.
 
     `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
-    `branches` for the others. `plans` are those of the drafters asked, by name, `value` is what the draft is worth,
-    `whole` what it was chosen from.
+    `branches` for the others. `resting` names the drafters that the pace leaves alone, `plans` are those of the others
+    that guessed, by name, `value` is what the draft is worth, `whole` what it was chosen from.
     """
 
     sequence: Sequence
     n_pending: int
     draft: Draft = field(default_factory=Draft.empty)
     whole: Draft = field(default_factory=Draft.empty)
+    resting: set[str] = field(default_factory=set)
     plans: dict[str, Plan] = field(default_factory=dict)
     value: float = 0.0
     start: int = 0
@@ -275,13 +277,14 @@ class Engine:
         """Give each part the best draft that the pace wants and that fits into the batch."""
         wanting = [part for part in parts if self._room(part) > 0]
         for drafter in self.drafters:
-            plans = [
-                (part, plan)
-                for part in wanting
-                if drafter.name not in part.sequence.off
-                and self.pace.wakes(part.sequence.kind, drafter.name)
-                and (plan := self._plan(drafter, part, parts)) is not None
-            ]
+            plans = []
+            for part in wanting:
+                if drafter.name in part.sequence.off:
+                    continue
+                if not self.pace.wakes(part.sequence.kind, drafter.name):
+                    part.resting.add(drafter.name)
+                elif (plan := self._plan(drafter, part, parts)) is not None:
+                    plans.append((part, plan))
             if plans:
                 self._ask(drafter, plans, parts)
         if not self.context.model.can_roll_back and len(parts) > 2:
@@ -447,16 +450,23 @@ class Engine:
         return Emission(sequence, verdict.choices, [part.draft.source_of(node) for node in verdict.path])
 
     def _show(self, part: _Part, path: list[int]) -> None:
-        """Let drafters look at the rows of the last token and of those that were accepted."""
+        """Let drafters look at the rows of the last token and of what was accepted; now and then if they rest."""
+        looking = [
+            drafter
+            for drafter in self.drafters
+            if drafter.looks and (drafter.name not in part.resting or part.sequence.round % LOOK_EVERY == 0)
+        ]
+        if not looking:
+            return
         last = part.start + part.n_pending - 1
         tokens = [
             part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1],
             *(part.draft.tokens[node] for node in path),
         ]
-        for drafter in self.drafters:
-            if drafter.looks:
-                for token, row in zip(tokens, [last, *(last + 1 + node for node in path)], strict=True):
-                    drafter.see(token, self.context.logits(row))
+        for token, row in zip(tokens, [last, *(last + 1 + node for node in path)], strict=True):
+            logits = self.context.logits(row)
+            for drafter in looking:
+                drafter.see(token, logits)
 
     def _observe(self, parts: list[_Part], emissions: list[Emission], took_s: float) -> None:
         """Tell the pace what a round took and brought; what prompts take is none of its business."""

@@ -13,7 +13,7 @@ from edgespec.core.pace import FixedPace, Pace
 from edgespec.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.corpus import CorpusDrafter
-from edgespec.drafters.lookup import GRAM, LookupDrafter
+from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
@@ -73,6 +73,11 @@ class Loaded(Closable):
                 opened.pop().close()
 
     @property
+    def self_draft(self) -> str | None:
+        """What kind of draft of itself the target has, if any."""
+        return self._settings.self_draft
+
+    @property
     def rounding(self) -> float | None:
         """By how much a logit may depend on how drafts are decoded; None where that is unknown, or cannot matter."""
         return None if self._widths is None or self._settings.strict else self._widths.max_difference
@@ -95,7 +100,7 @@ class Loaded(Closable):
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
-            if draft_header is not None or settings.spec_type != "auto":  # else nobody has named a drafter
+            if draft_header is not None or corpus is not None or settings.spec_type != "auto":  # somebody was named
                 self._note(f"decoding plainly: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
@@ -108,7 +113,7 @@ class Loaded(Closable):
             drafters.append(SuffixDrafter(self.answers))
         if "recycling" in names:
             drafters.append(RecyclingDrafter(self.model.n_vocab))
-        if corpus is not None:
+        if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None:
             self.draft = self._open_model(draft_header, settings.gpu_layers_draft)
@@ -128,13 +133,10 @@ class Loaded(Closable):
 
     def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
+        names = [name for name in self.drafters if name in names]
         self.engine.draft_n_max = min(n_max, self.context.rollback) if names else 0
-        self.engine.drafters = [drafter for name, drafter in self.drafters.items() if name in names]
+        self.engine.drafters = [self.drafters[name] for name in names]
         self.engine.pace, self.engine.tree_width = self._pace(names, pace, leaves), leaves
-        for drafter in self.engine.drafters:
-            if isinstance(drafter, LookupDrafter):
-                # Unless it is weighed, a guess of its own keeps out the draft model's: only what is likely to be right.
-                drafter.shortest = GRAM if len(self.engine.drafters) > 1 and pace != "auto" else 1
 
     def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
         return self.tuning.pace(names, leaves) if pace == "auto" else FixedPace(fixed_length(pace) or 0)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
+from edgespec.unfinished import becoming
+
 log = logging.getLogger(__name__)
 
 
@@ -54,13 +56,8 @@ def write_cache(name: str, text: str) -> bool:
 
 def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file as a whole or not at all. Raises OSError."""
-    content = content.encode() if isinstance(content, str) else content
-    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    try:
-        scratch.write_bytes(content)
-        scratch.replace(file)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with becoming(file) as scratch:
+        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _home(subfolder: str) -> Path | None:

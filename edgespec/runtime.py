@@ -75,7 +75,9 @@ class Runtime(Closable):
                 f"drafts of {wanted.draft_n_max} tokens have no room", hint="load the model with --spec-draft-n-max"
             )
         missing = [name for name in wanted.drafters if name not in self._loaded.drafters]
-        if spec_type is not None and missing:
+        if wanted.self_draft is not None and wanted.self_draft != self._loaded.self_draft:
+            missing = [wanted.spelling("self")]
+        if spec_type not in (None, "auto") and missing:
             raise UsageError(f"no drafter {missing[0]} is loaded", hint="load the model with it (--spec-type, -md)")
         if wanted.spec_tree > self._loaded.leaves:
             raise UsageError(f"trees of {wanted.spec_tree} leaves have no room", hint="load the model with --spec-tree")
@@ -255,10 +257,10 @@ class Runtime(Closable):
 
     def _note_limits(self, rule: VerifyRule) -> None:
         """Say what a verify rule cannot do with these drafters."""
-        names = [drafter.name for drafter in self.engine.drafters]
-        for name in names:
-            if rule in ("rejection", "block") and name != "draft":
-                self.note(f"what {name} guesses was not drawn, so {rule} keeps only what the target draws too")
+        for drafter in self.engine.drafters:
+            named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
+            if rule in ("rejection", "block") and named:
+                self.note(f"what {drafter.name} guesses was not drawn, so {rule} keeps only what the target draws too")
         if rule == "block" and self.engine.tree_width > 1:
             self.note("drafting chains: block verification checks no trees")
 

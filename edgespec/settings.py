@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -14,7 +15,6 @@ Offload = int | Literal["auto", "all"]
 DRAFTERS = ("lookup", "suffix", "recycling", "corpus", "self", "draft")  # the cheap ones are asked first
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
 SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
-MEASURABLE = tuple(name for name in DRAFTERS if name not in ("corpus", "self"))  # by bench and tune
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
@@ -63,7 +63,7 @@ class LoadSettings:
 
     model: str
     draft_model: str | None = None
-    spec_type: str = "draft"
+    spec_type: str = "auto"
     spec_draft_n_max: int | None = None
     pace: str = "auto"
     spec_tree: int = 1
@@ -91,8 +91,11 @@ class LoadSettings:
         """The drafters that `spec_type` names, in the order in which they are asked."""
         if self.spec_type == "auto":
             return ("suffix", "recycling", *(["corpus"] if self.corpus else []), "draft")
-        names = () if self.spec_type == "none" else self.spec_type.split(",")
-        return tuple(sorted((name.partition(":")[0] for name in names), key=DRAFTERS.index))
+        return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
+
+    def spelling(self, drafter: str) -> str:
+        """A drafter as `spec_type` spells it."""
+        return f"{SELF}{self.self_draft}" if drafter == "self" else drafter
 
     @property
     def self_draft(self) -> str | None:
@@ -223,15 +226,29 @@ def check_pace(pace: object) -> None:
         raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {pace!r}")
 
 
+def in_order(names: Iterable[str]) -> str:
+    """A list of drafters as `spec_type` spells it, those first that are asked first."""
+    return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(_drafter(name)), name)))
+
+
+def drafters_of(spec_type: str) -> tuple[str, ...]:
+    """The names of the drafters in a list of them."""
+    return () if spec_type == "none" else tuple(_drafter(name) for name in spec_type.split(","))
+
+
+def _drafter(name: str) -> str:
+    return name.partition(":")[0] if name.startswith(SELF) and name != SELF else name
+
+
 def check_spec_type(spec_type: object) -> None:
     """Raises UsageError unless it is "auto", "none" or a list of drafters."""
     if spec_type in ("auto", "none"):
         return
     names = spec_type.split(",") if isinstance(spec_type, str) else []
-    plain = [name.partition(":")[0] if name.startswith(SELF) and name != SELF else name for name in names]
-    if not names or not set(plain) <= set(DRAFTERS) or "self" in names or len(set(plain)) != len(plain):
+    drafters = [_drafter(name) for name in names]
+    if not names or not set(drafters) <= set(DRAFTERS) or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {spec_type!r}")
-    if {"draft", "self"} <= set(plain):
+    if {"draft", "self"} <= set(drafters):
         raise UsageError("spec_type names two draft models", why="draft and self are one each", hint="leave one out")
 
 

@@ -48,5 +48,5 @@ def self_draft(source: Path, what: str, progress: Callable[[float], None] = lamb
     if what.isdigit():
         slice_layers(source, path, int(what), progress)
     else:
-        quantize(source, path, what, again=True)
+        quantize(source, path, what, again=True, progress=progress)
     return path

@@ -6,7 +6,6 @@ is right depends on the model. Weights are copied as they are, metadata but for 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.header import Header
 from edgespec.model_check import check_model
+from edgespec.unfinished import becoming
 
 
 def slice_layers(
@@ -31,14 +31,11 @@ def slice_layers(
         raise UsageError(f"{source.name} has {depth} layers, of which the first {layers} make no draft")
     if not destination.parent.is_dir() or destination.is_dir():
         raise UsageError(f"cannot write {destination}", why="it is a folder, or in none that is there")
-    unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.part")
     try:
-        _write(header, unfinished, layers, progress)
-        unfinished.replace(destination)
+        with becoming(destination) as unfinished:
+            _write(header, unfinished, layers, progress)
     except OSError as error:
         raise ModelFileError(f"cannot write {destination}", why=error.strerror or str(error)) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _write(header: Header, path: Path, layers: int, progress: Callable[[float], None]) -> None:

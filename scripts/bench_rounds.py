@@ -61,6 +61,7 @@ def main() -> None:
         with edgespec.load(
             args.model,
             draft_model=args.draft_model,
+            spec_type="draft",
             spec_draft_n_max=length,
             pace=f"fixed:{length}" if length else "off",
             threads=args.t,

@@ -46,7 +46,8 @@ def main() -> None:
     prompts = [STARTS[i % len(STARTS)].format(name) for i, name in enumerate(NAMES)][: args.prompts]
 
     def load(**settings: Any) -> Runtime:
-        return edgespec.load(args.model, draft_model=args.draft_model, threads=args.t, **settings)
+        common = {"draft_model": args.draft_model, "threads": args.t, "spec_type": "draft"}
+        return edgespec.load(args.model, **common | settings)
 
     with load(spec_type="none") as llm:
         texts = {temperature: write(llm, prompts, args.n, temperature) for temperature in TEMPERATURES}

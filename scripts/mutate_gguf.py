@@ -370,7 +370,7 @@ def child() -> int:
     for line in sys.stdin:
         reply = ("answered", "")
         try:
-            with edgespec.load(line.rstrip("\n")) as llm:
+            with edgespec.load(line.rstrip("\n"), store=False) as llm:
                 for _ in llm.generate("def", max_tokens=4, temperature=0):
                     pass
         except EdgespecError as error:

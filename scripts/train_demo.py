@@ -61,6 +61,7 @@ class Shape:
         return self.width // self.heads
 
 
+SHARES = {"chat": 0.50, "code": 0.42, "tests": 0.08}  # of library source, its tests, and questions with answers
 TARGET = Shape(width=256, layers=10, heads=4, kv_heads=2, ffn=768)
 DRAFT = Shape(width=96, layers=2, heads=3, kv_heads=1, ffn=256)
 
@@ -337,11 +338,13 @@ def train(
     batch: int,
     work: Path,
     teacher: Llama | None = None,
+    start: Llama | None = None,
 ) -> tuple[Llama, dict[str, Any]]:
-    """Train until `minutes` of training time are spent; with a teacher, half of the loss is its next-token law."""
+    """Train until `minutes` of training time are spent, from the weights of `start` on or from scratch; with a teacher,
+    most of the loss is its next-token law."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     checkpoint = work / f"{name}.pt"
-    model = Llama(shape).to(device)
+    model = (start or Llama(shape)).to(device)
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and n != "token_embd.weight"]
     others = [p for n, p in model.named_parameters() if p.dim() != 2 or n == "token_embd.weight"]
     optimizers: list[tuple[torch.optim.Optimizer, float]] = [
@@ -407,15 +410,21 @@ def train(
         "tokens_seen": state["step"] * batch * CONTEXT,
         "training_minutes": round(state["elapsed_s"] / 60, 1),
         "device": device,
-        "held_out_loss": {part: held_out_loss(model, parts[f"{part}-held-out"]) for part in ("code", "chat")},
+        "held_out_loss": {
+            part: held_out_loss(model, parts[f"{part}-held-out"])
+            for part in ("code", "chat")
+            if f"{part}-held-out" in parts
+        },
     }
     return model.cpu(), log
 
 
 def sample_batch(parts: dict[str, np.ndarray], batch: int, rng: np.random.Generator) -> Tensor:
-    """int64[batch, CONTEXT + 1]: random windows, 50 % chat, 42 % library source, 8 % its tests."""
+    """int64[batch, CONTEXT + 1]: random windows of the parts that there are, by their shares."""
     rows = []
-    for part in rng.choice(["chat", "code", "tests"], size=batch, p=[0.50, 0.42, 0.08]):
+    known = [part for part in SHARES if part in parts]
+    shares = np.array([SHARES[part] for part in known])
+    for part in rng.choice(known, size=batch, p=shares / shares.sum()):
         start = int(rng.integers(0, len(parts[part]) - CONTEXT - 1))
         rows.append(parts[part][start : start + CONTEXT + 1].astype(np.int64))
     return torch.from_numpy(np.stack(rows))

@@ -35,7 +35,7 @@ def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architec
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
     with (
         edgespec.load(target, spec_type="draft") as plain,
-        edgespec.load(target, draft_model=draft, pace="fixed:3") as drafting,
+        edgespec.load(target, draft_model=draft, spec_type="draft", pace="fixed:3") as drafting,
     ):
         for temperature in (0.0, 0.8):
             settings: dict[str, Any] = {"max_tokens": N_TOKENS, "ignore_eos": True} | {

@@ -30,6 +30,7 @@ ITEMS = [
     Item("two", "code_completion", ("def quicksort(xs):\n",), "x = [1, 2, 3]\n" * 8),
     Item("three", "chat", ("And now?", "Go on."), REPETITIVE),
 ]
+ALL = ("suffix", "recycling", "draft")
 MODES = [Mode("draft", "fixed:2"), Mode("lookup", "fixed:4"), Mode("draft,lookup"), Mode("draft", "fixed:3", 2)]
 
 
@@ -59,12 +60,16 @@ def result(llm: Runtime) -> Result:
         ("tree:4 fixed:6 draft", Mode("draft", "fixed:6", 4), "draft fixed:6 tree:4"),
         ("rejection auto", Mode("draft", rule="rejection"), "draft auto rejection"),
         ("draft tree:1 coupled", Mode("draft"), "draft auto"),
+        ("recycling,SUFFIX fixed:2", Mode("suffix,recycling", "fixed:2"), "suffix,recycling fixed:2"),
+        ("self:Q2_K auto", Mode("self:q2_k"), "self:q2_k auto"),
+        ("self:8,suffix auto", Mode("suffix,self:8"), "suffix,self:8 auto"),
+        ("all auto", Mode("suffix,recycling,draft"), "suffix,recycling,draft auto"),
     ],
 )
 def test_a_mode_has_one_name_however_it_is_written(text: str, mode: Mode, name: str) -> None:
-    assert parse_mode(text, "draft") == mode
+    assert parse_mode(text, ALL) == mode
     assert mode.name == name
-    assert parse_mode(name, "lookup") == mode
+    assert parse_mode(name, ("suffix",)) == mode
 
 
 @pytest.mark.parametrize(
@@ -81,14 +86,22 @@ def test_a_mode_has_one_name_however_it_is_written(text: str, mode: Mode, name: 
         ("lookup tree:2", "lookup guesses no trees"),
         ("tree:2 block", "checks no trees"),
         ("drafts auto", "did you mean draft?"),
-        ("draft,draft", "is no part of a mode"),
+        ("draft,draft", "must be auto, none, or some of"),
+        ("draft,self:2", "draft and self are one each"),
+        ("self auto", "must be auto, none, or some of"),
         ("off", "is no part of a mode"),
+        ("none", "is no part of a mode"),
     ],
 )
 def test_what_is_no_mode_is_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError, match="mode") as error:
-        parse_mode(text, "draft")
+        parse_mode(text, ALL)
     assert said in str(error.value)
+
+
+def test_where_no_drafter_is_named_the_suffix_drafter_guesses_if_there_is_no_draft_model() -> None:
+    assert parse_mode("fixed:2", ALL).spec_type == "draft"
+    assert parse_mode("fixed:2", ("suffix", "recycling")).spec_type == "suffix"
 
 
 def test_a_model_is_loaded_for_the_longest_drafts_and_the_widest_trees() -> None:
@@ -97,14 +110,18 @@ def test_a_model_is_loaded_for_the_longest_drafts_and_the_widest_trees() -> None
         "demo", spec_type="lookup,draft", spec_draft_n_max=12, spec_tree=2, threads=2, store=False
     )
     assert settings_for(LoadSettings("demo"), [PLAIN]).spec_type == "none"
+    assert settings_for(LoadSettings("demo"), [Mode("self:4"), Mode("suffix,self:4")]).spec_type == "suffix,self:4"
+    for other in ("draft", "self:8"):
+        with pytest.raises(UsageError, match="one at a time"):
+            settings_for(LoadSettings("demo"), [Mode("self:4"), Mode(other)])
 
 
 def test_plain_decoding_is_always_among_them_and_no_mode_twice() -> None:
     assert with_plain([MODES[0], PLAIN, MODES[0]]) == [PLAIN, MODES[0]]
-    for has_draft in (True, False):
-        modes = default_modes(has_draft=has_draft)
+    for possible in (ALL, ("suffix", "recycling")):
+        modes = default_modes(possible)
         assert with_plain(modes) == modes
-        assert any("draft" in mode.drafters for mode in modes) == has_draft
+        assert {drafter for mode in modes for drafter in mode.drafters} == set(possible)
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
@@ -120,7 +137,7 @@ def test_no_mode_is_always_first(result: Result) -> None:
 def test_no_draft_finds_a_prompt_in_its_cache() -> None:
     """An answer begins cold, whatever was asked before it."""
     with edgespec.load("demo", spec_type="draft", pace="fixed:2", threads=1) as llm:
-        mode = OwnMode(llm, parse_mode("draft fixed:2", "draft"), EnergyMeter())
+        mode = OwnMode(llm, parse_mode("draft fixed:2", ALL), EnergyMeter())
         [question], _ = ask(llm, ITEMS[:1], 4, reference=False)
         decodes = []
         for _ in range(2):

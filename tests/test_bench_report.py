@@ -20,7 +20,7 @@ from edgespec.bench.compare import compare, load_result
 from edgespec.bench.paired import ALL, bootstrap_interval, guessing
 from edgespec.bench.plot import plot
 from edgespec.bench.report import cells, table, to_csv
-from edgespec.bench.summary import Cell, Result, summarise
+from edgespec.bench.summary import Cell, Guesser, Result, summarise
 from edgespec.bench.theory import acceptance_probability, cost_curve, expected_tokens
 from edgespec.errors import EdgespecError, UsageError
 
@@ -221,9 +221,30 @@ def test_what_was_not_measured_is_none() -> None:
         ("rounds", "draft_s", "target_s", "other_s", "repeated_4grams", "proposed_per_pos")
     )
     cell = cell_of(result_of(answer("llama-cpp-python", 10, **unknown)), "llama-cpp-python")
-    known = {"mode", "temperature", "category", "items", "samples", "tokens_per_s", "acceptance_per_pos"}
+    known = {"mode", "temperature", "category", "items", "samples", "tokens_per_s", "acceptance_per_pos", "guessers"}
     assert {name for name in Cell.__slots__ if getattr(cell, name) is not None} == known
     assert cell.acceptance_per_pos == []
+    assert cell.guessers == []
+
+
+def test_what_each_drafter_did_is_told_where_the_pace_decides() -> None:
+    mode, counts = "suffix,draft auto", {"rounds": 1, "asked": 10, "seconds": 0.004, "proposed": 8}
+    one = {"suffix": {**counts, "accepted": 6, "cost": 1.0}, "draft": {**counts, "accepted": 0, "cost": None}}
+    two = {"suffix": {**counts, "asked": 30, "accepted": 2, "cost": 2.0}}
+    result = result_of(
+        *rates("chat", "a", plain=10),
+        answer(mode, 10, "a", seconds=2.0, rounds=9, by_source=one),
+        answer(mode, 10, "b", seconds=3.0, rounds=9, by_source=two),
+        answer("draft fixed:2", 10, "b", rounds=9, by_source={"draft": one["draft"]}),
+    )
+    assert cell_of(result, mode).guessers == [
+        Guesser("suffix", 40, 16, 8, 8 / 40, (8 - 3) / 5),
+        Guesser("draft", 10, 8, 0, 4 / 10, None),
+    ]
+    _, _, shown = rendered(table(result)).partition("Who guessed, temperature 0")
+    rows = [line.split() for line in shown.partition("passes")[0].splitlines() if " 40 " in line or " 10 " in line]
+    assert rows == [["suffix,draft", "auto", "suffix", "40", "16", "50", "0.20", "+1.0"],
+                        ["draft", "10", "8", "0", "0.40", "-"]]  # fmt: skip
 
 
 # --- theory -----------------------------------------------------------------------------------------------------------

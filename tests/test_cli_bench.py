@@ -63,7 +63,8 @@ def test_it_measures_the_bundled_pair_and_shows_a_table(home: Path) -> None:
     table, result = done.stdout.decode(), written(home / "all.json")
     assert (done.returncode, done.stderr) == (0, b"")
     assert result["settings"]["modes"] == [
-        "plain", "draft auto", *(f"draft fixed:{k}" for k in (1, 2, 3, 4, 6, 8)), "lookup auto",
+        "plain", "suffix,recycling,draft auto", "suffix auto", "recycling auto", "draft auto",
+        *(f"draft fixed:{k}" for k in (1, 2, 3, 4, 6, 8)),
     ]  # fmt: skip
     for mode in result["settings"]["modes"]:
         assert f"\n{mode} " in table
@@ -121,7 +122,9 @@ def test_prompts_come_from_a_file_and_its_bad_lines_are_told(home: Path) -> None
 
 def test_without_a_draft_it_says_so_and_measures_the_rest(home: Path, tiny: Path) -> None:
     done = bench(home, str(tiny), "--json", "-")
-    assert json.loads(done.stdout)["settings"]["modes"] == ["plain", "lookup auto", "lookup fixed:4", "lookup fixed:8"]
+    assert json.loads(done.stdout)["settings"]["modes"] == [
+        "plain", "suffix,recycling auto", "suffix auto", "recycling auto", "suffix fixed:4", "suffix fixed:8",
+    ]  # fmt: skip
     assert b"note: no draft model is given (-md)" in done.stderr
 
 

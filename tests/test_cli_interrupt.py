@@ -165,3 +165,22 @@ def test_no_stage_of_the_start_shows_a_traceback(home: Path, module: str) -> Non
     with started([sys.executable, "-c", code], home) as program:
         out, said = program.communicate(timeout=60)
     assert (program.returncode, out, said) == (130, b"sent\n", b"")
+
+
+def test_what_was_being_written_is_gone(home: Path) -> None:
+    code = (
+        "import time; from pathlib import Path; from edgespec.cli.interrupt import Interrupts\n"
+        "from edgespec.unfinished import becoming\n"
+        "Interrupts().install()\n"
+        "with becoming(Path('x.corpus')) as scratch:\n"
+        "    scratch.write_text('half')\n"
+        "    print('in', flush=True)\n"
+        "    time.sleep(60)"
+    )
+    with started([sys.executable, "-c", code], home) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"in\n"
+        assert list(home.glob("x.corpus*"))
+        program.send_signal(signal.SIGINT)
+        assert program.wait(30) == 130
+    assert not list(home.glob("x.corpus*"))

@@ -137,7 +137,8 @@ def test_a_seed_is_not_shown_to_those_who_want_quiet_or_that_matters_not(home: P
 
 
 def test_statistics_are_shown_on_request(home: Path) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--pace", "fixed:3", "--stats", home=home)
+    drafting = ("-md", "draft.gguf", "--spec-type", "draft", "--pace", "fixed:3")
+    done = edgespec_here("run", PROMPT, *FIRST, *drafting, "--stats", home=home)
     footer, *details = done.stderr.decode().splitlines()
     assert [part.split(" ", 1)[1] for part in footer.split(" · ")] == [
         "tok/s", "tokens", "% of drafts accepted", "tokens a round",

@@ -28,6 +28,17 @@ def test_before_anything_is_measured_the_shape_counts_in_passes_over_one_token()
     assert costs.read("draft", 80) == pytest.approx(1.0)
 
 
+def test_what_a_drafter_is_assumed_to_take_holds_until_it_is_measured_whatever_the_leaves() -> None:
+    costs = Costs(SHAPE, {"suffix": (0.001, 0.00002)})
+    assert costs.step("suffix") == costs.step("suffix, 4 leaves") == 0.001
+    assert costs.read("suffix", 100) == pytest.approx(0.002)
+    costs.observe_step("suffix, 4 leaves", 0.003)
+    costs.observe_read("suffix", 10, 0.0001)
+    assert costs.step("suffix") == 0.001
+    assert costs.step("suffix, 4 leaves") == pytest.approx(0.003)
+    assert costs.read("suffix", 100) == pytest.approx(0.001)
+
+
 def test_one_measurement_gives_the_shape_its_scale() -> None:
     costs = Costs(SHAPE)
     costs.observe_target(2, 0.024)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.settings import LoadSettings
+from edgespec.core.sampling import FloatRow
+from edgespec.corpus import build
+from edgespec.engine import LOOK_EVERY
+from edgespec.errors import UsageError
+from edgespec.llama.model import Model
+from edgespec.models.spec import resolve
+from edgespec.rounding import Widths
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings, Request
 
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
 
@@ -96,6 +106,81 @@ def test_a_tree_holds_guesses_of_several(home: Any) -> None:
     with edgespec.load("demo", spec_type="suffix,draft", pace="fixed:8", spec_tree=4, threads=1) as llm:
         list(llm.generate("import os\nimport sys\n", max_tokens=96, temperature=0.8, seed=2, ignore_eos=True))
         assert {name for name, source in llm.stats.by_source.items() if source.accepted} == {"suffix", "draft"}
+
+
+@pytest.mark.parametrize("n_max", [15, 64])
+def test_several_answers_share_the_branches_that_there_are_until_the_context_is_full(n_max: int, home: Any) -> None:
+    common: dict[str, Any] = {"threads": 1, "flash_attention": "off", "sequences": 6, "ctx_size": 192}
+    requests = [Request(TEXT, sample=number, ignore_eos=True) for number in range(6)]
+    with edgespec.load("demo", spec_type="none", **common) as plain:
+        want = texts(plain, requests)
+    drafting: dict[str, Any] = {"spec_tree": 16, "spec_draft_n_max": n_max, "pace": f"fixed:{n_max}", "store": False}
+    with edgespec.load("demo", **common, **drafting) as llm:
+        assert texts(llm, requests) == want
+        assert llm.context.free_branches == llm.engine.tree_width - 1
+        assert not any("switched off" in note for note in llm.notes)
+
+
+def test_where_the_text_depends_on_the_guesses_the_same_seed_still_gives_the_same_text(home: Any) -> None:
+    settings: dict[str, Any] = {"max_tokens": 48, "temperature": 1.0, "seed": 5, "verify": "rejection"}
+    found = []
+    for _ in range(2):
+        with edgespec.load("demo", pace="fixed:3", threads=1) as llm:
+            found += ["".join(event.text for event in llm.generate(TEXT, **settings)) for _ in range(2)]
+            assert llm.stats.by_source["suffix"].proposed and llm.stats.by_source["draft"].proposed
+    assert len(set(found)) == 1
+
+
+def test_a_drafter_that_rests_looks_at_every_eighth_round_only(home: Any) -> None:
+    with edgespec.load("demo", spec_type="recycling", threads=1) as llm:
+        recycling, pace = llm.engine.drafters[0], llm.engine.pace
+        seen: list[int] = []
+        see = recycling.see
+
+        def seeing(token: int, row: FloatRow) -> None:
+            seen.append(token)
+            see(token, row)
+
+        recycling.see = seeing  # type: ignore[method-assign]
+        list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
+        assert len(seen) == llm.stats.generated_tokens == 33
+        seen.clear()
+        pace.wakes = lambda kind, drafter: False  # type: ignore[method-assign]
+        list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
+        assert len(seen) == 1 + 32 // LOOK_EVERY
+
+
+def test_a_draft_of_itself_is_the_one_that_was_loaded(home: Any) -> None:
+    with edgespec.load("demo", spec_type="suffix,self:2", threads=1) as llm:
+        llm.draft_with(spec_type="suffix")
+        llm.draft_with(spec_type="self:2")
+        with pytest.raises(UsageError, match="no drafter self:3 is loaded"):
+            llm.draft_with(spec_type="self:3")
+
+
+def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
+    tmp_path: Path, home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    with Model.load_vocabulary(resolve("demo").path) as vocabulary:
+        build([tmp_path / "a.txt"], vocabulary, tmp_path / "x.corpus")
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *rest: Widths(0.1, None))
+    with edgespec.load("demo", strict=True, corpus=str(tmp_path / "x.corpus"), threads=1) as llm:
+        assert not llm.engine.drafters and "decoding plainly" in llm.notes[0]
+
+
+def texts(llm: Runtime, requests: list[Request]) -> list[str]:
+    found = [""] * len(requests)
+    for index, event in llm.answers(requests):
+        found[index] += event.text
+    return found
+
+
+def test_a_target_that_cannot_be_rolled_back_decodes_plainly_without_a_word(tmp_path: Path, home: Any) -> None:
+    write_model(tmp_path / "m.gguf", "mamba")
+    with edgespec.load(str(tmp_path / "m.gguf"), threads=1) as llm:
+        assert not llm.engine.drafters and not llm.notes
+        assert list(llm.generate("a", max_tokens=4, ignore_eos=True))
 
 
 def test_one_that_fails_leaves_the_others_alone(home: Any) -> None:

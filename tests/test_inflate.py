@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -289,6 +292,33 @@ def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None
     assert types_of(destination) == {"Q4_0", "Q8_0"}  # llama.cpp keeps the output better, with rows of 96 in Q8_0
     assert check_model(destination).metadata["general.file_type"] == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
+
+
+def test_how_far_it_is_is_told_and_whoever_stops_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    inflate(DRAFT, tmp_path / "f16.gguf", type="F16")
+    told: list[float] = []
+    quantize(tmp_path / "f16.gguf", tmp_path / "q4_0.gguf", "Q4_0", progress=told.append)
+    assert told == sorted(told) and told[0] < 0.2 and told[-1] == 1.0
+
+    def stop(done: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(tmp_path / "f16.gguf", tmp_path / "other.gguf", "Q4_0", progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
+
+
+def test_a_quantiser_whose_parent_is_killed_removes_its_file(tmp_path: Path) -> None:
+    inflate(DRAFT, tmp_path / "f16.gguf", type="F16")
+    code = (
+        "import os; from pathlib import Path; from edgespec.llama.quantize import quantize\n"
+        "quantize(Path('f16.gguf'), Path('other.gguf'), 'Q4_0', progress=lambda done: os._exit(3))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 3
+    until_s = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) > 1 and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert [path.name for path in tmp_path.iterdir()] == ["f16.gguf"]
 
 
 @pytest.mark.parametrize(

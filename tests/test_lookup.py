@@ -97,11 +97,6 @@ def test_the_budget_is_kept_and_a_longer_match_is_surer() -> None:
     assert sure.confidence[0] > unsure.confidence[0]
 
 
-def test_short_matches_can_be_left_out() -> None:
-    [draft] = LookupDrafter(shortest=3).propose([Text([1, 2, 9, 8, 1, 2])], [Budget(4)])
-    assert not draft
-
-
 def test_a_slot_that_holds_another_text_is_indexed_anew() -> None:
     drafter = LookupDrafter()
     drafter.propose([Text([1, 2, 3, 1, 2])], [Budget(4)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgespec.core.auto_pace import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE, AutoPace, AutoPlan
@@ -248,11 +250,16 @@ def test_what_was_learnt_can_be_remembered() -> None:
     assert again.state() == measured.state()
 
 
-def test_a_fixed_pace_takes_the_first_drafter_that_has_a_guess() -> None:
+def test_a_fixed_pace_asks_on_until_a_guess_promises_half_of_its_tokens() -> None:
     fixed = FixedPace(4)
     plan = fixed.plan(Turn("coupled", "lookup", 8))
     assert plan is not None and plan.tokens == 4
     assert plan.settle(chain(0.1, 0.1)) == chain(0.1, 0.1) and plan.value > 0
+    assert fixed.plan(Turn("coupled", "draft", 8, best=plan.value)) is not None
+    plan.settle(chain(0.9, 0.9, 0.9, 0.9))
     assert fixed.plan(Turn("coupled", "draft", 8, best=plan.value)) is None
+    assert fixed.plan(Turn("coupled", "draft", 8, best=plan.value, leaves=2)) is not None
+    drawn = replace(chain(0.1), laws=[Law(np.array([3]), np.array([1.0]))])
+    assert plan.settle(drawn) is drawn and plan.value == math.inf  # a choice by what was drawn would change the law
     assert fixed.plan(Turn("coupled", "draft", 2)).tokens == 2  # type: ignore[union-attr]
     assert FixedPace(0).plan(Turn("coupled", "draft", 8)) is None

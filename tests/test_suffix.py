@@ -210,3 +210,13 @@ def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature:
             assert [event.id for event in got] == want
         assert {event.source for event in got if event.from_draft} == {"suffix"}
         assert llm.stats.by_source["suffix"].accepted > 0
+
+
+def test_what_it_has_to_read_first_is_known() -> None:
+    drafter, text = SuffixDrafter(), Text([1, 2, 3, 4, 5])
+    assert drafter.lag(text) == 4
+    drafter.propose([text], [Budget(4)])
+    assert drafter.lag(text) == 0
+    text.tokens += [6, 7, 8]
+    assert drafter.lag(text) == 2
+    assert drafter.lag(Text([1, 2, 3])) == 2  # another text in the same slot

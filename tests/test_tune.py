@@ -117,7 +117,24 @@ def test_a_useless_draft_is_advised_against_and_why(tmp_path: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_a_target_alone_has_lookup_tuned_and_it_is_said(home: Path) -> None:
+def test_a_target_alone_has_suffix_tuned_and_it_is_said(home: Path) -> None:
     done = edgespec_here("tune", "demo:draft", "-t", "1", "--seconds", "1", home=home)
     assert done.returncode == 0
-    assert b"lookup is tuned" in done.stderr and b"lookup" in done.stdout
+    assert b"suffix is tuned" in done.stderr and b"suffix" in done.stdout
+
+
+def test_a_target_that_drafts_for_itself_is_tuned(home: Path) -> None:
+    done = edgespec_here("tune", "demo", "--spec-type", "self:2", "-t", "1", "--seconds", "1", home=home)
+    assert (done.returncode, done.stderr) == (0, b"") and b"\nself" in done.stdout
+
+
+@pytest.mark.parametrize("spec_type", ["auto", "none", "suffix,draft"])
+def test_one_drafter_at_a_time_is_tuned(spec_type: str, home: Path) -> None:
+    done = edgespec_here("tune", "demo", "--spec-type", spec_type, home=home)
+    assert done.returncode == 2 and b"one drafter at a time" in done.stderr
+
+
+def test_nothing_of_it_is_kept_among_the_answers(home: Path) -> None:
+    done = edgespec_here("tune", "demo", "--spec-type", "suffix", "-t", "1", "--seconds", "1", home=home)
+    assert done.returncode == 0
+    assert edgespec_here("store", "ls", home=home).stdout == b"nothing is kept yet\n"

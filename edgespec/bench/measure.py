@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
 from math import ceil
+from pathlib import Path
 from random import Random
 from statistics import mean, median, quantiles
 from time import perf_counter
@@ -32,7 +33,7 @@ from edgespec.llama.peer import LOOKUP_TOKENS, Peer
 from edgespec.loading import Progress
 from edgespec.models.spec import resolve
 from edgespec.runtime import Runtime
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, in_order
 
 TOKENS = 48
 TEMPERATURES = (0.0, 0.8)
@@ -165,8 +166,8 @@ class _Bench:
 
     def draft_as_before(self) -> None:
         """Let the drafters guess again that were loaded to."""
-        names = ",".join(drafter.name for drafter in self._drafters) or "none"
         settings = self._settings
+        names = in_order(settings.spelling(drafter.name) for drafter in self._drafters) or "none"
         self._llm.draft_with(spec_type=names, pace=settings.pace, n_max=settings.draft_n_max, tree=self._leaves)
 
     def finished(self) -> Result:
@@ -186,10 +187,10 @@ class _Bench:
 
     def _possible(self) -> tuple[list[Mode], list[str]]:
         """The modes that are possible with what is loaded, and why the others are not."""
-        loaded = {drafter.name for drafter in self._drafters}
+        loaded = {self._settings.spelling(drafter.name) for drafter in self._drafters} | {"none"}
         modes, messages = [], []
         for mode in with_plain(self._plan.modes):
-            missing = [drafter for drafter in mode.drafters if drafter not in loaded]
+            missing = [drafter for drafter in mode.spec_type.split(",") if drafter not in loaded]
             if missing:
                 messages.append(f"{mode.name} was left out: no drafter {missing[0]} is loaded")
             elif mode.tree > self._leaves:
@@ -239,7 +240,7 @@ class _Bench:
         target = model_facts(llm.model, resolve(self._settings.model).name, self._cancel)
         if llm.draft is None:
             return {"target": target, "draft": None}
-        named = resolve(name).name if name else llm.draft.path.name
+        named = resolve(name).name if name and "draft" in self._settings.drafters else llm.draft.path.name
         return {"target": target, "draft": model_facts(llm.draft, named, self._cancel)}
 
     # --- measuring ------------------------------------------------------------------------------------------------
@@ -319,7 +320,8 @@ def _spread(values: Sequence[float]) -> float:
 def _without_names(settings: LoadSettings) -> dict[str, Any]:
     """What was loaded how, without the models, which stand elsewhere, and what the modes say."""
     left_out = ("model", "draft_model", "spec_type", "pace")
-    return {name: value for name, value in asdict(settings).items() if name not in left_out}
+    corpus = settings.corpus and Path(settings.corpus).name
+    return {name: value for name, value in asdict(settings).items() if name not in left_out} | {"corpus": corpus}
 
 
 def _time_left(seconds: float | None) -> str:

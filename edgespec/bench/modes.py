@@ -1,4 +1,4 @@
-"""Ways of decoding that a bench compares, as words: "plain", "draft fixed:4", "draft,lookup auto tree:4 rejection"."""
+"""Ways of decoding that a bench compares, as words: "plain", "draft fixed:4", "suffix,draft auto tree:4 rejection"."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ from typing import get_args
 
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import DRAFT_N_MAX, MAX_LEAVES, MEASURABLE, LoadSettings, check_pace, fixed_length
+from edgespec.settings import (
+    DRAFT_N_MAX,
+    DRAFTERS,
+    MAX_LEAVES,
+    SELF,
+    LoadSettings,
+    check_pace,
+    check_spec_type,
+    drafters_of,
+    fixed_length,
+    in_order,
+)
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
-LOOKUP_LENGTHS = (4, 8)
+SUFFIX_LENGTHS = (4, 8)
+EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
-EXAMPLE = 'parts are drafters (draft, lookup), auto or fixed:K, tree:W and a verify rule: "draft fixed:4 rejection"'
+EXAMPLE = (
+    'parts are drafters (draft, suffix, all), auto or fixed:K, tree:W and a verify rule: "draft fixed:4 rejection"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,7 @@ class Mode:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        return () if self.spec_type == "none" else tuple(self.spec_type.split(","))
+        return drafters_of(self.spec_type)
 
     @property
     def n_max(self) -> int:
@@ -50,8 +64,9 @@ class Mode:
 PLAIN = Mode()
 
 
-def parse_mode(text: str, default: str) -> Mode:
-    """The mode that `text` names; where it names no drafter, `default` guesses. Raises UsageError."""
+def parse_mode(text: str, possible: Sequence[str]) -> Mode:
+    """The mode that `text` names. "all" are all drafters that are `possible`; where none is named, the draft model
+    guesses if it is among them, else the suffix drafter. Raises UsageError."""
     words = text.lower().split()
     if words == ["plain"]:
         return PLAIN
@@ -59,11 +74,11 @@ def parse_mode(text: str, default: str) -> Mode:
         raise UsageError(f"mode {text!r} is not understood", why="plain stands alone" if words else "it is empty")
     found: dict[str, str] = {}
     for word in words:
-        kind, value = _part(text, word)
+        kind, value = _part(text, ",".join(possible) if word == EVERY else word)
         if kind in found:
             raise UsageError(f"mode {text!r} is not understood", why=f"it says {found[kind]} and {value}")
         found[kind] = value
-    mode = Mode(found.get("spec_type", default), found.get("pace", "auto"))
+    mode = Mode(found.get("spec_type", _default(possible)), found.get("pace", "auto"))
     tree, rule = int(found.get("tree", 1)), next((rule for rule in RULES if rule == found.get("rule")), mode.rule)
     if tree > 1 and mode.spec_type == "lookup":
         raise UsageError(f"mode {text!r} is not possible", why="lookup guesses no trees")
@@ -72,13 +87,20 @@ def parse_mode(text: str, default: str) -> Mode:
     return replace(mode, tree=tree, rule=rule)
 
 
-def default_modes(*, has_draft: bool) -> list[Mode]:
-    """What is compared unless one says otherwise."""
-    lookup = Mode("lookup")
-    if not has_draft:
-        return [PLAIN, lookup, *(replace(lookup, pace=f"fixed:{length}") for length in LOOKUP_LENGTHS)]
-    draft = Mode("draft")
-    return [PLAIN, draft, *(replace(draft, pace=f"fixed:{length}") for length in LENGTHS), lookup]
+def default_modes(possible: Sequence[str]) -> list[Mode]:
+    """What is compared unless one says otherwise: all that are possible, each alone, and one of them by length."""
+    alone = _default(possible)
+    lengths = LENGTHS if alone == "draft" else SUFFIX_LENGTHS
+    return [
+        PLAIN,
+        Mode(",".join(possible)),
+        *(Mode(drafter) for drafter in possible),
+        *(Mode(alone, f"fixed:{length}") for length in lengths),
+    ]
+
+
+def _default(possible: Sequence[str]) -> str:
+    return "draft" if "draft" in possible else "suffix"
 
 
 def with_plain(modes: Iterable[Mode]) -> list[Mode]:
@@ -87,11 +109,18 @@ def with_plain(modes: Iterable[Mode]) -> list[Mode]:
 
 
 def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) -> LoadSettings:
-    """What to load so that each of the modes can be had, and drafts of `n_max` tokens."""
-    used = {drafter for mode in modes for drafter in mode.drafters}
+    """What to load so that each of the modes can be had, and drafts of `n_max` tokens. Raises UsageError for modes
+    that need two draft models."""
+    used = {name for mode in modes for name in mode.spec_type.split(",")} - {"none"}
+    models = sorted(name for name in used if name == "draft" or name.startswith(SELF))
+    if len(models) > 1:
+        raise UsageError(
+            f"modes name the draft models {' and '.join(models)}", hint="measure them one at a time: one is loaded"
+        )
+    spec_type = in_order(used) or "none"
     return replace(
         settings,
-        spec_type=",".join(name for name in MEASURABLE if name in used) or "none",
+        spec_type=spec_type,
         spec_draft_n_max=max(n_max, *(mode.n_max for mode in modes)),
         pace="auto",
         store=False,
@@ -101,9 +130,13 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
 
 def _part(text: str, word: str) -> tuple[str, str]:
     """Which part of a mode a word is, and its canonical form."""
-    names = word.split(",")
-    if set(names) <= set(MEASURABLE) and len(set(names)) == len(names):
-        return "spec_type", ",".join(name for name in MEASURABLE if name in names)
+    named = drafters_of(word)
+    if named and set(named) <= set(DRAFTERS):
+        try:
+            check_spec_type(word)
+        except UsageError as error:
+            raise UsageError(f"mode {text!r} is not understood", why=error.why or error.what) from error
+        return "spec_type", in_order(word.split(","))
     if word == "auto" or word.startswith("fixed:"):
         try:
             check_pace(word)
@@ -117,6 +150,6 @@ def _part(text: str, word: str) -> tuple[str, str]:
         if not (width.isascii() and width.isdigit() and 1 <= int(width) <= MAX_LEAVES):
             raise UsageError(f"mode {text!r} is not understood", why=f"a tree has 1 to {MAX_LEAVES} leaves (tree:4)")
         return "tree", str(int(width))
-    near = difflib.get_close_matches(word, ["plain", "auto", *MEASURABLE, *RULES], n=1)
+    near = difflib.get_close_matches(word, ["plain", "auto", EVERY, *DRAFTERS, *RULES], n=1)
     why = f"{word!r} is no part of a mode" + (f", did you mean {near[0]}?" if near else "")
     raise UsageError(f"mode {text!r} is not understood", why=why, hint=EXAMPLE)

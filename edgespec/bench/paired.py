@@ -32,13 +32,13 @@ class Guessing:
 def guessing(name: str) -> Guessing | None:
     """None for plain decoding and for other programs."""
     try:
-        mode = parse_mode(name, "draft")
+        mode = parse_mode(name, ("draft",))
     except UsageError:
         return None
     if not mode.drafters:
         return None
     family = " ".join(word for word in mode.name.split() if word != mode.pace)
-    return Guessing(family, fixed_length(mode.pace), mode.spec_type == "draft" and mode.tree == 1)
+    return Guessing(family, fixed_length(mode.pace), mode.drafters in (("draft",), ("self",)) and mode.tree == 1)
 
 
 def ratios(samples: Sequence[Sample]) -> list[float | None]:

@@ -110,8 +110,13 @@ class Tape:
         return (passes - 1) * step_s + max(step_s, self.costs.read(self.source, 1 + lag))
 
     def passes(self, length: int) -> int:
-        """A model makes a pass for each token, a look-up one for all."""
-        return length if self.source == "draft" else min(1, length)
+        """Of so many guesses; a look-up makes them all in one."""
+        return length if is_model(self.source) else min(1, length)
+
+
+def is_model(source: str) -> bool:
+    """Whether a drafter makes a pass for each token."""
+    return source in ("draft", "self")
 
 
 def table(trace: Trace) -> Costs:
@@ -187,7 +192,7 @@ def policies(n_max: int, source: str) -> dict[str, Policy]:
     found: dict[str, Policy] = {"plain": Until(0)}
     found |= {f"fixed {k}": Until(k) for k in range(1, n_max + 1)}
     found["transformers, heuristic"] = Heuristic(n_max)
-    if source == "draft":
+    if is_model(source):
         found["transformers, threshold"] = Until(20, _unlikely(LIKELY))
         found["llama.cpp"] = Until(3)
         found["llama.cpp, p-min"] = Until(16, _unlikely(LLAMA_LIKELY), inclusive=False)
@@ -264,7 +269,7 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
         while position < len(tape.text):
             draft = tape.guesses[position]
             remaining = len(tape.text) - position
-            lag = max(0, position - 1 - read) if tape.source == "draft" else 0
+            lag = max(0, position - 1 - read) if is_model(tape.source) else 0
             plan = None
             if draft is not None and pace.wakes(kind, tape.source):
                 n_max = min(tape.trace.n_max, remaining - 1)
@@ -273,7 +278,7 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
             if plan is not None and draft is not None:
                 length = min(plan.tokens, len(draft.tokens))
                 passes = min(1, length)
-                if tape.source == "draft":
+                if is_model(tape.source):
                     reaches = _chain(draft, length).reaches()
                     stops = (n for n in range(1, length) if not plan.worth(reaches[:n], reaches[n - 1]))
                     passes = length = next(stops, length)

@@ -31,6 +31,7 @@ def table(result: Result) -> RenderableType:
     parts += [_main_table(summary, temperature) for temperature in summary.temperatures]
     if len(summary.categories) > 1:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
+    parts += [figures for temperature in summary.temperatures for figures in _guesser_table(summary, temperature)]
     if summary.curve is not None:
         parts.append(Lines([("passes", curve_line(summary.curve))]))
     return stacked([*parts, Lines([("-", line) for line in verdicts(result, summary)])])
@@ -136,6 +137,27 @@ def _category_table(summary: Summary, temperature: float) -> Figures:
     return Figures(f"Speedup by category, temperature {temperature:g}", header, rows, _fastest(overall))
 
 
+def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:
+    """What each drafter did where the pace decided, if there is such a mode."""
+    rows = [
+        [
+            "" if number else mode,
+            guesser.name,
+            str(guesser.asked),
+            str(guesser.proposed),
+            _percent(guesser.accepted / guesser.proposed if guesser.proposed else None),
+            _figure(guesser.ms),
+            NOTHING if guesser.gained_per_s is None else f"{guesser.gained_per_s:+.1f}",
+        ]
+        for mode in summary.modes
+        if (guesses := guessing(mode)) and guesses.length is None and (cell := summary.cell(mode, temperature))
+        for number, guesser in enumerate(cell.guessers)
+    ]
+    if rows:
+        header = ["mode", "drafter", "asked,\ntimes", "guessed,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
+        yield Figures(f"Who guessed, temperature {temperature:g}", header, rows)
+
+
 def _fastest(speedups: list[float | None]) -> list[int]:
     known = [(speedup, -number) for number, speedup in enumerate(speedups) if speedup is not None]
     return [-max(known)[1]] if known else []
@@ -221,7 +243,7 @@ def _warnings(result: Result, summary: Summary) -> Iterator[str]:
         if cell.repeated_4grams is not None and cell.repeated_4grams > REPEATED
     ]
     if repeated:
-        line = "texts that repeat themselves flatter lookup; share of 4-grams that were there before: "
+        line = "texts that repeat themselves flatter drafters that look back; share of 4-grams that were there before: "
         yield _percent_signs(line + ", ".join(repeated))
     unequal = [
         f"{mode} {1 - cell.equal_share:.1%}"

@@ -6,7 +6,7 @@ A speedup is the median over prompts of ratios to plain decoding; where a prompt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -27,6 +27,19 @@ from edgespec.bench.theory import CostCurve, acceptance_probability, cost_curve
 
 Result = dict[str, Any]
 Key = tuple[str, Temperature, str]  # mode, temperature, category
+
+
+@dataclass(frozen=True, slots=True)
+class Guesser:
+    """What one drafter of a mode did: in how many rounds it was asked, how many tokens it proposed, how many were
+    accepted, milliseconds a round, and the tokens a second that it added; None where costs are not known."""
+
+    name: str
+    asked: int
+    proposed: int
+    accepted: int
+    ms: float | None
+    gained_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,7 @@ class Cell:
     predicted_speedup: float | None
     predicted_length: int | None
     table_speedup: float | None
+    guessers: list[Guesser]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +162,24 @@ def _cell(
         predicted_speedup=predicted,
         predicted_length=length,
         table_speedup=_table_speedup(samples, curve),
+        guessers=list(_guessers(in_rounds)),
     )
+
+
+def _guessers(samples: Sequence[Sample]) -> Iterator[Guesser]:
+    seconds = _sum(samples, "seconds")
+    for name in _in_order(*(sample.get("by_source") or () for sample in samples)):
+        counts = [sample["by_source"][name] for sample in samples if name in (sample.get("by_source") or ())]
+        asked, accepted = _sum(counts, "asked"), _sum(counts, "accepted")
+        costs = [known["cost"] for known in counts if known.get("cost") is not None]
+        yield Guesser(
+            name,
+            int(asked),
+            int(_sum(counts, "proposed")),
+            int(accepted),
+            _ratio(_sum(counts, "seconds") * 1e3, asked),
+            _ratio(accepted - sum(costs), seconds) if costs else None,
+        )
 
 
 def _table_speedup(samples: Iterable[Sample], curve: CostCurve | None) -> float | None:

@@ -18,7 +18,7 @@ from typing import Any
 from edgespec.bench.measure import Plan, run_bench
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.questions import Question, ask
-from edgespec.bench.replay import Tape, new_pace, replay_all, replay_auto
+from edgespec.bench.replay import Tape, new_pace, replay_all, replay_auto, table
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import summarise
 from edgespec.bench.theory import CostCurve, cost_curve
@@ -95,27 +95,28 @@ def tune(
     tell, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     if not llm.engine.drafters:
         raise UsageError(
-            "there is nothing to tune: no drafter is loaded", hint="give a draft model (-md), or --spec-type lookup"
+            "there is nothing to tune: no drafter is loaded", hint="give a draft model (-md), or --spec-type suffix"
         )
     started_s = perf_counter()
     drafter = llm.engine.drafters[0].name
+    mode = Mode(llm.settings.spelling(drafter))
     questions, messages = ask(llm, items, TOKENS, reference=False)
     if not questions:
         raise UsageError("there is nothing to tune with", why="; ".join(messages) or "there are no prompts")
     sampling = SamplingSettings(temperature=temperature)
     questions = [replace(q, request=replace(q.request, sampling=sampling)) for q in questions]
-    traces = _shadowed(llm, drafter, questions, started_s + SHADOW_SHARE * seconds, seconds, tell, cancel)
+    traces = _shadowed(llm, mode, questions, started_s + SHADOW_SHARE * seconds, seconds, tell, cancel)
     if not traces:
         return None
     _, first = traces[0]
-    curve = cost_curve({"target": first.costs["target"], "draft": first.costs["step"].get(drafter, 0.0)})
+    curve = cost_curve({"target": first.costs["target"], "draft": table(first).step(drafter)})
     assert curve is not None
     took_s = perf_counter() - started_s
     # An answer takes about as long as one with guesses beside it, most of it for the prompt; there are two of each.
     n_measured = max(LEAST_MEASURED, int((seconds - took_s) / (2 * took_s / len(traces))))
     plan = Plan(
         [question.item for question in questions[:n_measured]],
-        [PLAIN, Mode(drafter)],
+        [PLAIN, mode],
         tokens=TOKENS,
         temperatures=[temperature],
     )
@@ -124,7 +125,7 @@ def tune(
     tapes = [(category, Tape.of(trace, drafter)) for category, trace in traces]
     replay_auto([tape for _, tape in tapes], llm.engine.pace)
     result = run_bench(llm, plan, tell, cancel)
-    cell = summarise(result).cell(f"{drafter} auto", temperature)
+    cell = summarise(result).cell(mode.name, temperature)
     kinds = _kinds(tapes)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
     if cancel.is_set():
@@ -136,7 +137,7 @@ def tune(
 
 def _shadowed(
     llm: Runtime,
-    drafter: str,
+    mode: Mode,
     questions: Sequence[Question],
     until_s: float,
     seconds: float,
@@ -145,7 +146,7 @@ def _shadowed(
 ) -> list[tuple[str, Trace]]:
     """Answers with a guess at every token, by category; at least one of each, then as many as there is time for."""
     seen: set[str] = set()
-    llm.draft_with(spec_type=drafter, pace="off", tree=1)
+    llm.draft_with(spec_type=mode.spec_type, pace="off", tree=1)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"
         with llm.recording(file, questions[0].request) as recorder:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,11 +122,12 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
     from edgespec.models.spec import resolve
 
     has_draft = settings.draft_model is not None or resolve(settings.model).default_draft is not None
-    modes = with_plain(parse_mode(text, "draft" if has_draft else "lookup") for text in texts)
+    possible = [name for name in replace(settings, spec_type="auto").drafters if name != "draft" or has_draft]
+    modes = with_plain(parse_mode(text, possible) for text in texts)
     if not texts:
         if not has_draft:
-            output.note(f"no draft model is given (-md) and none comes with {settings.model}: only lookup guesses")
-        return default_modes(has_draft=has_draft)
+            output.note(f"no draft model is given (-md) and none comes with {settings.model}: the others guess")
+        return default_modes(possible)
     needing = [mode.name for mode in modes if "draft" in mode.drafters]
     if needing and not has_draft:
         raise UsageError(

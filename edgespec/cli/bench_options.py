@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edgespec.cli.command import Option
-from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated
+from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated
 from edgespec.cli.types import Integer, Number, Text
 
 PER_CATEGORY = 3
@@ -22,11 +22,12 @@ def _option(section: str, *names: str, **attrs: Any) -> Callable[[Any], Any]:
 
 OPTIONS = [
     DRAFT_MODEL,
+    CORPUS,
     _option(
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
-        show_default="fixed lengths of drafts and the measured pace",
-        help="What to compare with plain decoding: drafters, auto or fixed:K, and if need be tree:W and a verify rule, "
-        "as in 'draft auto', 'lookup fixed:4', 'draft,lookup auto', 'draft fixed:6 tree:4 rejection'. Repeatable.",
+        show_default="all drafters, each alone, and fixed lengths",
+        help="What to compare with plain decoding: drafters (or all), auto or fixed:K, and if need be tree:W and a "
+        "verify rule, as in 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 rejection'. Repeatable.",
     ),
     _option(
         "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts as well.",

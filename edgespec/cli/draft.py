@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import LARGEST, MODEL, SAMPLING, Decorated, load_settings
+from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE, Decorated, load_settings
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec
 
@@ -64,15 +65,14 @@ def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
     if again:
         output.note(f"{model} is quantised already: doing it twice loses twice, which only a draft can bear")
     try:
-        output.progress("quantising", 0)
-        write(source, out, type, again=again)
+        write(source, out, type, again=again, progress=lambda done: output.progress("quantising", done))
     finally:
         output.end_progress()
     output.line(f"{out}: {model} as {type.upper()}")
 
 
 def _collect_options(command: Decorated) -> Decorated:
-    for option in reversed([*MODEL, *SAMPLING]):
+    for option in reversed([*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING]):
         command = option(command)
     return command
 
@@ -126,7 +126,7 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
             output.progress(PROGRESS.get(what, what).format(values["model"]), done)
 
     try:
-        with Runtime(load_settings(values), tell) as llm, interrupts.cancelling(cancel):
+        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
             n_answered, left_out = answer_all(
                 llm,
                 items,

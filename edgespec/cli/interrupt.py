@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from edgespec.unfinished import remove_unfinished
+
 if TYPE_CHECKING:
     from edgespec.cancel import CancelFlag
 
@@ -79,6 +81,7 @@ class Interrupts:
 
 def _leave(number: int) -> None:
     """End the process as it stands; output that is worth anything has been flushed."""
+    remove_unfinished()
     if sys.stderr is not None and sys.stderr.isatty():
         os.write(2, b"\n")
     os._exit(128 + number)

@@ -126,18 +126,24 @@ MODEL = [
 DRAFT_MODEL = _speculation(
     "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
     show_default="the one that comes with the target, if any",
-    help="Draft model; its vocabulary must be the target's.",
+    help="Draft model, best of the target's family; of another vocabulary it guesses what both have.",
+)  # fmt: skip
+
+SPEC_TYPE = _speculation(
+    "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(SPELLINGS),
+    help="Who guesses. draft: the draft model. self:8, self:Q2_K: a draft of the target's first 8 layers, or of "
+    "its weights made smaller. suffix: what came behind the same last tokens before. lookup: the same, the last "
+    "time alone. recycling: what the target thought likely behind the last token. corpus: your own texts "
+    "(--corpus). auto: all that are possible; of several the best guess is taken.",
+)  # fmt: skip
+
+CORPUS = _speculation(
+    "--corpus", "corpus", type=Text(), metavar="NAME|FILE", help="Look into this corpus too ('edgespec corpus').",
 )  # fmt: skip
 
 SPECULATION = [
     DRAFT_MODEL,
-    _speculation(
-        "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(SPELLINGS),
-        help="Who guesses. draft: the draft model. self:8, self:Q2_K: a draft of the target's first 8 layers, or of "
-        "its weights made smaller. suffix: what came behind the same last tokens before. lookup: the same, the last "
-        "time alone. recycling: what the target thought likely behind the last token. corpus: your own texts "
-        "(--corpus). auto: all that are possible; of several the best guess is taken.",
-    ),
+    SPEC_TYPE,
     _speculation(
         "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
         show_default=f"{DRAFT_N_MAX}, {STRICT_DRAFT_N_MAX} with --strict",
@@ -150,13 +156,10 @@ SPECULATION = [
     ),
     _speculation(
         "--spec-tree", "spec_tree", type=Integer(1, MAX_LEAVES), metavar="WIDTH",
-        help=f"Let the draft model guess a tree of up to WIDTH branches (at most {MAX_LEAVES}) and --spec-draft-n-max "
-        "tokens in all; 1 guesses a chain.",
+        help=f"Let drafts be trees of up to WIDTH branches (at most {MAX_LEAVES}) and --spec-draft-n-max tokens, by "
+        "all drafters together; 1 allows chains.",
     ),
-    _speculation(
-        "--corpus", "corpus", type=Text(), metavar="NAME|FILE",
-        help="Look into this corpus too ('edgespec corpus').",
-    ),
+    CORPUS,
     _speculation(
         "--store/--no-store", "store",
         help="Let suffix drafting look into answers of earlier runs, and keep this one ('edgespec store').",

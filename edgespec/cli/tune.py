@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,10 +10,11 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
+from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
 from edgespec.cli.output import Output
-from edgespec.cli.types import Integer, ModelSpec, Number
-from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, MEASURABLE
+from edgespec.cli.types import Integer, ModelSpec, Number, SpecType
+from edgespec.errors import UsageError
+from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, SPELLINGS, drafters_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,9 +25,10 @@ SECONDS = 60
 
 OPTIONS = [
     DRAFT_MODEL,
+    CORPUS,
     click.option(
-        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=click.Choice(MEASURABLE),
-        metavar="|".join(MEASURABLE), show_default="draft, or lookup where there is none", help="Who is to guess.",
+        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=SpecType(),
+        metavar="|".join(SPELLINGS), show_default="draft, or suffix where there is none", help="Who is to guess.",
     ),
     click.option(
         "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),
@@ -75,16 +78,18 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
 
     if values["spec_type"] is None:
         has_draft = values["draft_model"] or resolve(values["model"]).default_draft
-        values["spec_type"] = "draft" if has_draft else "lookup"
+        values["spec_type"] = "draft" if has_draft else "suffix"
         if not has_draft:
-            output.note(f"no draft model is given (-md) and none comes with {values['model']}: lookup is tuned")
+            output.note(f"no draft model is given (-md) and none comes with {values['model']}: suffix is tuned")
+    elif values["spec_type"] in ("auto", "none") or len(drafters_of(values["spec_type"])) > 1:
+        raise UsageError("one drafter at a time is tuned", hint=f"name one of {', '.join(SPELLINGS)}")
 
     def tell(what: str, done: float) -> None:
         output.progress(PROGRESS.get(what, what).format(values["model"]), done)
 
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     try:
-        with Runtime(load_settings(values), tell) as llm, interrupts.cancelling(cancel):
+        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
             items = sample(shipped(), 10)
             found = tune_pair(
                 llm, items, values["seconds"], temperature=values["temperature"], progress=tell, cancel=cancel

@@ -7,7 +7,7 @@ different lengths the longest says most, the others fill in what it does not kno
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nlargest
+from operator import itemgetter
 from typing import Protocol
 
 from edgespec.core.automaton import ROOT, SuffixAutomaton
@@ -93,8 +93,9 @@ def likely(places: Iterable[Place], most: int) -> dict[int, float]:
         counts = place.counts()
         if not counts:
             continue
-        weight = rest * reliability(place.length) / sum(counts.values())
-        rest *= 1 - reliability(place.length)
+        sure = reliability(place.length)
+        weight = rest * sure / sum(counts.values())
+        rest *= 1 - sure
         for token, count in counts.items():
             found[token] = found.get(token, 0.0) + weight * count
-    return dict(nlargest(most, found.items(), key=lambda pair: pair[1]))
+    return dict(sorted(found.items(), key=itemgetter(1), reverse=True)[:most])

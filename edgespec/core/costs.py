@@ -47,9 +47,13 @@ class _Table:
 
 
 class Costs:
-    """The table, in seconds of an idle machine. Before anything was measured a pass over one token takes 1."""
+    """The table, in seconds of an idle machine. Before anything was measured a pass over one token takes 1.
 
-    def __init__(self, shape: Shape) -> None:
+    `assumed` are the seconds of a guess and of reading a token, by drafter, until they are measured.
+    """
+
+    def __init__(self, shape: Shape, assumed: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self._assumed = assumed or {}
         self._widths = sorted(shape)
         self._shape = [math.log(shape[width]) for width in self._widths]
         self._tables: dict[int, _Table] = {}
@@ -67,13 +71,21 @@ class Costs:
 
     def step(self, drafter: str, depth: int = 0) -> float:
         """Seconds of one pass of a drafter, or of one guess where it makes no passes."""
-        known = self._table(depth).step.get(drafter)
-        return math.exp(known.log_s) if known else DRAFT_SHARE * self.target(1, depth)
+        known, assumed = self._table(depth).step.get(drafter), self._assumption(drafter)
+        if known is None:
+            return assumed[0] if assumed else DRAFT_SHARE * self.target(1, depth)
+        return math.exp(known.log_s)
 
     def read(self, drafter: str, tokens: int, depth: int = 0) -> float:
         """Seconds for a drafter to read tokens that it has not seen yet, a prompt for instance."""
-        known = self._table(depth).read.get(drafter)
-        return tokens * (math.exp(known.log_s) if known else READ_SHARE * self.step(drafter, depth))
+        known, assumed = self._table(depth).read.get(drafter), self._assumption(drafter)
+        if known is None:
+            return tokens * (assumed[1] if assumed else READ_SHARE * self.step(drafter, depth))
+        return tokens * math.exp(known.log_s)
+
+    def _assumption(self, work: str) -> tuple[float, float] | None:
+        """What is assumed of the drafter that does this work ("suffix, 4 leaves")."""
+        return self._assumed.get(work.partition(",")[0])
 
     # --- measuring ------------------------------------------------------------------------------------------------
 

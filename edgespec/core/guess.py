@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +55,13 @@ def weighed(chooser: Chooser, law: Mapping[int, float], position: int, k: int) -
     Their noise is the target's own, so that where the law is the target's, its choice comes first.
     """
     if chooser.settings.temperature == 0 or len(law) < 2:
-        return [Guess(token, _unsure(p)) for token, p in nlargest(k, law.items(), key=lambda pair: pair[1])]
+        ranked = sorted(law.items(), key=itemgetter(1), reverse=True)
+        return [Guess(token, _unsure(p)) for token, p in ranked[:k]]
     ids = np.array(sorted(law))
     logits = np.log([law[int(id)] for id in ids])
-    ranked, scores = perturbed_ranking(Candidates(ids, logits), key(chooser.seed, chooser.sample, position), len(ids))
+    best, scores = perturbed_ranking(Candidates(ids, logits), key(chooser.seed, chooser.sample, position), len(ids))
     known = sum(law.values())
-    return [Guess(id, _unsure(known * p)) for id, p in zip(ranked[:k], _softmax(scores), strict=False)]
+    return [Guess(id, _unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
 
 
 def certainty(chooser: Chooser, row: FloatRow, tokens: Sequence[int], token: int) -> tuple[float, float]:

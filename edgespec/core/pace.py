@@ -5,6 +5,7 @@ The one that measures is in `core.auto_pace`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -107,7 +108,9 @@ class FixedPlan:
         pass
 
     def settle(self, draft: Draft) -> Draft:
-        self.value = sum(draft.reaches())
+        # What was drawn must not be left out for what it is: its confidences tell something about that.
+        drawn = any(law is not None for law in draft.laws)
+        self.value = math.inf if drawn else sum(draft.reaches())
         return draft
 
     def merge(self, draft: Draft) -> tuple[Draft, float]:
@@ -123,7 +126,8 @@ class FixedPlan:
 
 @dataclass(frozen=True, slots=True)
 class FixedPace:
-    """Always that many tokens, a chain of the first drafter that has a guess or a tree of all. 0 guesses nothing."""
+    """Always that many tokens; a chain of the first drafter whose guesses promise half of them, of the most promising
+    one where none does, or a tree of all. 0 guesses nothing."""
 
     tokens: int
 
@@ -132,7 +136,7 @@ class FixedPace:
 
     def plan(self, turn: Turn) -> Plan | None:
         tokens = min(self.tokens, turn.n_max)
-        return FixedPlan(tokens) if tokens > 0 and (turn.best <= 0 or turn.leaves > 1) else None
+        return FixedPlan(tokens) if tokens > 0 and (turn.best < tokens / 2 or turn.leaves > 1) else None
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         pass

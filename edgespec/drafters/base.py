@@ -15,7 +15,8 @@ from edgespec.core.sampling import FloatRow
 class Guessable(Protocol):
     """What a drafter may know of a sequence: its slot, its tokens, to which only more are added, and how its next ones
     are chosen. `draws` asks for guesses that are drawn from a law, with noise of round `round`; `is_settled` says that
-    the text does not depend on what is guessed."""
+    the text does not depend on what is guessed: where it does, drafters must not look at other texts, or the same seed
+    gives another text the next time."""
 
     slot: int
     tokens: list[int]
@@ -55,11 +56,14 @@ class Drafter(ABC):
     What became of a draft shows in `sequence.tokens` the next time; a slot may hold another sequence by then.
     `passes` counts the drafter's passes: over its model, or over its index.
     `looks` asks for the target's rows (`see`).
+    `assumed_s` are the seconds of a guess, and of reading a token, before any was measured; None takes them to be a
+    share of the target's.
     """
 
     name: str
     passes: int = 0
     looks: bool = False
+    assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
 
     def lag(self, sequence: Guessable) -> int:
         """How many tokens of the sequence, beside the last, have to be read before the next guess."""

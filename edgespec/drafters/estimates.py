@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from edgespec.core.calibration import Calibration, Calibrations
@@ -32,7 +31,7 @@ class Estimates:
         for rank, guess in enumerate(candidates):
             if sequence.is_settled:
                 least = min(least, self._calibration(sequence, rank).probability(guess.confidence))
-                calibrated.append(replace(guess, confidence=least))
+                calibrated.append(Guess(guess.token, least, guess.law))
             else:
                 calibrated.append(guess)
         return tree.add(parent, calibrated, [guess.confidence for guess in candidates])

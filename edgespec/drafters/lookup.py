@@ -33,12 +33,11 @@ class _Slot:
 
 
 class LookupDrafter(Drafter):
-    """Needs no model. Matches of fewer than `shortest` tokens count for nothing. Guesses are not drawn from a law."""
+    """Needs no model. Guesses are not drawn from a law."""
 
     name = "lookup"
 
-    def __init__(self, shortest: int = 1) -> None:
-        self.shortest = shortest
+    def __init__(self) -> None:
         self._slots: dict[int, _Slot] = {}
         self._calibrations = Calibrations()
 
@@ -60,8 +59,6 @@ class LookupDrafter(Drafter):
         index = slot.index
         index.extend(sequence.tokens)
         end, length = index.longest_match()
-        if length < self.shortest:
-            return Draft.empty()
         guessed: list[int] = []
         n = len(sequence.tokens)
         for at in range(end, end + min(length, n_max)):

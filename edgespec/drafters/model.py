@@ -80,6 +80,7 @@ class ModelDrafter(Drafter):
     ids, the cache is in the draft's own: `translation` tells these apart where they differ."""
 
     tells_certainty = False
+    assumed_s = None
 
     def __init__(
         self, context: Context, width: int = 1, name: str = "draft", translation: Translation | None = None

@@ -41,7 +41,7 @@ class RecyclingDrafter(WalkingDrafter[int]):
     def law(self, place: int, sequence: Guessable, most: int) -> Mapping[int, float]:
         successors = self._successors[place]
         known = successors >= 0
-        if not known.any():
+        if not (sequence.is_settled and known.any()):
             return {}
         logits = self._logits[place, known] / (sequence.chooser.settings.temperature or 1.0)
         weights = np.exp(logits - logits[0])

@@ -64,22 +64,29 @@ class SuffixDrafter(WalkingDrafter[list[Place]]):
         self.answers = answers
         self._texts: dict[int, _Text] = {}
 
+    def lag(self, sequence: Guessable) -> int:
+        return max(0, len(sequence.tokens) - 1 - self._text(sequence).n_tokens)
+
     def start(self, sequence: Guessable) -> list[Place]:
-        text = self._texts.get(sequence.slot)
-        if text is None or text.sequence is not sequence:
-            text = self._texts[sequence.slot] = _Text(sequence)
+        text = self._text(sequence)
         tokens, automaton, answers = sequence.tokens, text.automaton, self.answers
         new = tokens[text.n_tokens :]
         automaton.extend(new)
         text.n_tokens = len(tokens)
         again = InText(automaton, automaton.match, automaton.lengths[automaton.match])
         places: list[Place] = [*again.and_shorter(PLACES)]
-        if answers is not None:
+        if answers is not None and sequence.is_settled:
             if text.others is None or text.others.automaton is not answers.recent:
                 text.others, new = _Cursor(answers.recent), tokens
             text.others.read(new)
             places += [*text.others.places(), *answers.places(tokens)]
         return places
+
+    def _text(self, sequence: Guessable) -> _Text:
+        text = self._texts.get(sequence.slot)
+        if text is None or text.sequence is not sequence:
+            text = self._texts[sequence.slot] = _Text(sequence)
+        return text
 
     def law(self, place: list[Place], sequence: Guessable, most: int) -> Mapping[int, float]:
         return likely(place, most)

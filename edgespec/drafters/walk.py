@@ -64,14 +64,15 @@ class WalkingDrafter(Drafter, Generic[Place]):
         if last is not None and last.sequence is sequence:
             grown.n_learnt = self._estimates.learn(last.tree, sequence, last.n_tokens, last.n_learnt)
         leaves = budget.leaves
-        places, frontier = {ROOT: self.start(sequence)}, [ROOT] if sequence.tokens else []
+        # For each node where the walk has come to, and which position of the sequence is guessed there.
+        places = {ROOT: (self.start(sequence), len(sequence.tokens))}
+        frontier = [ROOT] if sequence.tokens else []
         while frontier:
             [node] = frontier
-            place = places.pop(node)
+            place, position = places.pop(node)
             law = self.law(place, sequence, leaves + 1) if tree.reach(node) >= UNLIKELY else {}
-            position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
             guesses = weighed(sequence.chooser, law, position, leaves)
             for child, guess in zip(self._estimates.hang(tree, node, sequence, guesses), guesses, strict=True):
-                places[child] = self.step(place, guess.token)
+                places[child] = self.step(place, guess.token), position + 1
             frontier = tree.frontier(1)
         return tree.draft(self.name)

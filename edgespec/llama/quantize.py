@@ -1,15 +1,29 @@
-"""Writing a GGUF file again with smaller weights, by llama.cpp's own quantiser."""
+"""Writing a GGUF file again with smaller weights, by llama.cpp's own quantiser.
+
+It cannot be stopped, so it runs in a child process, which says tensor by tensor how far it is.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.header import Header
-from edgespec.llama.library import api, complaints, default_threads, first_complaint
+from edgespec.llama.library import api, default_threads, first_complaint, logger
 from edgespec.model_check import check_model
+from edgespec.unfinished import becoming
+
+CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
+_PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")
 
 # Those that need no importance matrix
 _NAMES = """F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S
@@ -20,7 +34,14 @@ TYPES: dict[str, int] = {
 """llama.cpp's file types (llama_ftype) by name."""
 
 
-def quantize(source: Path, destination: Path, type: str, *, threads: int = 0, again: bool = False) -> None:
+def quantize(
+    source: Path,
+    destination: Path,
+    type: str,
+    *,
+    again: bool = False,
+    progress: Callable[[float], None] = lambda done: None,
+) -> None:
     """Write the model `source`, whose weights are F32, F16 or BF16, as `type` ("Q4_K_M") to `destination`.
 
     `again` takes one that is quantised already too, which loses twice.
@@ -32,20 +53,33 @@ def quantize(source: Path, destination: Path, type: str, *, threads: int = 0, ag
         raise UsageError(f"cannot quantise to {type!r}", hint=f"take one of {', '.join(TYPES)}")
     header = check_model(source)
     _check(header, destination, again=again)
-    params = api.llama_model_quantize_default_params()
-    params.ftype = TYPES[type]
-    params.allow_requantize = again
-    params.nthread = threads or default_threads()
-    unfinished = destination.with_name(f"{destination.name}.{os.getpid()}.part")
-    try:
-        with complaints() as lines:
-            failed = api.llama_model_quantize(os.fsencode(source), os.fsencode(unfinished), ctypes.byref(params))
-        if failed or not unfinished.is_file():
-            hint = f"is there room in {destination.parent}, and may it be written to?"
-            raise ModelFileError(f"cannot quantise {source} to {type}", why=first_complaint(lines), hint=hint)
-        unfinished.replace(destination)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with becoming(destination) as unfinished:
+        status, errors = _run([*CHILD, str(source), str(unfinished), type, "again" if again else ""], progress)
+        if status or not unfinished.is_file():
+            raise ModelFileError(
+                f"cannot quantise {source} to {type}",
+                why=first_complaint(errors) if errors or status in (0, 1) else f"llama.cpp ended with status {status}",
+                hint=f"is there room in {destination.parent} and in memory, and may it be written to?",
+            )
+
+
+def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, deque[str]]:
+    """The child's exit status, and the errors that llama.cpp told."""
+    errors = deque[str]()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
+    ) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                if part := _PART.match(line):
+                    progress(int(part[1]) / int(part[2]))
+                elif line.startswith("ERROR "):
+                    errors.append(line.removeprefix("ERROR ").strip())
+        except BaseException:
+            child.kill()
+            raise
+    return child.returncode, errors
 
 
 def is_quantised(header: Header) -> bool:
@@ -70,3 +104,31 @@ def _check(header: Header, destination: Path, *, again: bool) -> None:
             why=f"it is quantised already ({', '.join(small)}), and doing it twice loses twice",
             hint="start from the F16, BF16 or F32 file of the same model",
         )
+
+
+class _Teller(logging.Handler):
+    """llama.cpp's log on stdout, as long as anyone listens."""
+
+    def __init__(self, destination: Path) -> None:
+        super().__init__()
+        self.destination = destination
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(record.levelname, record.getMessage(), flush=True)
+        except OSError:  # whoever wanted the file has gone
+            self.destination.unlink(missing_ok=True)
+            os._exit(1)
+
+
+def _child(source: str, destination: str, type: str, again: str) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_Teller(Path(destination)))
+    params = api.llama_model_quantize_default_params()
+    params.ftype, params.nthread, params.allow_requantize = TYPES[type], default_threads(), bool(again)
+    return int(api.llama_model_quantize(os.fsencode(source), os.fsencode(destination), ctypes.byref(params)))
+
+
+if __name__ == "__main__":
+    sys.exit(_child(*sys.argv[1:]))
