@@ -8,7 +8,7 @@ A round decodes `tokens[n_decoded:]` (at most a chunk of it) plus the draft; pro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -28,7 +28,7 @@ from edgespec.llama.context import Batch, CacheFullError, CancelledError, Contex
 logger = logging.getLogger("edgespec.engine")
 
 LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
-LOOK_EVERY = 8  # rounds, for a drafter that rests
+LOOK_EVERY = 16  # rounds, for a drafter that rests
 
 
 def kind_of(rule: VerifyRule, sampling: SamplingSettings) -> str:
@@ -95,15 +95,15 @@ class _Part:
     """A sequence's share of a batch: its next `n_pending` committed tokens, then the draft, from entry `start` on.
 
     `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
-    `branches` for the others. `resting` names the drafters that the pace leaves alone, `plans` are those of the others
-    that guessed, by name, `value` is what the draft is worth, `whole` what it was chosen from.
+    `branches` for the others. `awake` names the drafters that the pace thinks about, `plans` are those of who guessed,
+    by name, `value` is what the draft is worth, `whole` what it was chosen from.
     """
 
     sequence: Sequence
     n_pending: int
     draft: Draft = field(default_factory=Draft.empty)
     whole: Draft = field(default_factory=Draft.empty)
-    resting: set[str] = field(default_factory=set)
+    awake: Collection[str] = ()
     plans: dict[str, Plan] = field(default_factory=dict)
     value: float = 0.0
     start: int = 0
@@ -275,16 +275,18 @@ class Engine:
 
     def _propose(self, parts: list[_Part]) -> None:
         """Give each part the best draft that the pace wants and that fits into the batch."""
-        wanting = [part for part in parts if self._room(part) > 0]
-        for drafter in self.drafters:
-            plans = []
-            for part in wanting:
-                if drafter.name in part.sequence.off:
-                    continue
-                if not self.pace.wakes(part.sequence.kind, drafter.name):
-                    part.resting.add(drafter.name)
-                elif (plan := self._plan(drafter, part, parts)) is not None:
-                    plans.append((part, plan))
+        names = [drafter.name for drafter in self.drafters]
+        for part in parts:
+            part.awake = self.pace.awake(part.sequence.kind, names)
+        wanting = [part for part in parts if part.awake and self._room(part) > 0]
+        for drafter in self.drafters if wanting else ():
+            plans = [
+                (part, plan)
+                for part in wanting
+                if drafter.name in part.awake
+                and drafter.name not in part.sequence.off
+                and (plan := self._plan(drafter, part, parts)) is not None
+            ]
             if plans:
                 self._ask(drafter, plans, parts)
         if not self.context.model.can_roll_back and len(parts) > 2:
@@ -454,7 +456,7 @@ class Engine:
         looking = [
             drafter
             for drafter in self.drafters
-            if drafter.looks and (drafter.name not in part.resting or part.sequence.round % LOOK_EVERY == 0)
+            if drafter.looks and (drafter.name in part.awake or part.sequence.round % LOOK_EVERY == 0)
         ]
         if not looking:
             return

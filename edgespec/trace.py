@@ -83,7 +83,8 @@ class Recorder:
         self.pace, self.path = pace, file
         self._text: list[int] = []
         self._plans: list[_Recorded] = []
-        self._target_s, self._woken = 0.0, True
+        self._target_s = 0.0
+        self._awake: Sequence[str] = ()
         self._held: deque[_Row] = deque()
         try:
             self._file: TextIO = file.open("w", encoding="utf-8", newline="\n")
@@ -102,12 +103,12 @@ class Recorder:
         self._release(ended=True)
         self._file.close()
 
-    def wakes(self, kind: str, drafter: str) -> bool:
-        self._woken = self.pace.wakes(kind, drafter)
-        return True
+    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
+        self._awake = self.pace.awake(kind, drafters)
+        return self._awake if self._file.closed else drafters
 
     def plan(self, turn: Turn) -> Plan | None:
-        plan = self.pace.plan(turn) if self._woken else None
+        plan = self.pace.plan(turn) if turn.drafter in self._awake else None
         if self._file.closed or (plan is None and turn.n_max <= 0):
             return plan
         recorded = _Recorded(plan, turn)

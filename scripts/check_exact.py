@@ -43,7 +43,7 @@ threading.Lock main logging re.compile Node visit encode asyncio.run Counter tok
 random.choice values test_add zipfile Decimal is_valid csv.reader Handler urlparse to_bytes Enum pickle.dumps setUp
 close""".split()  # noqa: SIM905
 TEMPERATURES = (0.0, 0.7, 1.0)
-ALL = {"spec_type": "suffix,recycling,corpus,draft", "corpus": "corpus"}
+ALL = {"spec_type": "suffix,recycling,corpus,draft", "corpus": "CORPUS"}
 TREE = {"spec_tree": 4, "pace": "fixed:6"}
 MODES: dict[str, dict[str, Any]] = {
     "draft": {"spec_type": "draft"},
@@ -53,10 +53,10 @@ MODES: dict[str, dict[str, Any]] = {
     "suffix, tree": {"spec_type": "suffix"} | TREE,
     "recycling": {"spec_type": "recycling"},
     "recycling, tree": {"spec_type": "recycling"} | TREE,
-    "corpus": {"spec_type": "corpus", "corpus": "corpus"},
+    "corpus": {"spec_type": "corpus", "corpus": "CORPUS"},
     "self:8": {"spec_type": "self:8"},
     "self:Q2_K": {"spec_type": "self:Q2_K"},
-    "other vocabulary": {"spec_type": "draft", "draft_model": "other"},
+    "other vocabulary": {"spec_type": "draft", "draft_model": "OTHER"},
     "lookup, draft": {"spec_type": "lookup,draft"},
     "all": ALL,
     "all, tree": ALL | TREE,
@@ -113,13 +113,13 @@ def main() -> None:
 
 def make_files(args: argparse.Namespace, folder: Path) -> dict[str, str]:
     """A corpus and a draft of another vocabulary, by what `MODES` calls them."""
-    files = {"corpus": folder / "x.corpus", "other": folder / "other.gguf"}
+    files = {"CORPUS": folder / "x.corpus", "OTHER": folder / "other.gguf"}
     with Model.load_vocabulary(resolve(args.model).path) as vocabulary:
-        build(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")), vocabulary, files["corpus"])
+        build(sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")), vocabulary, files["CORPUS"])
     draft = resolve(args.draft_model).path if args.draft_model else resolve(args.model).default_draft
     if draft is None:
         sys.exit("name a draft model (--draft-model)")
-    permute_vocabulary(draft, files["other"], renamed=0.2)
+    permute_vocabulary(draft, files["OTHER"], renamed=0.2)
     return {name: str(path) for name, path in files.items()}
 
 

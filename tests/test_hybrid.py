@@ -131,7 +131,7 @@ def test_where_the_text_depends_on_the_guesses_the_same_seed_still_gives_the_sam
     assert len(set(found)) == 1
 
 
-def test_a_drafter_that_rests_looks_at_every_eighth_round_only(home: Any) -> None:
+def test_a_drafter_that_rests_looks_now_and_then_only(home: Any) -> None:
     with edgespec.load("demo", spec_type="recycling", threads=1) as llm:
         recycling, pace = llm.engine.drafters[0], llm.engine.pace
         seen: list[int] = []
@@ -145,7 +145,7 @@ def test_a_drafter_that_rests_looks_at_every_eighth_round_only(home: Any) -> Non
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
         assert len(seen) == llm.stats.generated_tokens == 33
         seen.clear()
-        pace.wakes = lambda kind, drafter: False  # type: ignore[method-assign]
+        pace.awake = lambda kind, drafters: ()  # type: ignore[method-assign]
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
         assert len(seen) == 1 + 32 // LOOK_EVERY
 

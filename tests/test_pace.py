@@ -35,7 +35,7 @@ def chain(*confidence: float) -> Draft:
 
 
 def offered(pace: AutoPace, turn: Turn) -> AutoPlan | None:
-    return pace.plan(turn) if pace.wakes(turn.kind, turn.drafter) else None
+    return pace.plan(turn) if turn.drafter in pace.awake(turn.kind, [turn.drafter]) else None
 
 
 def asked(pace: AutoPace, turn: Turn) -> AutoPlan:
@@ -263,3 +263,30 @@ def test_a_fixed_pace_asks_on_until_a_guess_promises_half_of_its_tokens() -> Non
     assert plan.settle(drawn) is drawn and plan.value == math.inf  # a choice by what was drawn would change the law
     assert fixed.plan(Turn("coupled", "draft", 2)).tokens == 2  # type: ignore[union-attr]
     assert FixedPace(0).plan(Turn("coupled", "draft", 8)) is None
+
+
+def test_where_all_rest_each_is_thought_about_again_when_it_is_due() -> None:
+    measured = AutoPace(pace(STEEP).costs, drafters=2)
+    due = {}
+    for drafter, needed, pause in (("draft", 0.2, 0), ("lookup", 0.02, 20)):
+        asked(measured, Turn("coupled", drafter, 8))
+        record = measured._kinds["coupled"].records[drafter]
+        record.rests, record.credit, record.needed, record.pause = True, 0.0, needed, pause
+        due[drafter] = max(pause + 1, math.ceil(needed / (TRIAL_SHARE / 2)))
+    seen: dict[str, int] = {}
+    for round in range(1, 100):
+        for drafter in measured.awake("coupled", ["draft", "lookup"]):
+            seen.setdefault(drafter, round)
+    assert seen == due == {"draft": 80, "lookup": 21}
+
+
+def test_what_may_be_lost_and_saved_up_is_shared() -> None:
+    measured = AutoPace(pace(FLAT).costs, drafters=4)
+    for _ in range(20):
+        plan = asked(measured, Turn("coupled", "draft", 8))
+        plan.settle(chain(0.9, 0.9, 0.9))
+        plan.judged(3)
+    record = measured._kinds["coupled"].records["draft"]
+    assert record.credit == MOST_CREDIT / 4
+    plan = asked(measured, Turn("coupled", "lookup", 8))
+    assert measured._kinds["coupled"].records["lookup"].credit == FIRST_CREDIT / 4

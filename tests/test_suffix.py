@@ -131,7 +131,9 @@ def test_the_longest_run_says_most_and_counts_decide_between_tokens() -> None:
     assert list(law) == [1, 2, 3]
     assert law[1] == pytest.approx(2 * law[2]) and law[1] + law[2] == pytest.approx(3 / 4)
     assert law[3] == pytest.approx(1 / 4 * 1 / 2)
-    assert long.behind(1).length == 4 and set(long.behind(1).counts()) == {8, 9}
+    there = long.behind(1)
+    assert there is not None and there.length == 4 and set(there.counts()) == {8, 9}
+    assert long.behind(5) is None
 
 
 def test_a_run_that_anything_followed_says_nothing() -> None:

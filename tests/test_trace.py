@@ -97,6 +97,7 @@ def test_where_nothing_is_guessed_the_recorder_guesses_in_the_shadow(tmp_path: P
 
 def test_a_plan_of_the_other_pace_is_passed_through_and_written_down(tmp_path: Path) -> None:
     recorder = Recorder(FixedPace(2), tmp_path / "t.jsonl", HEADER)
+    assert recorder.awake("coupled", ["draft"]) == ["draft"]
     plan = recorder.plan(Turn("coupled", "draft", 4))
     assert plan is not None
     assert plan.tokens == 2

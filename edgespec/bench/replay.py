@@ -271,7 +271,7 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
             remaining = len(tape.text) - position
             lag = max(0, position - 1 - read) if is_model(tape.source) else 0
             plan = None
-            if draft is not None and pace.wakes(kind, tape.source):
+            if draft is not None and tape.source in pace.awake(kind, [tape.source]):
                 n_max = min(tape.trace.n_max, remaining - 1)
                 plan = pace.plan(Turn(kind, tape.source, n_max, remaining, lag=partial(int, lag)))
             passes, verified, accepted, spent_s = 0, 0, 0, 0.0

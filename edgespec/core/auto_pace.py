@@ -38,6 +38,7 @@ LUCK = 1.5  # standard errors
 TRUST = 4.0  # guesses that a drafter is taken to have been right about
 HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round,
 UNTRIED = 0.05  # and those that reading a prompt for it may cost
+PAUSE = 32  # rounds until a drafter is thought about again that has too much to read
 
 
 @dataclass(slots=True)
@@ -47,8 +48,9 @@ class _Record:
     `earned` is what a draft adds to a round beyond plain decoding, in tokens and less what its width and the guessing
     cost, `spread` the variance of that, `cost` the guessing alone. `chances` are the probabilities that a guess behind
     a right one is right too. `accepted` and `expected` count verified guesses: how far the drafter's promises are kept.
-    `credit` is what the drafter may lose, in tokens; it may go on without while its last guess `paid`.
-    While it `rests`, the next trial is due when it has the credit that is `needed`.
+    `credit` is what the drafter may lose, in tokens, its `share` of what all may; it may go on without while its last
+    guess `paid`.
+    While it `rests`, the next trial is due when it has the credit that is `needed`, after a `pause` of some rounds.
     """
 
     earned: float = HOPE
@@ -58,10 +60,12 @@ class _Record:
     chances: deque[float] = field(default_factory=lambda: deque([0.5], CHANCES))
     accepted: float = TRUST
     expected: float = TRUST
+    share: float = 1.0
     credit: float = FIRST_CREDIT
     paid: bool = False
     rests: bool = False
     needed: float = 0.0
+    pause: int = 0
 
     @property
     def honesty(self) -> float:
@@ -72,6 +76,23 @@ class _Record:
     def likely(self) -> float:
         """What it may well earn, given how much that varies: no drafter is to rest for bad luck."""
         return self.earned + LUCK * math.sqrt(self.spread / min(DRAFTS, self.count + 1))
+
+    @property
+    def is_awake(self) -> bool:
+        return not self.rests or (self.pause < 0 and self.credit >= self.needed)
+
+    def win(self, tokens: float) -> None:
+        self.credit = min(self.share * MOST_CREDIT, self.credit + tokens)
+
+    def rest(self, rounds: int) -> None:
+        """Rest so many rounds, each of which gives some credit."""
+        self.win(rounds * self.share * TRIAL_SHARE)
+        self.pause -= rounds
+
+    def asleep(self) -> int:
+        """In how many rounds, this one among them, it is not awake for certain."""
+        rounds = math.ceil((self.needed - self.credit) / (self.share * TRIAL_SHARE))
+        return min(PAUSE, max(self.pause + 1, rounds, 0))
 
     def take(self, earned: float, cost: float) -> None:
         """Count a draft, verified or not."""
@@ -89,10 +110,12 @@ class _Record:
 
 @dataclass(slots=True)
 class _Kind:
-    """What was reached under one kind of choosing: tokens and the seconds of the table they took, both fading."""
+    """What was reached under one kind of choosing: tokens and the seconds of the table they took, both fading. For
+    `asleep` rounds no drafter is to be thought about."""
 
     tokens: float = 0.0
     seconds: float = 0.0
+    asleep: int = 0
     records: dict[str, _Record] = field(default_factory=dict)
 
 
@@ -122,17 +145,26 @@ class AutoPace:
 
     def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1, drafters: int = 1) -> None:
         self.costs, self.least_width = costs, least_width
-        self._leaves, self._drafters = leaves, drafters
+        self._leaves, self._share = leaves, 1 / max(1, drafters)
         self._kinds: dict[str, _Kind] = {}
         self._plain = self._depth = 0
 
-    def wakes(self, kind: str, drafter: str) -> bool:
-        known = self._kinds.get(kind)
-        record = known.records.get(drafter) if known else None
-        if record is None or not record.rests:
-            return True
-        record.credit = min(MOST_CREDIT, record.credit + TRIAL_SHARE / self._drafters)
-        return record.credit >= record.needed
+    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
+        known = self._kind(kind)
+        if known.asleep:
+            known.asleep -= 1
+            return ()
+        resting = [record for name in drafters if (record := known.records.get(name)) is not None and record.rests]
+        for record in resting:
+            record.rest(1)
+        if len(resting) == len(drafters):  # as is usual where nothing pays: this must cost next to nothing
+            rounds = min((record.asleep() for record in resting), default=0)
+            if rounds:
+                known.asleep = rounds - 1
+                for record in resting:
+                    record.rest(known.asleep)
+                return ()
+        return [name for name in drafters if (record := known.records.get(name)) is None or record.is_awake]
 
     def plan(self, turn: Turn) -> AutoPlan | None:
         if turn.n_max <= 0:
@@ -140,15 +172,15 @@ class AutoPace:
         kind = self._kind(turn.kind)
         record = kind.records.get(turn.drafter)
         if record is None:
-            record = kind.records[turn.drafter] = _Record(credit=FIRST_CREDIT / self._drafters)
+            record = kind.records[turn.drafter] = _Record(share=self._share, credit=self._share * FIRST_CREDIT)
         plan = AutoPlan(self, kind, record, turn)
         rounds = min(turn.remaining, ANSWER)  # in which reading what it missed has to pay back
         reading = plan.reading_s / plan.plain_s
         hoped = rounds * (record.earned if record.count >= DRAFTS else UNTRIED)
         record.needed = plan.step_s / plan.plain_s
-        record.rests = (record.credit < record.needed and not record.paid) or (
-            0 < reading > max(record.credit + MOST_DEBT, hoped)
-        )
+        too_much = 0 < reading > max(record.credit + MOST_DEBT, hoped)
+        record.pause = PAUSE if too_much else 0
+        record.rests = too_much or (record.credit < record.needed and not record.paid)
         if record.rests:
             return None
         if turn.best > 0 and (record.earned - turn.best) * rounds <= reading:
@@ -241,7 +273,8 @@ class AutoPace:
                     chances=deque(chances or [0.5], CHANCES),
                     accepted=_amount(known["accepted"]),
                     expected=_amount(known["expected"]) or TRUST,
-                    credit=min(MOST_CREDIT, _amount(known["credit"], least=-math.inf)),
+                    share=self._share,
+                    credit=min(self._share * MOST_CREDIT, _amount(known["credit"], least=-math.inf)),
                 )
             kinds[name] = kind
         self._kinds = kinds
@@ -341,7 +374,7 @@ class AutoPlan:
         record = self.record
         # Promises that were learnt from what became of guesses vary less than what becomes of them.
         tokens = self._honesty * self._promised if self.turn.settled else accepted
-        record.credit = min(MOST_CREDIT, record.credit + tokens - self.wider)
+        record.win(tokens - self.wider)
         record.accepted += accepted - record.accepted / ROUNDS
         record.expected += self._promised - record.expected / ROUNDS
 

@@ -46,7 +46,7 @@ class ContextIndex:
     """`tokens` and `order` may lie on disk (`numpy.memmap`): a search reads a few dozen places of them."""
 
     def __init__(self, tokens: Tokens, order: Tokens) -> None:
-        self.tokens, self.order = tokens, order
+        self.tokens, self.order = np.asarray(tokens), np.asarray(order)  # a memmap's own indexing is slow
 
     def search(self, text: Sequence[int]) -> tuple[int, range]:
         """How many of the last tokens of `text` the index knows in a row, at most `DEPTH`, and which of its places have

@@ -13,17 +13,19 @@ from typing import Protocol
 from edgespec.core.automaton import ROOT, SuffixAutomaton
 
 BETWEEN = 2**32 - 1  # a mark for the end of a text: no token
+NEGLIGIBLE = 0.02  # what shorter runs can still say
 BROAD = 128  # different tokens behind a run that is too short to say anything
 
 
 class Place(Protocol):
-    """Behind a run of `length` tokens. `counts` says how often which token came next, `behind` is the place there."""
+    """Behind a run of `length` tokens. `counts` says how often which token came next, `behind` is the place there, None
+    where it never came."""
 
     length: int
 
     def counts(self) -> Mapping[int, int]: ...
 
-    def behind(self, token: int) -> Place: ...
+    def behind(self, token: int) -> Place | None: ...
 
 
 class InText:
@@ -42,8 +44,9 @@ class InText:
             self._counts = {token: counts[behind] for token, behind in known if token != BETWEEN}
         return self._counts
 
-    def behind(self, token: int) -> InText:
-        return InText(self.automaton, self.automaton.edges[self.state][token], self.length + 1)
+    def behind(self, token: int) -> InText | None:
+        state = self.automaton.edges[self.state].get(token)
+        return None if state is None else InText(self.automaton, state, self.length + 1)
 
     def and_shorter(self, most: int) -> list[InText]:
         """This place and those of shorter runs, up to `most`."""
@@ -77,8 +80,8 @@ class Trie:
     def counts(self) -> Mapping[int, int]:
         return self._counts
 
-    def behind(self, token: int) -> Trie:
-        return self._children[token]
+    def behind(self, token: int) -> Trie | None:
+        return self._children.get(token)
 
 
 def reliability(length: int) -> float:
@@ -98,4 +101,6 @@ def likely(places: Iterable[Place], most: int) -> dict[int, float]:
         rest *= 1 - sure
         for token, count in counts.items():
             found[token] = found.get(token, 0.0) + weight * count
+        if rest < NEGLIGIBLE:
+            break
     return dict(sorted(found.items(), key=itemgetter(1), reverse=True)[:most])

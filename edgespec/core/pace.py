@@ -77,8 +77,8 @@ class Plan(Protocol):
 
 
 class Pace(Protocol):
-    def wakes(self, kind: str, drafter: str) -> bool:
-        """Whether a drafter is to be thought about in this round, asked once a round; a cheap question."""
+    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
+        """Which of these drafters are to be thought about in this round, asked once a round; a cheap question."""
 
     def plan(self, turn: Turn) -> Plan | None:
         """How to guess now; None for not at all."""
@@ -131,8 +131,8 @@ class FixedPace:
 
     tokens: int
 
-    def wakes(self, kind: str, drafter: str) -> bool:
-        return self.tokens > 0
+    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
+        return drafters if self.tokens > 0 else ()
 
     def plan(self, turn: Turn) -> Plan | None:
         tokens = min(self.tokens, turn.n_max)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from edgespec.core.context_index import ContextIndex
-from edgespec.core.continuation import Place, likely
+from edgespec.core.continuation import Place
 from edgespec.drafters.base import Guessable
-from edgespec.drafters.walk import WalkingDrafter
+from edgespec.drafters.walk import ContinuingDrafter
 
 
-class CorpusDrafter(WalkingDrafter[list[Place]]):
+class CorpusDrafter(ContinuingDrafter):
     """Looks into an index that does not change."""
 
     name = "corpus"
@@ -21,9 +19,3 @@ class CorpusDrafter(WalkingDrafter[list[Place]]):
 
     def start(self, sequence: Guessable) -> list[Place]:
         return list(self.index.places(sequence.tokens))
-
-    def law(self, place: list[Place], sequence: Guessable, most: int) -> Mapping[int, float]:
-        return likely(place, most)
-
-    def step(self, place: list[Place], token: int) -> list[Place]:
-        return [one.behind(token) for one in place]

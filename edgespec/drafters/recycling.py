@@ -16,6 +16,7 @@ from edgespec.drafters.base import Guessable
 from edgespec.drafters.walk import WalkingDrafter
 
 SUCCESSORS = 8
+RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
 
 
 class RecyclingDrafter(WalkingDrafter[int]):
@@ -45,7 +46,7 @@ class RecyclingDrafter(WalkingDrafter[int]):
             return {}
         logits = self._logits[place, known] / (sequence.chooser.settings.temperature or 1.0)
         weights = np.exp(logits - logits[0])
-        weights /= weights.sum()
+        weights *= RELIABILITY / weights.sum()
         return dict(zip(successors[known][:most].tolist(), weights[:most].tolist(), strict=True))
 
     def step(self, place: int, token: int) -> int:

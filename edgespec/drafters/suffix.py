@@ -7,14 +7,14 @@ or a tree (Oliaro et al., SuffixDecoding, arXiv 2411.04975).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgespec.core.automaton import ROOT, SuffixAutomaton
-from edgespec.core.continuation import InText, Place, likely
+from edgespec.core.continuation import InText, Place
 from edgespec.drafters.base import Guessable
-from edgespec.drafters.walk import WalkingDrafter
+from edgespec.drafters.walk import ContinuingDrafter
 
 PLACES = 4  # runs of different lengths that are asked
 
@@ -54,7 +54,7 @@ class _Text:
     n_tokens: int = 0
 
 
-class SuffixDrafter(WalkingDrafter[list[Place]]):
+class SuffixDrafter(ContinuingDrafter):
     """`answers` are looked into beside the sequence itself."""
 
     name = "suffix"
@@ -87,9 +87,3 @@ class SuffixDrafter(WalkingDrafter[list[Place]]):
         if text is None or text.sequence is not sequence:
             text = self._texts[sequence.slot] = _Text(sequence)
         return text
-
-    def law(self, place: list[Place], sequence: Guessable, most: int) -> Mapping[int, float]:
-        return likely(place, most)
-
-    def step(self, place: list[Place], token: int) -> list[Place]:
-        return [one.behind(token) for one in place if token in one.counts()]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from edgespec.core import continuation
 from edgespec.core.draft import Draft
 from edgespec.core.guess import weighed
 from edgespec.drafters.base import Budget, Drafter, Guessable
@@ -76,3 +77,13 @@ class WalkingDrafter(Drafter, Generic[Place]):
                 places[child] = self.step(place, guess.token), position + 1
             frontier = tree.frontier(1)
         return tree.draft(self.name)
+
+
+class ContinuingDrafter(WalkingDrafter[list[continuation.Place]]):
+    """Goes on as texts did where the same tokens came before: it starts at some places at once, and follows all."""
+
+    def law(self, place: list[continuation.Place], sequence: Guessable, most: int) -> Mapping[int, float]:
+        return continuation.likely(place, most)
+
+    def step(self, place: list[continuation.Place], token: int) -> list[continuation.Place]:
+        return [there for one in place if (there := one.behind(token)) is not None]
