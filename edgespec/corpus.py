@@ -20,7 +20,7 @@ from edgespec.core.continuation import BETWEEN
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.llama.model import Model
 from edgespec.paths import data_dir
-from edgespec.unfinished import becoming
+from edgespec.unfinished import becoming, check_replaceable
 
 VERSION = 1
 MAGIC = b"edgespec corpus\n"
@@ -154,6 +154,7 @@ def build(
     Takes about 30 bytes of memory a token. Raises UsageError if there is nothing to read, EdgespecError where the file
     cannot be written; then nothing is left behind.
     """
+    check_replaceable(out, MAGIC)
     left_out: list[str] = []
     total = max(1, sum(file.stat().st_size for file in files))
     n_files = n_bytes = done = 0

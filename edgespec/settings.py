@@ -247,7 +247,10 @@ def check_spec_type(spec_type: object) -> None:
     names = spec_type.split(",") if isinstance(spec_type, str) else []
     drafters = [_drafter(name) for name in names]
     if not names or not set(drafters) <= set(DRAFTERS) or "self" in names or len(set(drafters)) != len(names):
-        raise UsageError(f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {spec_type!r}")
+        raise UsageError(
+            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, each once, not {spec_type!r}",
+            hint="self:8 takes 8 layers, self:Q2_K smaller weights; auto and none stand alone",
+        )
     if {"draft", "self"} <= set(drafters):
         raise UsageError("spec_type names two draft models", why="draft and self are one each", hint="leave one out")
 

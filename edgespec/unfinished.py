@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edgespec.errors import UsageError
+
 _unfinished: set[Path] = set()
+
+
+def check_replaceable(file: Path, magic: bytes) -> None:
+    """Raises UsageError for a file that is there and begins with other bytes: it holds something else."""
+    if not file.is_file():
+        return
+    with file.open("rb") as there:
+        start = there.read(len(magic))
+    if start and start != magic:
+        raise UsageError(f"{file} holds something else", why="it would be replaced", hint="name another file")
 
 
 @contextmanager

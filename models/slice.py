@@ -15,7 +15,7 @@ import numpy as np
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.header import Header
 from edgespec.model_check import check_model
-from edgespec.unfinished import becoming
+from edgespec.unfinished import becoming, check_replaceable
 
 
 def slice_layers(
@@ -28,9 +28,10 @@ def slice_layers(
     header = check_model(source)
     depth = header.number("block_count")
     if not 1 <= layers < depth:
-        raise UsageError(f"{source.name} has {depth} layers, of which the first {layers} make no draft")
+        raise UsageError(f"{source.name} has {depth} layers: a draft takes the first 1 to {depth - 1}, not {layers}")
     if not destination.parent.is_dir() or destination.is_dir():
         raise UsageError(f"cannot write {destination}", why="it is a folder, or in none that is there")
+    check_replaceable(destination, b"GGUF")
     try:
         with becoming(destination) as unfinished:
             _write(header, unfinished, layers, progress)

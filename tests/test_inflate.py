@@ -287,7 +287,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None:
     source, destination = tmp_path / "f16.gguf", tmp_path / "q4_0.gguf"
     inflate(DRAFT, source, type="F16")
-    destination.write_text("old")
+    destination.write_bytes(b"GGUF, an old one")
     quantize(source, destination, "q4_0")
     assert types_of(destination) == {"Q4_0", "Q8_0"}  # llama.cpp keeps the output better, with rows of 96 in Q8_0
     assert check_model(destination).metadata["general.file_type"] == 2
@@ -328,6 +328,7 @@ def test_a_quantiser_whose_parent_is_killed_removes_its_file(tmp_path: Path) -> 
         ("f16.gguf", "f16.gguf", "Q4_0", UsageError, "onto itself"),
         ("f16.gguf", "missing/x.gguf", "Q4_0", UsageError, "no folder"),
         ("f16.gguf", ".", "Q4_0", UsageError, "is a folder"),
+        ("f16.gguf", "notes.txt", "Q4_0", UsageError, "something else"),
         ("q8_0.gguf", "x.gguf", "Q4_0", ModelFileError, "quantised already"),
         ("vocabulary.gguf", "x.gguf", "Q4_0", ModelFileError, "no weights"),
         ("nothing.gguf", "x.gguf", "Q4_0", ModelNotFoundError, "does not exist"),
@@ -339,6 +340,7 @@ def test_what_cannot_be_quantised_is_refused(
     write_model(tmp_path / "f16.gguf", "llama", type="F16")
     write_model(tmp_path / "q8_0.gguf", "llama", type="Q8_0")
     write_vocabulary(tmp_path / "vocabulary.gguf")
+    (tmp_path / "notes.txt").write_text("precious")
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.iterdir())
     with pytest.raises(error, match=reason):
         quantize(tmp_path / source, tmp_path / destination, type)

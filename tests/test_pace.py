@@ -265,6 +265,19 @@ def test_a_fixed_pace_asks_on_until_a_guess_promises_half_of_its_tokens() -> Non
     assert FixedPace(0).plan(Turn("coupled", "draft", 8)) is None
 
 
+def test_what_several_have_guessed_is_no_longer_than_a_draft_may_be() -> None:
+    plan = asked(pace(FLAT), Turn("coupled", "draft", 8, leaves=4))
+    both = chain(*[0.99] * 9).merged(Draft.chain([50, 51, 52], [0.98, 0.98, 0.98], "suffix"))
+    merged, value = plan.merge(both)
+    assert len(merged) == 7 and value > 0
+
+
+def test_a_wide_pass_that_seemed_cheaper_than_a_narrow_one_earns_nothing() -> None:
+    plan = asked(pace({1: 1.0, 2: 0.5, 64: 0.5}), Turn("coupled", "draft", 8))
+    plan.settle(chain(0.9))
+    assert plan.wider == 0.0
+
+
 def test_where_all_rest_each_is_thought_about_again_when_it_is_due() -> None:
     measured = AutoPace(pace(STEEP).costs, drafters=2)
     due = {}

@@ -27,8 +27,8 @@ def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     piped = re.fullmatch(r'echo "(.*)" \| ', before)
     assert piped or not before
     # The commands are typed in the project's folder, and may write into it.
-    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("bench"))
-    shutil.copy(ROOT / "README.md", tmp_path)
+    for folder in ("scripts", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
         [sys.executable, "-m", "edgespec", *shlex.split(command)],
         input=piped[1] + "\n" if piped else "",

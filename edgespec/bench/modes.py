@@ -28,7 +28,8 @@ EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
 EXAMPLE = (
-    'parts are drafters (draft, suffix, all), auto or fixed:K, tree:W and a verify rule: "draft fixed:4 rejection"'
+    "parts are drafters (draft, suffix, recycling, lookup, corpus, self:8, all), auto or fixed:K, tree:W and a verify "
+    'rule: "draft fixed:4 rejection"'
 )
 
 

@@ -33,6 +33,7 @@ TOKENS = 32
 SHADOW_SHARE = 0.4  # of the time goes into comparing guesses, the rest into measuring speedups
 LEAST_MEASURED = 3  # prompts
 WORTH_IT, HARMLESS = 1.02, 0.97
+DISTURBED = 0.9  # passes over one token that a wider one cannot be cheaper than
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,8 @@ def tune(
     cell = summarise(result).cell(mode.name, temperature)
     kinds = _kinds(tapes)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
+    if min(curve.target.values()) < DISTURBED:
+        messages.append("another program disturbed the measurement (wide passes seemed cheaper): tune again later")
     if cancel.is_set():
         messages.append("stopped before its end: the verdict is one of what was seen by then")
     even, overall = break_even(curve), _overall(kinds)

@@ -362,7 +362,7 @@ class AutoPlan:
         return draft.best(length)
 
     def merge(self, draft: Draft) -> tuple[Draft, float]:
-        length, gain = self._best(sorted(draft.reaches(), reverse=True))
+        length, gain = self._best(sorted(draft.reaches(), reverse=True)[: self.tokens])
         return draft.best(length), gain
 
     def share(self, draft: Draft, nodes: Sequence[int]) -> None:
@@ -395,7 +395,7 @@ class AutoPlan:
         if tokens is None:
             turn = self.turn
             wide_s = self.pace.target(turn.sequences * (1 + n), turn.depth) / turn.sequences
-            tokens = self._widening[n] = self.rate * (wide_s - self.plain_s)
+            tokens = self._widening[n] = self.rate * max(0.0, wide_s - self.plain_s)  # less is a disturbed measurement
         return tokens
 
 

@@ -14,13 +14,14 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.header import Header
 from edgespec.llama.library import api, default_threads, first_complaint, logger
 from edgespec.model_check import check_model
-from edgespec.unfinished import becoming
+from edgespec.unfinished import becoming, check_replaceable
 
 CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
 _PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")
@@ -98,6 +99,7 @@ def _check(header: Header, destination: Path, *, again: bool) -> None:
         raise UsageError(f"cannot write {destination}", why="it is a folder", hint="name a file in it")
     if destination.exists() and any(destination.samefile(part) for part in header.parts or (header.path,)):
         raise UsageError(f"cannot quantise {header.path} onto itself", hint="name another file to write to")
+    check_replaceable(destination, b"GGUF")
     if not again and (small := sorted(_lossy_types(header))):
         raise ModelFileError(
             f"cannot quantise {header.path}",
@@ -117,7 +119,8 @@ class _Teller(logging.Handler):
         try:
             print(record.levelname, record.getMessage(), flush=True)
         except OSError:  # whoever wanted the file has gone
-            self.destination.unlink(missing_ok=True)
+            with suppress(OSError):  # Windows removes no file that is open
+                self.destination.unlink()
             os._exit(1)
 
 
