@@ -176,7 +176,7 @@ def build(
                 progress("tokenising", done / total)
             scratch.flush()
             n = (scratch.tell() - START) // 4
-            if not n:
+            if n == n_files:  # nothing but the marks between them
                 raise UsageError("there is nothing to build a corpus from", why="; ".join(left_out[:3]) or "no files")
             if n > MOST_TOKENS:
                 raise UsageError(f"a corpus holds up to {MOST_TOKENS:,} tokens, these are {n:,}")

@@ -73,8 +73,13 @@ def test_long_texts_are_tokenised_in_parts(tmp_path: Path, vocabulary: Model, mo
 
 def test_nothing_to_read_is_refused(tmp_path: Path, vocabulary: Model) -> None:
     (tmp_path / "c.bin").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="nothing to build"):
-        build([tmp_path / "c.bin"], vocabulary, tmp_path / "x.corpus")
+    (tmp_path / "empty.txt").touch()
+    for name in ("c.bin", "empty.txt"):
+        with pytest.raises(UsageError, match="nothing to build"):
+            build([tmp_path / name], vocabulary, tmp_path / "x.corpus")
+    (tmp_path / "notes.txt").write_text("precious")
+    with pytest.raises(UsageError, match="something else"):
+        build([tmp_path / "notes.txt"], vocabulary, tmp_path / "notes.txt")
     with pytest.raises(UsageError, match="no file or folder"):
         text_files([tmp_path / "nothing"])
     assert not list(tmp_path.glob("x.corpus*"))

@@ -68,7 +68,12 @@ def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, de
     """The child's exit status, and the errors that llama.cpp told."""
     errors = deque[str]()
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,  # Ctrl-C is for this process alone; Windows knows no sessions
     ) as child:
         assert child.stdout is not None
         try:
@@ -125,7 +130,7 @@ class _Teller(logging.Handler):
 
 
 def _child(source: str, destination: str, type: str, again: str) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as above, on Windows
     logger.setLevel(logging.INFO)
     logger.addHandler(_Teller(Path(destination)))
     params = api.llama_model_quantize_default_params()
