@@ -7,7 +7,6 @@ written as soon as it is complete, so whatever ends the program costs one answer
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +37,15 @@ def collect(
     that holds something else.
     """
     cancel = cancel or CancelFlag()
-    known = _known(out)
+    known, kept = _begun(out)
     missing = [item for item in items if item.id not in known]
     problems: list[str] = []
     n_answered = 0
     try:
         with out.open("ab") as file:
-            _end_torn_line(out, file)
+            file.truncate(len(kept))
+            if kept and not kept.endswith(b"\n"):
+                file.write(b"\n")
             for number, item in enumerate(missing):
                 if cancel.is_set():
                     break
@@ -80,30 +81,24 @@ def _line(item: Item, answer: str, *, chat: bool) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
-def _known(out: Path) -> set[str]:
-    """The ids in a file that `collect` has begun."""
+def _begun(out: Path) -> tuple[set[str], bytes]:
+    """The ids in a file that `collect` has begun, and the file without what a program that was killed had written of a
+    line."""
     try:
-        lines = out.read_bytes().splitlines(keepends=True)
+        data = out.read_bytes()
     except FileNotFoundError:
-        return set()
+        return set(), b""
     except OSError as error:
         raise EdgespecError(f"{out} cannot be read", why=error.strerror or str(error)) from error
     known = set()
+    lines = data.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
             known.add(str(json.loads(line)["id"]))
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines) and not line.endswith(b"\n"):
-                break
+                return known, data[: -len(line)]
             raise UsageError(
                 f"{out} holds something else than collected answers", why=f"line {number}", hint="name another file"
             ) from error
-    return known
-
-
-def _end_torn_line(out: Path, file: Any) -> None:
-    """Cut off what a program that was killed had written of a line."""
-    data = out.read_bytes()
-    if data and not data.endswith(b"\n"):
-        os.truncate(out, data.rfind(b"\n") + 1)
-        file.seek(0, os.SEEK_END)
+    return known, data

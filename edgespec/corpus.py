@@ -1,6 +1,6 @@
 """A corpus: texts as token ids on disk, in an order in which any run of tokens is found at once (2311.08252).
 
-One file: `MAGIC`, the length of a header in JSON and that header, then from byte `START` on uint32 tokens of all texts,
+One file: `MAGIC` and a header in JSON, then from byte `START` on uint32 tokens of all texts,
 `BETWEEN` behind each, and as many uint32 places (`core.context_index`). It is mapped into memory, not read.
 """
 
@@ -156,23 +156,24 @@ def build(
     """
     check_replaceable(out, MAGIC)
     left_out: list[str] = []
-    total = max(1, sum(file.stat().st_size for file in files))
+    sizes = [file.stat().st_size for file in files]
+    total = max(1, sum(sizes))
     n_files = n_bytes = done = 0
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with becoming(out) as unfinished, unfinished.open("wb") as scratch:
             scratch.write(b"\0" * START)
-            for file in files:
+            for file, size in zip(files, sizes, strict=True):
                 try:
-                    size = _write_tokens(file, model, scratch)
-                    n_files, n_bytes = n_files + 1, n_bytes + size
+                    n_bytes += _write_tokens(file, model, scratch)
+                    n_files += 1
                 except UnicodeDecodeError:
                     left_out.append(f"{file}: no UTF-8 text")
                 except OSError as error:
                     if error.filename is None:  # the corpus itself: the disk is full
                         raise
                     left_out.append(f"{file}: {error.strerror}")
-                done += file.stat().st_size
+                done += size
                 progress("tokenising", done / total)
             scratch.flush()
             n = (scratch.tell() - START) // 4
@@ -193,13 +194,14 @@ def build(
 
 def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:
     """Append the tokens of a text; returns its bytes. Raises UnicodeDecodeError before anything was written."""
-    text = file.read_bytes().decode("utf-8")
+    data = file.read_bytes()
+    text = data.decode("utf-8")
     if "\0" in text:
         raise UnicodeDecodeError("utf-8", b"\0", 0, 1, "binary")
     for part in _parts(text):
         out.write(np.array(model.tokenize(part), np.uint32).data)
     out.write(np.array([BETWEEN], np.uint32).data)
-    return len(text.encode())
+    return len(data)
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from edgespec.errors import UsageError
 
 _unfinished: set[Path] = set()
+
+
+def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None:
+    """Raises UsageError where no file can be written that is made of `sources` and begins with `magic`."""
+    if not file.parent.is_dir():
+        raise UsageError(f"cannot write {file}", why=f"there is no folder {file.parent}")
+    if file.is_dir():
+        raise UsageError(f"cannot write {file}", why="it is a folder", hint="name a file in it")
+    if file.exists() and any(file.samefile(source) for source in sources):
+        raise UsageError(f"cannot write {file} onto itself", hint="name another file to write to")
+    check_replaceable(file, magic)
 
 
 def check_replaceable(file: Path, magic: bytes) -> None:

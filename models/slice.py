@@ -15,7 +15,7 @@ import numpy as np
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.header import Header
 from edgespec.model_check import check_model
-from edgespec.unfinished import becoming, check_replaceable
+from edgespec.unfinished import becoming, check_destination
 
 
 def slice_layers(
@@ -29,9 +29,7 @@ def slice_layers(
     depth = header.number("block_count")
     if not 1 <= layers < depth:
         raise UsageError(f"{source.name} has {depth} layers: a draft takes the first 1 to {depth - 1}, not {layers}")
-    if not destination.parent.is_dir() or destination.is_dir():
-        raise UsageError(f"cannot write {destination}", why="it is a folder, or in none that is there")
-    check_replaceable(destination, b"GGUF")
+    check_destination(destination, header.parts or (header.path,), b"GGUF")
     try:
         with becoming(destination) as unfinished:
             _write(header, unfinished, layers, progress)

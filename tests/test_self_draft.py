@@ -57,6 +57,19 @@ def test_layers_that_do_not_exist_are_refused(tmp_path: Path, layers: int) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_is_not_replaced_by_its_own_slice_and_no_other_file_by_one(tmp_path: Path) -> None:
+    model, notes = tmp_path / "m.gguf", tmp_path / "notes.txt"
+    model.write_bytes(TARGET.read_bytes())
+    notes.write_text("precious")
+    for destination, why in ((model, "onto itself"), (notes, "something else"), (tmp_path, "is a folder")):
+        with pytest.raises(UsageError, match=why):
+            slice_layers(model, destination, 2)
+    with pytest.raises(UsageError, match="no folder"):
+        slice_layers(model, tmp_path / "missing" / "x.gguf", 2)
+    assert model.read_bytes() == TARGET.read_bytes() and notes.read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "notes.txt"]
+
+
 @pytest.mark.parametrize("what", ["9", "q4_0", "Q8_0"])
 def test_a_target_drafts_for_itself_and_changes_nothing(what: str, home: Path) -> None:
     settings: dict[str, Any] = {"max_tokens": 32, "temperature": 0.0, "ignore_eos": True}
@@ -108,6 +121,10 @@ def test_answers_are_collected_and_gone_on_with(tmp_path: Path, home: Path) -> N
         with out.open("ab") as file:
             file.write(b'{"id": "pa')  # the program was killed
         assert collected(llm, ITEMS, out) == (1, [])
+        assert collected(llm, ITEMS, out) == (0, [])
+        out.write_bytes(
+            out.read_bytes().rstrip(b"\n")
+        )  # killed before the end of the line, or edited: the line is whole
         assert collected(llm, ITEMS, out) == (0, [])
         want = "".join(event.text for event in llm.chat([{"role": "user", "content": ITEMS[0].prompt}], max_tokens=8,
                                                         temperature=0.0))  # fmt: skip

@@ -21,7 +21,7 @@ from edgespec.errors import ModelFileError, UsageError
 from edgespec.header import Header
 from edgespec.llama.library import api, default_threads, first_complaint, logger
 from edgespec.model_check import check_model
-from edgespec.unfinished import becoming, check_replaceable
+from edgespec.unfinished import becoming, check_destination
 
 CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
 _PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")
@@ -98,13 +98,7 @@ def _lossy_types(header: Header) -> set[str]:
 
 
 def _check(header: Header, destination: Path, *, again: bool) -> None:
-    if not destination.parent.is_dir():
-        raise UsageError(f"cannot write {destination}", why=f"there is no folder {destination.parent}")
-    if destination.is_dir():
-        raise UsageError(f"cannot write {destination}", why="it is a folder", hint="name a file in it")
-    if destination.exists() and any(destination.samefile(part) for part in header.parts or (header.path,)):
-        raise UsageError(f"cannot quantise {header.path} onto itself", hint="name another file to write to")
-    check_replaceable(destination, b"GGUF")
+    check_destination(destination, header.parts or (header.path,), b"GGUF")
     if not again and (small := sorted(_lossy_types(header))):
         raise ModelFileError(
             f"cannot quantise {header.path}",
