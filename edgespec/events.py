@@ -19,8 +19,9 @@ class TokenEvent:
     held back and come with a later event. The last event has `id` -1, the rest of the text, `finish_reason`, `stats`.
     `logprob` is the natural logarithm of the token's probability after bias and penalties, before truncation and
     temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names the drafter when `from_draft`.
-    `round` counts target passes of this answer from 0; `gap` is how far the token's score lay above the second best's,
-    and `near_tie` whether the measured rounding of kernels could have made it another token.
+    `round` counts target passes of this answer from 0, `proposed` tells how many drafted tokens that one verified;
+    `gap` is how far the token's score lay above the second best's, and `near_tie` whether the measured rounding of
+    kernels could have made it another token.
     """
 
     id: int
@@ -28,6 +29,7 @@ class TokenEvent:
     from_draft: bool = False
     source: str = ""
     round: int = 0
+    proposed: int = 0
     gap: float = math.inf
     near_tie: bool | None = None
     logprob: float | None = None

@@ -52,7 +52,7 @@ class Loaded(Closable):
     drafters: dict[str, Drafter]
     leaves: int
     n_max: int
-    template: ChatTemplate | None
+    template: ChatTemplate
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
         self._settings, self._progress, self._note = settings, progress, note
@@ -89,7 +89,7 @@ class Loaded(Closable):
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
         header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
         self.model = self._open_model(header, settings.gpu_layers)
-        self.template = ChatTemplate(self.model) if self.model.chat_template else None
+        self.template = ChatTemplate(self.model)
         corpus = self._open_corpus()
         names = [
             name for name in settings.drafters if self._n_max > 0 and (name not in ("draft", "self") or draft_header)

@@ -25,6 +25,7 @@ from edgespec.engine import Sequence as EngineSequence
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
+from edgespec.llama.template import tokenize_leniently
 from edgespec.loading import Loaded, Progress
 from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request, check_rule
 from edgespec.textstream import TextStream
@@ -102,7 +103,7 @@ class Runtime(Closable):
 
     @property
     def has_chat_template(self) -> bool:
-        return self._loaded.template is not None
+        return self.model.chat_template is not None
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, as plain data."""
@@ -117,6 +118,10 @@ class Runtime(Closable):
             "pace": self.settings.pace,
             "strict": self.settings.strict,
             "rounding": self.rounding,
+            "vocabulary": self.model.vocabulary_id,
+            "offloaded": self.model.is_offloaded,
+            "opens_thinking": self._loaded.template.opens_thinking,
+            "drops_thinking": self._loaded.template.drops_thinking,
         }
 
     def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
@@ -205,7 +210,7 @@ class Runtime(Closable):
         return self.answer(_request(settings, prompt=prompt), cancel)
 
     def chat(
-        self, messages: Sequence[Message | dict[str, str]], *, cancel: CancelFlag | None = None, **settings: Any
+        self, messages: Sequence[Message | dict[str, Any]], *, cancel: CancelFlag | None = None, **settings: Any
     ) -> Answer:
         """Answer the last of `messages` through the model's chat template; keywords as in `generate`."""
         try:
@@ -231,21 +236,22 @@ class Runtime(Closable):
             check_request(request, self.model.n_vocab)
             check_rule(self.settings, request.verify)
             self._note_limits(request.verify)
-            prompts.append(self.tokenize(request))
+            prompts.append(self._prompt(request))
         stream = self._run(list(zip(requests, prompts, strict=True)), cancel or CancelFlag())
         self._streams.add(stream)
         return stream
 
+    def count(self, messages: Sequence[Message]) -> int:
+        """How many tokens these messages make of a prompt, however many the context holds."""
+        return len(self._tokenize(Request(messages=tuple(messages), lenient=True)).tokens)
+
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
-        if request.messages:
-            if self._loaded.template is None:
-                raise UsageError(
-                    f"{self.model.path.name} has no chat template", hint="give it a plain prompt instead (--raw)"
-                )
-            tokens = self._loaded.template.tokenize(request.messages, special=request.special)
-        else:
-            tokens = self.model.tokenize(request.prompt, add_special=True, parse_special=request.special)
+        return self._prompt(request).tokens
+
+    def _prompt(self, request: Request) -> _Prompt:
+        prompt = self._tokenize(request)
+        tokens = prompt.tokens
         if not tokens:
             raise UsageError("the prompt is empty", hint="this model needs at least one token to go on from")
         if len(tokens) >= self.context.n_ctx:
@@ -253,7 +259,15 @@ class Runtime(Closable):
                 f"the prompt has {len(tokens)} tokens, the context holds {self.context.n_ctx}",
                 hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
             )
-        return tokens
+        return prompt
+
+    def _tokenize(self, request: Request) -> _Prompt:
+        template, special = self._loaded.template, request.special
+        if not request.messages:
+            return _Prompt(self.model.tokenize(request.prompt, add_special=True, parse_special=special))
+        if not request.lenient:
+            return _Prompt(template.tokenize(request.messages, special=special))
+        return _Prompt(*tokenize_leniently(template, self.model, request.messages, self.note, special=special))
 
     def _note_limits(self, rule: VerifyRule) -> None:
         """Say what a verify rule cannot do with these drafters."""
@@ -264,7 +278,7 @@ class Runtime(Closable):
         if rule == "block" and self.engine.tree_width > 1:
             self.note("drafting chains: block verification checks no trees")
 
-    def _run(self, jobs: list[tuple[Request, list[int]]], cancel: CancelFlag) -> Answers:
+    def _run(self, jobs: list[tuple[Request, _Prompt]], cancel: CancelFlag) -> Answers:
         if self.engine.active:
             raise UsageError("this model is answering already", hint="finish or close the other answer first")
         waiting = deque(enumerate(jobs))
@@ -273,8 +287,8 @@ class Runtime(Closable):
         try:
             while waiting or answers:
                 while waiting and self.engine.has_room:
-                    index, (request, tokens) = waiting.popleft()
-                    answer = self._start(index, request, tokens, cancel)
+                    index, (request, prompt) = waiting.popleft()
+                    answer = self._start(index, request, prompt, cancel)
                     answers[answer.sequence.slot] = answer
                 for emission in self.engine.round():
                     yield from answers[emission.sequence.slot].events(emission)
@@ -296,7 +310,8 @@ class Runtime(Closable):
             self._watch(None)
             self._loaded.tuning.save(now=False)
 
-    def _start(self, index: int, request: Request, tokens: list[int], cancel: CancelFlag) -> _Answer:
+    def _start(self, index: int, request: Request, prompt: _Prompt, cancel: CancelFlag) -> _Answer:
+        tokens = prompt.tokens
         chooser = Chooser(
             request.sampling,
             request.seed,
@@ -305,8 +320,9 @@ class Runtime(Closable):
             request.logprobs,
             self.model.end_tokens if request.ignore_eos else (),
             self.rounding,
+            request.left,
         )
-        text = TextStream(request.stop)
+        text = TextStream((*request.stop, *prompt.stop))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
             chooser = ReferenceChooser(chooser, len(tokens), request.reference)
@@ -352,6 +368,14 @@ def _without_index(answers: Answers) -> Answer:
             yield event
 
 
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What a request makes the model read, and texts that end the answer beside those it asks for."""
+
+    tokens: list[int]
+    stop: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class _Answer:
     """One sequence of the engine on its way to the reader."""
@@ -360,10 +384,12 @@ class _Answer:
     sequence: EngineSequence
     model: Model
     text: TextStream
+    proposed: int = 0
 
     def events(self, emission: Emission) -> Iterator[tuple[int, TokenEvent]]:
         """One event a token; end tokens and what follows a stop string are not for the reader."""
         number = self.sequence.stats.rounds - 1
+        proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
         for position, choice in enumerate(emission.choices):
             if self.model.is_end(choice.id):
                 return
@@ -375,6 +401,7 @@ class _Answer:
                 from_draft=drafted,
                 source=emission.sources[position] if drafted else "",
                 round=number,
+                proposed=proposed,
                 gap=choice.gap,
                 near_tie=choice.near_tie,
                 logprob=choice.logprob,

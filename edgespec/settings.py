@@ -113,22 +113,26 @@ class LoadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation. `tokens` are the ids that `content` was generated as: they go into the prompt as they
+    are, so that the next turn finds them in the cache. Empty where the content is to be tokenized."""
 
     role: str
     content: str
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer to generate: a prompt to go on from as it stands, or the messages of a chat.
+    """One answer to generate: a prompt to go on from as it stands, or the messages of a chat. Where the last message is
+    the assistant's, the answer goes on from there.
 
     `max_tokens` -1 means until the model stops or the context is full. `logprobs` is how many alternatives to report
     beside each token's own log-probability; None reports nothing. `special` lets control tokens written in the prompt
     text stand for themselves. `sample` tells samples of one prompt and seed apart. `verify` is the rule by which drafts
     are judged: with "coupled" they never change the text, with "rejection" and "block" they keep its law, "typical"
     changes that. `reference` are token ids that the answer consists of, whatever the model says: what guessing would
-    earn on a given text.
+    earn on a given text. `left` counts the tokens of the conversation that have left before the prompt: noise goes on
+    where it was. `lenient` mends what the chat template refuses, and says so, instead of raising an error.
     """
 
     prompt: str = ""
@@ -143,6 +147,8 @@ class Request:
     logprobs: int | None = None
     special: bool = False
     ignore_eos: bool = False
+    left: int = 0
+    lenient: bool = False
 
 
 def check_load_settings(settings: LoadSettings) -> None:
@@ -260,6 +266,10 @@ def check_request(request: Request, n_vocab: int) -> None:
     _check_integer("max_tokens", request.max_tokens, -1, 2**31 - 1)
     _check_integer("seed", request.seed, 0, 2**64 - 1)
     _check_integer("sample", request.sample, 0, 2**32 - 1)
+    _check_integer("left", request.left, 0, 2**62)
+    for message in request.messages:
+        for token in message.tokens:
+            _check_integer("a token id in a message", token, 0, n_vocab - 1)
     _check_choice("verify", request.verify, get_args(VerifyRule))
     if request.logprobs is not None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)

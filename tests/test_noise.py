@@ -23,7 +23,7 @@ def test_golden_values() -> None:
     assert hashes(key(0, 0, 1), 4).tolist() == [3883280059, 4175546143, 1609946527, 1683416441]
     assert hashes(key(2**64 - 1, 3, 100_000), 4).tolist() == [1822607221, 1595513818, 526318941, 3361408068]
     assert hashes(key(42, 1, 7, Stream.RESIDUAL, 5), np.array([0, 151_935])).tolist() == [113515572, 2282002878]
-    assert uniform(42, 1, 7, Stream.ACCEPT, 5) == pytest.approx(0.1951621174812317, abs=1e-15)
+    assert uniform(key(42, 1, 7, Stream.ACCEPT, 5)) == pytest.approx(0.1951621174812317, abs=1e-15)
     assert gumbel(1, 0, 0, 4) == pytest.approx([4.9127078, -0.1163645, -1.6468982, 0.0879530], abs=2e-6)
 
 
@@ -151,7 +151,7 @@ def test_every_bit_of_an_id_moves_every_bit_of_the_noise() -> None:
 
 
 def test_uniforms_lie_inside_the_unit_interval_and_spread() -> None:
-    draws = np.array([uniform(1, 0, position, Stream.ACCEPT) for position in range(20_000)])
+    draws = np.array([uniform(key(1, 0, position, Stream.ACCEPT)) for position in range(20_000)])
     assert 0 < draws.min() < 0.001
     assert 0.999 < draws.max() < 1
     assert_chi_square(np.bincount((draws * 100).astype(np.int64), minlength=100))

@@ -46,7 +46,8 @@ class Chooser:
     That is a draw from the chain's law, and since the noise depends on seed, sample, position and token id alone, a
     draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case without
     noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
-    alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known.
+    alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known. `first` is
+    the position of the first token for the noise: not 0 where a conversation has lost its beginning.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Chooser:
         logprobs: int | None = None,
         banned: Sequence[int] = (),
         rounding: float | None = None,
+        first: int = 0,
     ) -> None:
         key(seed, sample, 0)
         self.settings = settings
@@ -67,6 +69,7 @@ class Chooser:
         self.logprobs = logprobs
         self.banned = tuple(banned)
         self.rounding = rounding
+        self.first = first
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
         """The token that follows the prefix `tokens`, of which `row`, float32[V], holds the logits.
@@ -74,10 +77,14 @@ class Chooser:
         Raises ValueError when the row has no finite logit, or a NaN.
         """
         adjusted = self._adjusted(row, tokens)
-        noise_key = key(self.seed, self.sample, position)
+        noise_key = self.noise_key(position)
         token, gap = self._best(adjusted, noise_key)
         near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, noise_key)
         return self._choice(adjusted, token, gap, near_tie)
+
+    def noise_key(self, position: int, stream: Stream = Stream.TOKEN, round: int = 0) -> tuple[int, int]:
+        """What the noise at a position is made from (`core.noise.key`)."""
+        return key(self.seed, self.sample, self.first + position, stream, round)
 
     def _best(self, adjusted: FloatRow, noise_key: tuple[int, int]) -> tuple[int, float]:
         if self.settings.temperature == 0:
@@ -114,7 +121,7 @@ class Chooser:
         """A token of that law, by the noise of a stream."""
         with np.errstate(divide="ignore"):
             candidates = Candidates(law.ids, np.log(law.p).astype(np.float32))
-        return perturbed_best(candidates, key(self.seed, self.sample, position, stream, round))[0]
+        return perturbed_best(candidates, self.noise_key(position, stream, round))[0]
 
     def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
         """A token that was not chosen by `choose`, with the log-probabilities that were asked for."""
@@ -150,6 +157,7 @@ class ReferenceChooser(Chooser):
             chooser.logprobs,
             chooser.banned,
             chooser.rounding,
+            chooser.first,
         )
         self._start, self._reference = start, tuple(reference)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.choose import Chooser, log_sum_exp, perturbed_ranking
 from edgespec.core.law import Law
-from edgespec.core.noise import Stream, key
+from edgespec.core.noise import Stream
 from edgespec.core.sampling import Candidates, FloatRow, adjust, draw_from, largest, truncate
 
 
@@ -44,8 +44,8 @@ def guesses(
         return _likeliest(chooser, adjusted, k)
     candidates = draw_from(adjusted, chooser.settings)
     if draw is not None:
-        return _draws(candidates, key(chooser.seed, chooser.sample, position, Stream.DRAFT, draw), k)
-    ids, scores = perturbed_ranking(candidates, key(chooser.seed, chooser.sample, position), k + 1)
+        return _draws(candidates, chooser.noise_key(position, Stream.DRAFT, draw), k)
+    ids, scores = perturbed_ranking(candidates, chooser.noise_key(position), k + 1)
     return [Guess(id, _unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
 
 
@@ -59,7 +59,7 @@ def weighed(chooser: Chooser, law: Mapping[int, float], position: int, k: int) -
         return [Guess(token, _unsure(p)) for token, p in ranked[:k]]
     ids = np.array(sorted(law))
     logits = np.log([law[int(id)] for id in ids])
-    best, scores = perturbed_ranking(Candidates(ids, logits), key(chooser.seed, chooser.sample, position), len(ids))
+    best, scores = perturbed_ranking(Candidates(ids, logits), chooser.noise_key(position), len(ids))
     known = sum(law.values())
     return [Guess(id, _unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
 

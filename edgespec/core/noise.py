@@ -44,9 +44,9 @@ def gumbel64(hashed: Hashes) -> npt.NDArray[np.float64]:
     return noise
 
 
-def uniform(seed: int, sample: int, position: int, stream: Stream, round: int = 0, token: int = 0) -> float:
+def uniform(key: tuple[int, int], token: int = 0) -> float:
     """One uniform number in (0, 1)."""
-    return float(_uniforms(hashes(key(seed, sample, position, stream, round), np.array([token])))[0])
+    return float(_uniforms(hashes(key, np.array([token])))[0])
 
 
 def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, round: int = 0) -> tuple[int, int]:

@@ -205,8 +205,8 @@ class NoiseJudge:
         return self.chooser.law(self.row_of(path[-1] if path else -1), self._prefix(path))
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
-        chooser, position = self.chooser, len(self.tokens) + depth
-        return uniform(chooser.seed, chooser.sample, position, Stream.ACCEPT, self.round, token) < probability
+        noise_key = self.chooser.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.round)
+        return uniform(noise_key, token) < probability
 
     def draw(self, law: Law, depth: int) -> int:
         return self.chooser.draw(law, len(self.tokens) + depth, Stream.RESIDUAL, self.round)

@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import groupby
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.settings import Message
+from edgespec.thinking import CLOSE, OPEN
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
+)
+CHATML_END = "<|im_end|>"
+MARK = re.compile("\ue000(\\d+)\ue001")
 
 
 class ChatTemplate:
-    """The model's own template. Raises UsageError when the file has none, or when it refuses the messages."""
+    """The template `text` of a model, by default its own. A broken one raises UsageError when it is used."""
 
-    def __init__(self, model: Model) -> None:
-        if model.chat_template is None:
-            raise UsageError(f"{model.path.name} has no chat template", hint="give it a plain prompt instead (--raw)")
+    def __init__(self, model: Model, text: str | None = None) -> None:
         self._model = model
+        self._text = text or model.chat_template
         self._bos_text = _text_of(model, model.bos)
+
+    @cached_property
+    def _formatter(self) -> Jinja2ChatFormatter:
+        name, model = self._model.path.name, self._model
+        if self._text is None:
+            raise UsageError(f"{name} has no chat template", hint="give it a plain prompt instead (--raw)")
         try:
-            self._formatter = Jinja2ChatFormatter(
-                model.chat_template, eos_token=_text_of(model, model.eos), bos_token=self._bos_text
-            )
+            return Jinja2ChatFormatter(self._text, eos_token=_text_of(model, model.eos), bos_token=self._bos_text)
         except Exception as error:  # jinja2's own errors, and whatever a template does while it is compiled
-            raise UsageError(
-                f"the chat template of {model.path.name} cannot be read", why=str(error), hint="use --raw"
-            ) from error
+            raise UsageError(f"the chat template of {name} cannot be read", why=str(error), hint="use --raw") from error
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt as text, ready for the assistant's answer."""
+        formatter = self._formatter
         try:
-            answer = self._formatter(messages=[{"role": m.role, "content": m.content} for m in messages])
+            answer = formatter(messages=[{"role": m.role, "content": m.content} for m in messages])
         except Exception as error:  # a template may raise anything; raise_exception() is its way to refuse a role
             raise UsageError(
                 "the model's chat template refuses these messages", why=str(error), hint="use --raw"
@@ -40,26 +53,92 @@ class ChatTemplate:
         return str(answer.prompt)
 
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
-        """The prompt as ids. Control tokens written inside a message stay text unless `special`."""
-        if special or not any(_has_control_tokens(self._model, message.content) for message in messages):
-            return self._tokenize_rendered([self.render(messages)])
-        # Mark the contents, so that what a message says and what the template says can be told apart once rendered.
-        marked = [Message(message.role, f"\ue000{index}\ue001") for index, message in enumerate(messages)]
-        pieces = re.split("\ue000(\\d+)\ue001", self.render(marked))
-        pieces[1::2] = [messages[int(index)].content for index in pieces[1::2]]
-        return self._tokenize_rendered(pieces)
+        """The prompt as ids. Control tokens written inside a message stay text unless `special`.
 
-    def _tokenize_rendered(self, pieces: list[str]) -> list[int]:
-        """Template text and message contents in turns, control tokens counting in the former only.
-
-        The model's BOS comes first, but not twice; what else a tokenizer adds to prompts is the template's affair.
+        An assistant's message at the end is one to go on with. The model's BOS comes first, but not twice; what else a
+        tokenizer adds to prompts is the template's affair.
         """
         model = self._model
+        begun = messages[-1] if messages and messages[-1].role == "assistant" else None
+        messages = messages[:-1] if begun else messages
+        # Mark contents where what a message says and what the template says have to be told apart once rendered.
+        marked = [
+            replace(message, content=f"\ue000{index}\ue001") if self._stands_apart(message, special) else message
+            for index, message in enumerate(messages)
+        ]
+        pieces = MARK.split(self.render(marked))
         starts_with_bos = bool(self._bos_text) and pieces[0].startswith(self._bos_text)
         tokens = [model.bos] if model.bos is not None and model.adds_bos and not starts_with_bos else []
-        for index, text in enumerate(pieces):
-            tokens += model.tokenize(text, parse_special=index % 2 == 0)
+        for index, piece in enumerate(pieces):
+            tokens += model.tokenize(piece, parse_special=True) if index % 2 == 0 else self._ids(messages[int(piece)])
+        if begun:
+            opened = pieces[-1][pieces[-1].rfind(OPEN) :] if pieces[-1].rstrip().endswith(OPEN) else ""
+            tokens += self._ids(replace(begun, content=begun.content.removeprefix(opened)))
         return tokens
+
+    def _stands_apart(self, message: Message, special: bool) -> bool:
+        if message.tokens or MARK.search(message.content):
+            return True
+        return not special and _has_control_tokens(self._model, message.content)
+
+    def _ids(self, message: Message) -> list[int]:
+        return list(message.tokens) or self._model.tokenize(message.content)
+
+    # --- thinking -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def opens_thinking(self) -> bool:
+        """Whether answers begin in the middle of thinking, since the template has opened it."""
+        return self._probe(Message("user", "a")).rstrip().endswith(OPEN)
+
+    @cached_property
+    def drops_thinking(self) -> bool:
+        """Whether the template leaves out what was thought in earlier answers."""
+        thought = "xyzzy"
+        answer = Message("assistant", f"{OPEN}\n{thought}\n{CLOSE}\n\nb")
+        shown = self._probe(Message("user", "a"), answer, Message("user", "c"))
+        return bool(shown) and thought not in shown
+
+    def _probe(self, *messages: Message) -> str:
+        try:
+            return self.render(messages)
+        except UsageError:
+            return ""
+
+
+def tokenize_leniently(
+    template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
+) -> tuple[list[int], tuple[str, ...]]:
+    """The prompt as ids, whatever the template does, and what ends an answer to it beside the model's own end tokens.
+
+    What it refuses is told to `note`. Then its messages are merged so that user and assistant take turns, and if it
+    refuses those too, ChatML takes its place.
+    """
+    try:
+        return template.tokenize(messages, special=special), ()
+    except UsageError as error:
+        refusal = error.why or error.what
+    merged = _taking_turns(messages)
+    if merged != list(messages):
+        try:
+            tokens = template.tokenize(merged, special=special)
+        except UsageError:
+            pass
+        else:
+            note(f"the chat template takes user and assistant in turns only ({refusal}): messages are joined for it")
+            return tokens, ()
+    note(f"the chat template cannot be used ({refusal}): ChatML takes its place")
+    return ChatTemplate(model, CHATML).tokenize(messages, special=special), (CHATML_END,)
+
+
+def _taking_turns(messages: Sequence[Message]) -> list[Message]:
+    """Messages of user and assistant in turns, what the system says at the beginning of the user's."""
+    as_user = [replace(message, role="user") if message.role == "system" else message for message in messages]
+    groups = [list(group) for _, group in groupby(as_user, key=lambda message: message.role)]
+    return [
+        group[0] if len(group) == 1 else Message(group[0].role, "\n\n".join(message.content for message in group))
+        for group in groups
+    ]
 
 
 def _has_control_tokens(model: Model, text: str) -> bool:

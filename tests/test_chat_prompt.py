@@ -1,0 +1,126 @@
+"""What a conversation becomes before the model reads it: ids kept, answers gone on with, broken templates mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_gguf import CHATML, write_model
+
+import edgespec
+from edgespec.errors import UsageError
+from edgespec.llama.template import ChatTemplate
+from edgespec.runtime import Runtime
+from edgespec.settings import Message, Request
+
+QUESTION = Message("user", "hello")
+DROPS = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and '</think>' in m.content %}"
+    "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}{% endfor %}<|assistant|>"
+)
+OPENS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>{{ '<think>\n' }}"
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' or (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Runtime:
+    return edgespec.load("demo", threads=1, spec_type="none")
+
+
+def tiny(folder: Path, template: str) -> Runtime:
+    return edgespec.load(str(write_model(folder / "tiny.gguf", "llama", chat_template=template)), threads=1)
+
+
+def lenient(*messages: Message) -> Request:
+    return Request(messages=messages, lenient=True)
+
+
+def test_the_next_turn_finds_all_that_was_generated_in_the_cache(llm: Runtime) -> None:
+    """Whatever the tokenizer would have made of the answer's text."""
+    events = list(llm.chat([QUESTION], max_tokens=40, seed=3, temperature=1.5))
+    answer = Message("assistant", "".join(e.text for e in events), tuple(e.id for e in events if e.id >= 0))
+    ids = llm.model.tokenize(answer.content)
+    assert tuple(ids) != answer.tokens, "an answer that the tokenizer writes in the same way shows nothing"
+    before = llm.stats.prompt_tokens + len(answer.tokens)
+    stats = list(llm.chat([QUESTION, answer, Message("user", "more")], max_tokens=1))[-1].stats
+    assert stats is not None
+    assert stats.cached_tokens >= before - 1
+
+
+def test_ids_stand_in_for_the_text_they_came_from(llm: Runtime) -> None:
+    text = "import os"
+    ids = tuple(llm.model.tokenize(text))
+    turns = [QUESTION, Message("assistant", text), Message("user", "more")]
+    with_ids = [QUESTION, Message("assistant", text, ids), Message("user", "more")]
+    assert llm.count(turns) == llm.count(with_ids)
+    assert llm.tokenize(Request(messages=tuple(turns))) == llm.tokenize(Request(messages=tuple(with_ids)))
+
+
+def test_an_answer_that_has_begun_is_gone_on_with(llm: Runtime) -> None:
+    whole = list(llm.chat([QUESTION], max_tokens=24, seed=5))
+    begun = whole[:10]
+    start = Message("assistant", "".join(event.text for event in begun), tuple(event.id for event in begun))
+    rest = list(llm.chat([QUESTION, start], max_tokens=14, seed=5))
+    assert [event.id for event in begun + rest if event.id >= 0] == [event.id for event in whole if event.id >= 0]
+
+
+def test_noise_goes_on_where_the_conversation_lost_its_beginning(llm: Runtime) -> None:
+    """A token is drawn with the noise of its place in the conversation, not in the prompt."""
+    texts = [
+        [event.id for event in llm.chat([QUESTION], left=left, max_tokens=16, seed=5, temperature=1.5)]
+        for left in (0, 7, 0)
+    ]
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_a_message_with_private_characters_is_no_mark(llm: Runtime) -> None:
+    text = "\ue0000\ue001"
+    tokens = llm.tokenize(Request(messages=(Message("user", text), Message("assistant", "a", (5,)), QUESTION)))
+    assert text in llm.model.detokenize(tokens, special=True).decode()
+
+
+def test_whether_a_template_opens_or_drops_thinking_is_seen(tmp_path: Path) -> None:
+    for template, opens, drops in ((CHATML, False, False), (DROPS, False, True), (OPENS, True, False)):
+        with tiny(tmp_path, template) as llm:
+            about = llm.describe()
+            assert (about["opens_thinking"], about["drops_thinking"]) == (opens, drops)
+
+
+def test_thinking_that_the_template_opens_is_not_opened_twice(tmp_path: Path) -> None:
+    with tiny(tmp_path, OPENS) as llm:
+        begun = llm.tokenize(Request(messages=(QUESTION, Message("assistant", "<think>\nhmm"))))
+        text = llm.model.detokenize(begun, special=True).decode()
+    assert text.count("<think>") == 1
+    assert text.endswith("<think>\nhmm")
+
+
+def test_a_template_that_wants_turns_gets_them(tmp_path: Path) -> None:
+    with tiny(tmp_path, NO_SYSTEM) as llm:
+        messages = (Message("system", "be brief"), QUESTION, Message("user", "more"))
+        with pytest.raises(UsageError, match="roles must alternate"):
+            llm.tokenize(Request(messages=messages))
+        text = llm.model.detokenize(llm.tokenize(lenient(*messages)), special=True).decode()
+        assert text.endswith("[user]be brief\n\nhello\n\nmore")
+        assert "in turns only (roles must alternate)" in llm.notes[-1]
+
+
+@pytest.mark.parametrize("template", ["{{ nothing.here }}", "{% for %}", "{{ raise_exception('no') }}"])
+def test_chatml_takes_the_place_of_a_template_that_raises(tmp_path: Path, template: str) -> None:
+    with tiny(tmp_path, template) as llm:
+        assert len(list(llm.answer(Request(messages=(QUESTION,), max_tokens=2, lenient=True)))) == 3
+        assert "ChatML takes its place" in llm.notes[-1]
+        text = llm.model.detokenize(llm.tokenize(lenient(QUESTION)), special=True).decode()
+        assert text.endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
+        with pytest.raises(UsageError):
+            llm.tokenize(Request(messages=(QUESTION,)))
+
+
+def test_a_broken_template_leaves_plain_prompts_alone(tmp_path: Path) -> None:
+    with tiny(tmp_path, "{% for %}") as llm:
+        assert llm.has_chat_template
+        assert list(llm.generate("hello", max_tokens=2))
+        with pytest.raises(UsageError, match="cannot be read"):
+            ChatTemplate(llm.model).render([QUESTION])
