@@ -20,6 +20,7 @@ from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
 from edgespec.errors import PairError, UsageError
+from edgespec.events import Progress
 from edgespec.header import Header
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model, vocabulary_difference
@@ -30,8 +31,6 @@ from edgespec.models.self_draft import self_draft
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
 from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload, fixed_length
-
-Progress = Callable[[str, float], None]
 
 # A model may have been trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192

@@ -23,10 +23,10 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine import Emission, kind_of
 from edgespec.engine import Sequence as EngineSequence
 from edgespec.errors import GenerationError, UsageError
-from edgespec.events import TokenEvent
+from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.template import tokenize_leniently
-from edgespec.loading import Loaded, Progress
+from edgespec.loading import Loaded
 from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request, check_rule
 from edgespec.textstream import TextStream
 from edgespec.trace import Recorder
@@ -414,7 +414,7 @@ class _Answer:
 
     def last_event(self) -> tuple[int, TokenEvent]:
         finish, stats = self.sequence.finish, self.sequence.stats
-        return self.index, TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats)
+        return self.index, TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats, cut=self.text.stopped)
 
 
 def _request(settings: dict[str, Any], **what: Any) -> Request:

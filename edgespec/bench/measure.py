@@ -28,9 +28,9 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
+from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
 from edgespec.llama.peer import LOOKUP_TOKENS, Peer
-from edgespec.loading import Progress
 from edgespec.models.spec import resolve
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings, in_order

@@ -25,7 +25,7 @@ from edgespec.bench.theory import CostCurve, cost_curve
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
-from edgespec.loading import Progress
+from edgespec.events import Progress
 from edgespec.runtime import Runtime
 from edgespec.trace import Trace, read_trace
 

@@ -152,8 +152,8 @@ def _measure(
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
     from edgespec.bench.modes import settings_for
-    from edgespec.cli.run import PROGRESS
     from edgespec.core.sampling import SamplingSettings
+    from edgespec.events import PROGRESS
     from edgespec.runtime import Runtime
 
     # Noise would make a draft model miss a reference answer that was not drawn with it.

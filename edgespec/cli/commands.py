@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SUBCOMMANDS = {
+    "chat": ("edgespec.cli.chat:chat", "Talk with a model; conversations are kept."),
+    "tui": ("edgespec.cli.chat:tui", "Talk with a model on a screen of its own."),
     "run": ("edgespec.cli.run:run", "Answer one prompt."),
+    "history": ("edgespec.cli.history:history", "Conversations: list, search, export, import, delete."),
     "bench": ("edgespec.cli.bench:bench", "Measure how fast a model decodes, and what guessing earns."),
     "tune": ("edgespec.cli.tune:tune", "Find out in a minute whether a draft is worth it here."),
     "draft": ("edgespec.cli.draft:draft", "Make a draft of a target, or data to train one on."),

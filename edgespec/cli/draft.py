@@ -114,8 +114,8 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import read_items
     from edgespec.cli.options import sampling_settings
-    from edgespec.cli.run import PROGRESS
     from edgespec.collect import collect as answer_all
+    from edgespec.events import PROGRESS
     from edgespec.runtime import Runtime
 
     items, problems = read_items(Path(prompts))

@@ -19,20 +19,11 @@ from edgespec.cli.output import Output
 from edgespec.cli.prompt import read_prompt
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, UsageError
-from edgespec.events import TokenEvent
+from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime import Answer, Runtime
-
-
-PROGRESS = {
-    "loading": "loading {}",
-    "making": "making a draft of {}",
-    "rounding": "measuring rounding",
-    "costs": "measuring passes",
-    "prompt": "reading the prompt",
-}
 
 
 @click.command(cls=Command)

@@ -72,7 +72,7 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune as tune_pair
-    from edgespec.cli.run import PROGRESS
+    from edgespec.events import PROGRESS
     from edgespec.models.spec import resolve
     from edgespec.runtime import Runtime
 

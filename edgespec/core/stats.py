@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from edgespec.core.draft import Draft
@@ -74,6 +74,22 @@ class Stats:
             source.rounds += 1
             source.proposed += sources.count(name)
             source.accepted += sum(sources[node] == name for node in path)
+
+    def add(self, other: Stats) -> None:
+        """Count another stretch of the same answer too, which read its prompt anew."""
+        for item in fields(self):
+            mine, theirs = getattr(self, item.name), getattr(other, item.name)
+            if isinstance(theirs, int | float):
+                setattr(self, item.name, (mine or 0) + theirs)
+            elif isinstance(theirs, list):
+                _grow(mine, len(theirs))
+                for position, count in enumerate(theirs):
+                    mine[position] += count
+        for name, counts in other.by_source.items():
+            source = self.by_source.setdefault(name, SourceStats())
+            for item in fields(source):
+                if (theirs := getattr(counts, item.name)) is not None:
+                    setattr(source, item.name, (getattr(source, item.name) or 0) + theirs)
 
     def count_guess(self, name: str, seconds: float, cost: float | None) -> None:
         """Count a guess, verified or not, and what it took."""

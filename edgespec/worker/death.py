@@ -1,0 +1,131 @@
+"""Why the process with the model died, in words for a user, and how to start again."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgespec.errors import GenerationError, OutOfMemoryError
+from edgespec.settings import CACHE_TYPES, LoadSettings, in_order
+
+LEAST_CTX = 512  # tokens: less is no conversation
+
+
+class WorkerDiedError(GenerationError):
+    """The child process is gone. `out_of_memory`: most likely because of that, so that less may help."""
+
+    def __init__(self, what: str, *, why: str = "", hint: str = "", out_of_memory: bool = False) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.out_of_memory = out_of_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A way to start again: a short phrase for a menu, and the settings."""
+
+    label: str
+    settings: LoadSettings
+
+
+def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Exception | None = None) -> list[Remedy]:
+    """How to start again what was loaded with `settings` and described itself as `about` (empty if it never loaded).
+
+    As it was comes first, or last where the error is that memory ran out.
+    """
+    same, less = Remedy("as it was", settings), []
+    half = (settings.ctx_size or about.get("ctx_size", 0)) // 2
+    if half >= LEAST_CTX:
+        shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
+        less.append(Remedy(f"half the context ({half} tokens)", shorter))
+    if settings.draft_model or about.get("draft_model"):
+        names = [name for name in settings.drafters if name not in ("draft", "self")]
+        plainer = replace(settings, draft_model=None, spec_type=in_order(names) if names else "none")
+        less.append(Remedy("no draft model", plainer))
+    layers = settings.gpu_layers // 2 if isinstance(settings.gpu_layers, int) else 0
+    if about.get("offloaded") and layers != settings.gpu_layers:
+        less.append(Remedy(f"{layers or 'no'} layers on the GPU", replace(settings, gpu_layers=layers)))
+    quantised = any(CACHE_TYPES[name].block > 1 for name in (settings.cache_type_k, settings.cache_type_v))
+    if not (quantised or settings.strict or settings.flash_attention == "off"):
+        smaller = replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
+        less.append(Remedy("a KV cache of half the size (q8_0)", smaller))
+    short_of_memory = isinstance(error, OutOfMemoryError) or (
+        isinstance(error, WorkerDiedError) and error.out_of_memory
+    )
+    return [*less, same] if short_of_memory else [same, *less]
+
+
+def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
+    """What to tell of a process that ended with `code` (minus a signal's number), its last words being these lines."""
+    name = _signal_name(code)
+    cause = _SIGNALS.get(name) or _WINDOWS.get(code or 0)
+    words = [line.strip() for line in said if line.strip()]
+    last = words[-1].removeprefix("what():").strip() if words else ""  # C++ on an exception that nobody caught
+    if cause in (None, "abort") and any(_NO_MEMORY.search(line) for line in words):
+        cause = "memory"
+    if cause is not None:
+        what, why, hint = _CAUSES[cause]
+        if cause == "abort":
+            why = next((line for line in words if "GGML_ASSERT" in line), last or why)
+        return WorkerDiedError(what, why=why, hint=hint, out_of_memory=hint == _LESS)
+    if name:
+        return WorkerDiedError(_ENDED, why=f"it was told to ({name})", hint=_AGAIN)
+    return WorkerDiedError(_ENDED, why=last or ("" if code is None else f"by itself, with code {code}"), hint=_AGAIN)
+
+
+def _signal_name(code: int | None) -> str:
+    with suppress(ValueError):
+        return signal.Signals(-(code or 0)).name
+    return ""
+
+
+_ENDED, _CRASHED = "the process with the model has ended", "llama.cpp crashed"
+_AGAIN = "start it again; if that does not help, try another model file or another build of llama-cpp-python"
+_LESS = "start it again with less: a smaller context, no draft model, or a smaller model"
+
+_CAUSES = {  # what happened, why, what to do
+    "killed": (
+        "the system killed the process with the model",
+        "most likely because memory ran out",
+        _LESS,
+    ),
+    "memory": (_ENDED, "memory ran out", _LESS),
+    "ctrl-c": (_ENDED, "it was told to (Ctrl-C)", _AGAIN),
+    "abort": ("llama.cpp gave up", "it found something that must not be", _AGAIN),
+    "access": (_CRASHED, "it reached for memory that is not there", _AGAIN),
+    "arithmetic": (_CRASHED, "it calculated something that has no result", _AGAIN),
+    "file": (
+        _CRASHED,
+        "the model file may have been changed or removed while it was in use",
+        "start it again; if that does not help, fetch the file again",
+    ),
+    "build": (
+        _CRASHED,
+        "this build uses instructions that the processor does not have",
+        "install llama-cpp-python again, built on this machine",
+    ),
+}
+_SIGNALS = {
+    "SIGKILL": "killed",
+    "SIGABRT": "abort",
+    "SIGSEGV": "access",
+    "SIGFPE": "arithmetic",
+    "SIGBUS": "file",
+    "SIGILL": "build",
+}
+_WINDOWS = {
+    3: "abort",  # how abort() ends in older runtimes
+    0xC0000409: "abort",
+    0xC0000005: "access",
+    0xC00000FD: "access",  # the stack is full
+    0xC0000094: "arithmetic",
+    0xC0000006: "file",  # a page of a mapped file cannot be read
+    0xC000001D: "build",
+    0xC0000017: "memory",
+    0xC000012D: "memory",
+    0xC000013A: "ctrl-c",  # before it could stop listening to it
+}
+_NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate|failed to allocate|MemoryError", re.IGNORECASE)

@@ -1,0 +1,245 @@
+"""`edgespec history`: kept conversations are listed, searched, shown, exported, imported and deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import COMMAND, Finished, edgespec_here, environment
+from test_store import ANSWER, talk
+
+from edgespec.store import Store
+from edgespec.transcript import JSONL_MAGIC, MARKDOWN_MAGIC
+
+LINES = b'{"messages": [{"role": "user", "content": "imported"}]}\n{"messages": [{"role": "user", "content": "too"}]}\n'
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[Store]:
+    """Two chats, "bread" the newer one, in the file that the program looks into."""
+    with Store(home / "data" / "chats.db") as store:
+        talk(store, "about cake", "with sugar")
+        chat, turns = talk(store, "about bread")
+        store.append(chat, turns[0].key, "assistant", "with flour\nand \x1b[31mwater", ANSWER)
+        yield store
+
+
+def history(home: Path, *args: str, stdin: bytes = b"", code: int = 0, **variables: str) -> Finished:
+    done = edgespec_here("history", *args, home=home, stdin=stdin, **variables)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def objects(done: Finished) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.decode().splitlines()]
+
+
+def ids(store: Store) -> list[str]:
+    return [chat.id for chat in store.chats()]
+
+
+def test_chats_are_listed_with_the_newest_first(home: Path, store: Store) -> None:
+    lines = history(home, "list").stdout.decode().splitlines()
+    assert lines[0].split() == ["id", "turns", "last", "title"]
+    newest, oldest = store.chats()
+    assert re.fullmatch(rf"{newest.id} +2 +today \d\d:\d\d +about bread", lines[2])
+    assert re.fullmatch(rf"{oldest.id} +2 +today \d\d:\d\d +about cake", lines[3])
+    assert len(history(home, "list", "-n", "1").stdout.splitlines()) == 3
+    assert b"cake" not in history(home, "list", "with", "flo").stdout
+    assert b"cake" in history(home, "list", "cake").stdout
+
+
+def test_a_list_fits_a_narrow_terminal(home: Path, store: Store) -> None:
+    store.rename(ids(store)[0], "a long title " * 20)
+    lines = history(home, "list", COLUMNS="40").stdout.decode().splitlines()
+    assert len(lines) == 4 and max(map(len, lines)) <= 40
+    assert re.fullmatch(rf"{ids(store)[0]} +2 +today \d\d:\d\d +a lon.*…", lines[2])
+
+
+def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -> None:
+    newest, _ = objects(history(home, "list", "--json"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", newest.pop("created"))
+    assert newest.pop("updated")
+    assert newest == {"id": ids(store)[0], "title": "about bread", "turns": 2, "model": "target.gguf"}
+
+
+def test_times_of_other_days_are_told_by_how_long_ago_they_were(home: Path, store: Store) -> None:
+    titles = {0: "today", 1: "yesterday", 3: "3 days ago", 400: "20"}
+    for chat, (days, shown) in zip(
+        [*ids(store), *(talk(store, "x")[0] for _ in range(2))], titles.items(), strict=True
+    ):
+        store._database._connection.execute(
+            "UPDATE chat SET updated_s = updated_s - ? WHERE id = ?", (days * 86400, chat)
+        )
+        assert re.search(rf"{chat} +\d +{shown}", history(home, "list").stdout.decode())
+
+
+def test_messages_are_found(home: Path, store: Store) -> None:
+    [chat, _] = store.chats()
+    first, second = history(home, "search", "with", "flour").stdout.decode().splitlines()
+    assert re.fullmatch(rf"{chat.id}  today \d\d:\d\d  about bread", first)
+    assert second == "    assistant: with flour and \ufffd[31mwater"
+    [found] = objects(history(home, "search", "flour", "--json"))
+    assert (found["chat"], found["message"], found["role"]) == (chat.id, chat.head, "assistant")
+    assert found["excerpt"].startswith("with flour")
+    assert len(objects(history(home, "search", "with", "-n", "1", "--json"))) == 1
+    done = history(home, "search", "nowhere")
+    assert (done.stdout, done.stderr) == (b"", b"note: nothing was found\n")
+    history(home, "search", code=2)
+
+
+def test_a_chat_is_shown_whole(home: Path, store: Store) -> None:
+    chat = store.find("last")
+    texts = [history(home, "show", name).stdout.decode() for name in (chat.id, chat.id[:6], "last")]
+    assert texts[0] == texts[1] == texts[2]
+    title, created, *rest = texts[0].split("\n")
+    assert (title, created[:2]) == ("about bread", "20")
+    assert rest == ["", "user:", "about bread", "", "assistant:", "with flour", "and \x1b[31mwater", "(length)", ""]
+    [found] = objects(history(home, "show", "last", "--json"))
+    assert [message["content"] for message in found["messages"]] == ["about bread", "with flour\nand \x1b[31mwater"]
+    answer = found["messages"][1]["answer"]
+    assert (answer["finish_reason"], answer["seed"], answer["stats"]) == ("length", 2**64 - 1, {"accepted": [3, 2, 1]})
+
+
+@pytest.mark.parametrize("command", [["show"], ["export"], ["rm", "-y"]])
+def test_an_unknown_chat_is_a_usage_error(home: Path, store: Store, command: list[str]) -> None:
+    done = history(home, *command, "nowhere", code=2)
+    assert b"there is no chat 'nowhere'" in done.stderr and not done.stdout
+    done = history(home, *command, "", code=2)
+    assert len(ids(store)) == 2
+
+
+def test_without_any_chat_nothing_is_made(home: Path) -> None:
+    assert history(home, "list").stderr == b"note: there is no chat yet\n"
+    assert not history(home, "list", "--json").stdout
+    history(home, "search", "x")
+    history(home, "show", "last", code=2)
+    assert not (home / "data").exists()
+
+
+def test_chats_are_exported_and_imported_again(home: Path, store: Store) -> None:
+    markdown = history(home, "export", "last").stdout.decode()
+    assert markdown.startswith(MARKDOWN_MAGIC.decode() + "# about bread\n") and markdown.endswith("*(length)*\n")
+    lines = history(home, "export", "--all", "--format", "jsonl").stdout
+    assert lines.startswith(JSONL_MAGIC) and len(lines.splitlines()) == 2
+    file = home / "chats.jsonl"
+    assert b"2 written" in history(home, "export", "--all", "-o", str(file)).stderr
+    assert file.read_bytes() == lines
+    new = [*history(home, "import", str(file)).stdout.decode().split()]
+    new += history(home, "import", "-", stdin=lines).stdout.decode().split()
+    assert len(set(new)) == 4 and set(new) < set(ids(store))
+    contents = {chat: [turn.content for turn in store.path(store.find(chat).head)] for chat in new}
+    assert list(contents.values()) == 2 * [
+        ["about bread", "with flour\nand \x1b[31mwater"],
+        ["about cake", "with sugar"],
+    ]
+    assert {store.find(chat).title for chat in new} == {"about bread", "about cake"}
+
+
+def test_only_an_export_is_replaced_unasked(home: Path, store: Store) -> None:
+    file = home / "notes.md"
+    file.write_text("# my own notes\n")
+    assert b"holds something else" in history(home, "export", "last", "-o", str(file), code=2).stderr
+    assert file.read_text() == "# my own notes\n"
+    history(home, "export", "last", "-o", str(file), "-y")
+    history(home, "export", "last", "last", "-o", str(file))
+    assert file.read_bytes() == history(home, "export", "last").stdout
+    assert store.file is not None
+    before = store.file.read_bytes()
+    for out in (home, home / "nowhere" / "x.md", store.file):
+        history(home, "export", "last", "-y", "-o", str(out), code=2)
+    assert store.file.read_bytes() == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there is no such device")
+def test_a_device_can_be_written_to(home: Path, store: Store) -> None:
+    history(home, "export", "last", "-o", "/dev/null")
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("args", [["export"], ["export", "last", "--all"], ["rm", "-y"], ["rm", "last", "--all", "-y"]])
+def test_chats_are_named_or_all_are_meant(home: Path, store: Store, args: list[str]) -> None:
+    assert b"--all" in history(home, *args, code=2).stderr
+    assert len(ids(store)) == 2
+
+
+def test_an_import_is_whole_or_nothing(home: Path, store: Store) -> None:
+    good, bad = home / "good.jsonl", home / "bad.jsonl"
+    good.write_bytes(LINES)
+    for content, reason in (
+        (LINES + b"{}", b"line 3 is neither a message nor a chat: there is no role"),
+        (LINES + b"\xff", b"line 3 is not UTF-8"),
+        (b"", b"holds no messages"),
+    ):
+        bad.write_bytes(content)
+        assert reason in history(home, "import", str(good), str(bad), code=2).stderr
+    assert b"cannot be read" in history(home, "import", str(home / "nowhere"), code=2).stderr
+    assert len(ids(store)) == 2
+    history(home, "import", str(good))
+    assert len(ids(store)) == 4
+
+
+def test_deleting_asks_and_without_a_terminal_refuses(home: Path, store: Store) -> None:
+    newest, oldest = ids(store)
+    done = history(home, "rm", newest, code=2)
+    assert b"no terminal to ask on" in done.stderr and b"-y" in done.stderr
+    assert ids(store) == [newest, oldest]
+    assert b"1 deleted" in history(home, "rm", newest, newest[:8], "-y").stderr
+    assert ids(store) == [oldest]
+    assert b"1 deleted" in history(home, "rm", "--all", "-y").stderr
+    assert not ids(store)
+
+
+@pytest.mark.parametrize(("typed", "left"), [(b"y\n", 1), (b"n\n", 2), (b"\n", 2)])
+def test_on_a_terminal_deleting_asks(home: Path, store: Store, typed: bytes, left: int) -> None:
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    store.rename(ids(store)[0], "a \x1b[31m title")
+    master, slave = pty.openpty()
+    command = [*COMMAND, "history", "rm", "last"]
+    with subprocess.Popen(command, stdin=slave, stderr=slave, cwd=home, env=environment(home)) as program:
+        os.write(master, typed)
+        program.wait(60)
+        seen = os.read(master, 4096)
+    for end in (master, slave):
+        os.close(end)
+    assert "Delete a \ufffd[31m title? [y/N]".encode() in seen
+    assert (program.returncode, len(ids(store))) == (0, left)
+
+
+def test_the_file_is_named(home: Path) -> None:
+    assert history(home, "path").stdout.decode() == f"{home / 'data' / 'chats.db'}\n"
+
+
+def test_ids_are_completed(home: Path, store: Store) -> None:
+    newest, oldest = ids(store)
+
+    def completed(line: str) -> list[str]:
+        words: dict[str, Any] = {"COMP_WORDS": f"edgespec history {line}", "COMP_CWORD": str(1 + len(line.split(" ")))}
+        done = edgespec_here(home=home, _EDGESPEC_COMPLETE="bash_complete", **words)
+        return [found.partition(",")[2] for found in done.stdout.decode().splitlines()]
+
+    assert completed("show ") == ["last", newest, oldest]
+    assert completed(f"rm {newest[:9]}") == [newest]
+    assert store.file is not None
+    store.close()
+    store.file.write_bytes(b"")
+    assert completed("export ") == ["last"]
+
+
+def test_a_damaged_store_is_told_and_gone_on_without(home: Path) -> None:
+    (home / "data").mkdir()
+    (home / "data" / "chats.db").write_bytes(b"no database")
+    done = history(home, "list")
+    assert b"were damaged" in done.stderr and b"there is no chat yet" in done.stderr
+    assert history(home, "list").stderr == b"note: there is no chat yet\n"

@@ -1,0 +1,340 @@
+"""What may happen to the file of a store of chats: locked, read-only, full, newer, older, damaged, gone."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from test_store import ANSWER, PIECES, contents, talk
+
+from edgespec.store import Store, StoreError, UnknownChatError
+from edgespec.store import file as store_file
+from edgespec.store.rescue import rescue
+from edgespec.store.schema import MIGRATIONS, migrate, version_of
+
+PAGE = 4096
+TEXTS = [f"message {number} " + "word " * 100 for number in range(40)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A store with a chat of some pages."""
+    file = tmp_path / "chats.db"
+    with Store(file) as store:
+        chat, turns = talk(store, *TEXTS)
+        store.append(chat, turns[-2].key, "assistant", "another", ANSWER, PIECES)
+        store.set_preference("theme", "dark")
+    return file
+
+
+def connect(file: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(file, isolation_level=None))
+
+
+def texts(store: Store) -> list[str]:
+    return contents(store.path(store.find("last").head))
+
+
+def test_a_chat_is_for_its_user_alone(file: Path) -> None:
+    if os.name == "posix":
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_locked_store_says_so_and_can_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_file, "LOCK_S", 0.01)
+    with Store(file) as store, connect(file) as other:
+        chat = store.find("last")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="are locked") as error:
+            store.append(chat.id, chat.head, "user", "more")
+        assert error.value.hint and error.value.exit_code == 1
+        assert store.search("message")
+        with Store(file) as third:
+            assert texts(third) == texts(store)
+        other.execute("ROLLBACK")
+        store.append(chat.id, chat.head, "user", "more")
+        assert texts(store)[-1] == "more"
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without the rights of the system's administrator, who may write everything."""
+    if os.name != "posix":
+        pytest.skip("folders are not made read-only this way here")
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anyone may look into."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def test_a_read_only_file_can_be_read(open_folder: Path) -> None:
+    file = open_folder / "chats.db"
+    with Store(file) as store:
+        chat, _ = talk(store, "a", "b")
+    file.chmod(0o444)
+    with as_nobody(), Store(file) as store:
+        assert texts(store) == ["a", "b"]
+        with pytest.raises(StoreError, match=r"cannot be written.*read-?only"):
+            store.rename(chat, "c")
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_with_a_way_out(open_folder: Path) -> None:
+    (open_folder / "inner").mkdir()
+    with Store(open_folder / "inner" / "chats.db") as store:
+        talk(store, "a")
+    (open_folder / "inner" / "chats.db").chmod(0o444)
+    (open_folder / "inner").chmod(0o555)
+    for name in ("chats.db", "new.db", "deeper/new.db"):
+        with as_nobody(), pytest.raises(StoreError, match="EDGESPEC_HOME"):
+            Store(open_folder / "inner" / name)
+
+
+def test_a_file_where_the_folder_should_be_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no folder")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store(tmp_path / "data" / "chats.db")
+    with pytest.raises(StoreError):
+        Store(tmp_path)
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(file: Path) -> None:
+    with Store(file) as store:
+        chat = store.find("last")
+        before = store.path(chat.head)
+        row = store.begin(chat.id, chat.head, ANSWER)
+        db = store._database._connection
+        n_pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {n_pages + 2}")  # SQLite refuses to grow, as if the disk were full
+        for write in (
+            lambda: store.grow(row, "x" * 100_000, [1], []),
+            lambda: store.finish(row, chat.id, chat.head, "x" * 100_000, ANSWER),
+        ):
+            with pytest.raises(StoreError, match="the disk is full"):
+                write()
+        assert store.path(store.find(chat.id).head) == before
+        db.execute("PRAGMA max_page_count = 1000000")
+        turn = store.finish(row, chat.id, chat.head, "x" * 100_000, ANSWER)
+        assert store.path(turn.key) == [*before, turn]
+
+
+UNTIL_IT_FAILS = """
+import resource, sys
+from pathlib import Path
+from edgespec.store import Store, StoreError, new_id
+with Store(Path(sys.argv[1])) as store:
+    store.create("abc")
+    parent = None
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+    try:
+        while True:
+            parent = store.append("abc", parent, "user", "some words " * 500).key
+            print(parent, flush=True)
+    except StoreError as error:
+        print(error, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no limits of size there")
+def test_a_file_that_the_system_lets_grow_no_more_keeps_what_was_stored(tmp_path: Path) -> None:
+    file = tmp_path / "chats.db"
+    done = subprocess.run([sys.executable, "-c", UNTIL_IT_FAILS, str(file)], capture_output=True, text=True, check=True)
+    assert "cannot be" in done.stderr
+    keys = done.stdout.split()
+    assert len(keys) > 20
+    with Store(file) as store:
+        assert [turn.key for turn in store.path(store.find("abc").head)][: len(keys)] == keys
+
+
+def test_a_newer_version_is_left_as_it_is(file: Path) -> None:
+    with connect(file) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    before = file.read_bytes()
+    with pytest.raises(StoreError, match="update edgespec"):
+        Store(file)
+    assert file.read_bytes() == before
+    assert [found.name for found in file.parent.iterdir()] == ["chats.db"]
+
+
+def test_a_python_without_full_text_search_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ["CREATE VIRTUAL TABLE words USING fts5_of_another_build(content)"]  # which this SQLite does not have
+    monkeypatch.setattr(store_file, "migrate", lambda db: migrate(db, [script]))
+    with pytest.raises(StoreError, match="has no FTS5"):
+        Store(tmp_path / "chats.db")
+
+
+@pytest.mark.parametrize("version", range(len(MIGRATIONS) + 1))
+def test_every_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+    file = tmp_path / "chats.db"
+    with connect(file) as db:
+        migrate(db, MIGRATIONS[:version])
+        assert version_of(db) == version
+    with Store(file) as store:
+        talk(store, "found again")
+        assert [hit.role for hit in store.search("again")] == ["user"]
+    with connect(file) as db:
+        assert version_of(db) == len(MIGRATIONS)
+
+
+def test_a_step_that_fails_changes_nothing_and_a_later_one_keeps_what_is_there(file: Path) -> None:
+    with connect(file) as db:
+        with pytest.raises(sqlite3.Error):
+            migrate(db, [*MIGRATIONS, ["CREATE TABLE extra (a)", "no SQL"]])
+        assert version_of(db) == len(MIGRATIONS)
+        migrate(db, [*MIGRATIONS, ["ALTER TABLE chat ADD COLUMN extra TEXT"], ["UPDATE chat SET extra = title"]])
+        assert version_of(db) == len(MIGRATIONS) + 2
+        assert db.execute("SELECT extra = title FROM chat").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("garbage", [b"no database", b"\0" * 5000, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_file_that_is_no_database_is_moved_aside(file: Path, garbage: bytes) -> None:
+    file.write_bytes(garbage)
+    said: list[str] = []
+    with Store(file, said.append) as store:
+        talk(store, "a new one")
+        assert texts(store) == ["a new one"]
+    [note] = said
+    [aside] = file.parent.glob("chats-damaged-*.db")
+    assert aside.read_bytes() == garbage
+    assert aside.name in note and "nothing in it could be read" in note
+    with Store(file, said.append) as store:
+        assert texts(store) == ["a new one"]
+    assert len(said) == 1
+
+
+def test_what_was_not_hit_is_brought_over(file: Path) -> None:
+    with connect(file) as db:
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'message_words_data'").fetchone()[0]
+    data = bytearray(file.read_bytes())
+    data[(root - 1) * PAGE : root * PAGE] = b"\xa5" * PAGE
+    file.write_bytes(data)
+    said: list[str] = []
+    with Store(file, said.append) as store:
+        assert [branch.n_turns for branch in store.branches(store.find("last").id)] == [40, 40]
+        assert len(store.search("message", limit=100)) == 40  # here it is noticed, and mended
+        assert said and "41 messages of 1 chats could be read" in said[0]
+        head = store.find("last").head
+        assert head is not None
+        assert contents(store.path(head)) == [*TEXTS[:-1], "another"]
+        assert store.path(head)[-1].answer == ANSWER
+        assert store.pieces(head) == list(PIECES)
+        assert store.preference("theme") == "dark"
+
+
+def damage(data: bytearray, chance: random.Random) -> bytearray:
+    """One of the things that happen to files."""
+    kind, page = chance.randrange(4), chance.randrange(len(data) // PAGE) * PAGE
+    if kind == 0:
+        return data[: chance.randrange(PAGE, len(data))]
+    if kind == 1:
+        data[page : page + PAGE] = bytes(PAGE)
+    elif kind == 2:
+        data[page : page + PAGE] = chance.randbytes(PAGE)
+    else:
+        start = chance.randrange(len(data))
+        data[start : start + 16] = chance.randbytes(16)
+    return data
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_is_damaged_there_is_a_store_to_go_on_with(file: Path, seed: int) -> None:
+    file.write_bytes(damage(bytearray(file.read_bytes()), random.Random(seed)))
+    said: list[str] = []
+    with Store(file, said.append) as store:
+        for chat in store.chats():
+            for use in (store.branches, store.chat_settings):
+                use(chat.id)
+            with suppress(UnknownChatError):  # the name of a message may be what was damaged
+                store.path(chat.head)
+        store.search("message")
+        store.search("nowhere")
+        _, turns = talk(store, "it goes on")
+        assert store.path(turns[0].key) == turns
+    assert len(said) <= 1
+    with Store(file, said.append) as store:
+        assert store.path(turns[0].key) == turns
+        for chat in store.chats():
+            assert chat.id
+
+
+def test_a_mistake_of_the_program_is_not_taken_for_damage(file: Path) -> None:
+    with Store(file) as store:
+        chat = store.find("last")
+        with pytest.raises(AttributeError):
+            store.append(chat.id, chat.head, "user", None)  # type: ignore[arg-type]
+        assert store.find("last") == chat
+    assert [found.name for found in file.parent.iterdir()] == ["chats.db"]
+
+
+def test_another_program_goes_on_with_the_new_file(file: Path) -> None:
+    with Store(file, lambda _: None) as other:
+        assert len(texts(other)) == 40
+        damaged = bytearray(file.read_bytes())
+        damaged[:16] = b"no longer SQLite"
+        file.write_bytes(damaged)
+        said: list[str] = []
+        with Store(file, said.append) as store:
+            assert said
+            [turn] = talk(store, "in the new file")[1]
+            assert other.path(turn.key) == [turn]
+            talk(other, "from the other")
+            assert texts(store) == ["from the other"]
+
+
+def test_what_is_brought_over_joins_what_was_written_meanwhile(file: Path, tmp_path: Path) -> None:
+    with Store(tmp_path / "new.db") as store, connect(file) as source:
+        other, _ = talk(store, "written meanwhile", "by another program")
+        assert rescue(source, store._database._connection) == (41, 1)
+        assert texts(store) == ["written meanwhile", "by another program"]
+        [rescued] = (chat for chat in store.chats() if chat.id != other)
+        assert contents(store.path(rescued.head)) == [*TEXTS[:-1], "another"]
+        assert [branch.n_turns for branch in store.branches(rescued.id)] == [40, 40]
+        assert store.remove([other]) == 1
+        assert len(store.search("message", limit=100)) == 40
+
+
+def test_a_damaged_file_that_cannot_be_moved_yet_is_mended_later(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_file, "LOCK_S", 0.01)
+    damaged = b"no longer SQLite" + file.read_bytes()[16:]
+    file.write_bytes(damaged)
+    said: list[str] = []
+    with FileLock(f"{file}.lock"), pytest.raises(StoreError, match="are damaged"):
+        Store(file, said.append)
+    with Store(file, said.append) as store:
+        file.write_bytes(damaged)
+        with FileLock(f"{file}.lock"), pytest.raises(StoreError, match="are damaged"):
+            store.search("message")
+        assert len(said) == 1
+        talk(store, "in a new file")
+        assert texts(store) == ["in a new file"]
+    assert len(said) == 2
+
+
+def test_a_store_that_was_deleted_is_begun_again(file: Path) -> None:
+    with Store(file) as store:
+        for found in list(file.parent.iterdir()):
+            found.unlink()
+        talk(store, "once more")
+        assert texts(store) == ["once more"]
+    with Store(file) as store:
+        assert texts(store) == ["once more"]

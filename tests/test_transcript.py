@@ -1,0 +1,168 @@
+"""Chats as files: what is exported can be read, by people and by programs, and what others exported can be imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_store import contents, talk
+
+from edgespec.errors import UsageError
+from edgespec.store import Answer, ChatInfo, Store, Turn
+from edgespec.store.data import valid_text
+from edgespec.transcript import (
+    JSONL_MAGIC,
+    MARKDOWN_MAGIC,
+    ImportedChat,
+    import_chat,
+    messages_of,
+    read_jsonl,
+    to_jsonl,
+    to_markdown,
+)
+
+INFO = ChatInfo("abc", "Bread", 1.7e9, 1.8e9, "k", 2, "target.gguf")
+
+
+def turns(*messages: tuple[str, str], finish_reason: str = "stop") -> list[Turn]:
+    answer = Answer(finish_reason=finish_reason)
+    return [Turn("k", None, role, text, 1.7e9, answer if role == "assistant" else None) for role, text in messages]
+
+
+def read(text: str) -> list[ImportedChat]:
+    return list(read_jsonl(text.splitlines(keepends=True)))
+
+
+def test_markdown_has_a_heading_for_each_message_and_folds_what_was_thought() -> None:
+    said = turns(("user", "how?"), ("assistant", "<think>\nhm\n</think>\n\nlike *this*"))
+    assert to_markdown(INFO, said) == MARKDOWN_MAGIC.decode() + (
+        "# Bread\n\n2023-11-14T22:13:20+00:00 · target.gguf\n\n## User\n\nhow?\n\n## Assistant\n\n"
+        "<details>\n<summary>Thinking</summary>\n\nhm\n\n</details>\n\nlike *this*\n"
+    )
+
+
+def test_what_users_write_is_not_taken_for_thinking() -> None:
+    assert "\n\n<think>a</think> b\n" in to_markdown(INFO, turns(("user", "<think>a</think> b")))
+
+
+def test_an_answer_that_is_not_whole_is_marked_and_its_code_ends_with_it() -> None:
+    text = to_markdown(INFO, turns(("assistant", "```py\nprint(`1`)\n~~~"), finish_reason="interrupted"))
+    assert text.endswith("```py\nprint(`1`)\n~~~\n```\n\n*(interrupted)*\n")
+    whole = to_markdown(INFO, turns(("assistant", "````md\n```\n````\ntext")))
+    assert whole.endswith("````md\n```\n````\ntext\n")
+
+
+def test_jsonl_is_one_line_in_the_form_of_openai() -> None:
+    text = to_jsonl(INFO, turns(("system", "be brief"), ("user", "a\u2028b\x85c\n日本")))
+    assert text.encode().startswith(JSONL_MAGIC) and len(text.splitlines()) == 1 and text.endswith("\n")
+    assert "日本" in text
+    assert json.loads(text) == {
+        "chat": "abc",
+        "title": "Bread",
+        "created": "2023-11-14T22:13:20+00:00",
+        "model": "target.gguf",
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a\u2028b\x85c\n日本"}],
+    }
+
+
+MESSAGES = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text()), min_size=1, max_size=5)
+
+
+@given(st.lists(MESSAGES, max_size=3))
+def test_what_is_exported_is_imported_as_it_was(chats: list[list[tuple[str, str]]]) -> None:
+    lines = "".join(to_jsonl(INFO, turns(*messages)) for messages in chats)
+    assert read(lines) == [ImportedChat("Bread", tuple(messages)) for messages in chats]
+
+
+@given(st.lists(MESSAGES.filter(lambda messages: messages[0] != ("system", "")), min_size=1, max_size=2))
+def test_what_is_imported_is_stored_and_can_be_exported_again(chats: list[list[tuple[str, str]]]) -> None:
+    with Store.in_memory() as store:
+        for messages in chats:
+            chat = store.find(import_chat(store, ImportedChat("Bread", tuple(messages))))
+            path = messages_of(store, chat)
+            assert [(turn.role, turn.content) for turn in path] == messages
+            assert chat.title == "Bread"
+            assert store.path(chat.head) == path[messages[0][0] == "system" :]
+            assert read(to_jsonl(chat, path)) == [ImportedChat("Bread", tuple(messages))]
+
+
+ONE = (("user", "hi"), ("assistant", "ho"))
+PARTS = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
+OBJECTS = [{"role": role, "content": text} for role, text in ONE]
+
+
+@pytest.mark.parametrize(
+    ("text", "chats"),
+    [
+        (json.dumps({"messages": OBJECTS}), [ONE]),
+        (json.dumps({"messages": OBJECTS}) + "\n\n" + json.dumps({"messages": OBJECTS[:1]}) + "\n", [ONE, ONE[:1]]),
+        (json.dumps({"messages": OBJECTS}, indent=2), [ONE]),
+        ("\n".join(map(json.dumps, OBJECTS)), [ONE]),
+        ("\r\n".join(map(json.dumps, OBJECTS)), [ONE]),
+        (json.dumps(OBJECTS), [ONE]),
+        (json.dumps(OBJECTS, indent=2), [ONE]),
+        (json.dumps([{"messages": OBJECTS}, {"messages": OBJECTS}], indent=2), [ONE, ONE]),
+        (json.dumps(OBJECTS) + "\n" + json.dumps(OBJECTS[:1]), [ONE, ONE[:1]]),
+        ("\ufeff" + json.dumps(OBJECTS), [ONE]),
+        ("", []),
+        ("\n \n", []),
+        ("[]", []),
+        (json.dumps({"role": "developer", "content": "x"}), [(("system", "x"),)]),
+        (json.dumps({"role": "user", "content": PARTS}), [(("user", "a\nb"),)]),
+        (json.dumps({"role": "assistant", "content": "", "tool_calls": None, "name": "x"}), [(("assistant", ""),)]),
+    ],
+)  # fmt: skip
+def test_every_form_is_understood(text: str, chats: Sequence[tuple[tuple[str, str], ...]]) -> None:
+    assert [chat.messages for chat in read(text)] == list(chats)
+
+
+GOOD = json.dumps({"messages": OBJECTS})
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "why"),
+    [
+        (f"{GOOD}\n{{", "line 2 is not JSON", "Expecting property name"),
+        (f"{GOOD}\n\n5", "line 3 is neither", "not a JSON object"),
+        ("[\n1,\nx]", "the JSON array cannot be read", "line 3"),
+        (f"[{GOOD}, 5]", "item 2 is neither", "not a JSON object"),
+        ("[" * 100_000, "array cannot be read", "brackets"),
+        (f"{GOOD}\n" + "[" * 100_000, "line 2 is not JSON", "brackets"),
+        (f"{GOOD}\n" + "9" * 5000, "line 2 is not JSON", "digits"),
+        ('{"messages": []}', "neither", "an empty one"),
+        ('{"messages": "x"}', "neither", "not a list"),
+        ('{"messages": [{"content": "x"}]}', "neither", "there is no role"),
+        ('{"messages": [{"role": "user"}]}', "neither", "there is no content"),
+        ('{"role": "user", "content": null}', "neither", "content is not a text"),
+        ('{"role": "tool", "content": "x"}', "neither", "'tool' is none of system, developer, user, assistant"),
+        ('{"role": ["user"], "content": "x"}', "neither", "is none of"),
+        ('{"role": "assistant", "content": "x", "tool_calls": [{}]}', "neither", "calls tools"),
+        ('{"role": "user", "content": [{"type": "image_url"}]}', "neither", "'image_url' and not a text"),
+        ('{"role": "user", "content": ["x"]}', "neither", "not a text"),
+        ('{"prompt": "x"}', "neither", "there is no role"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, what: str, why: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(text)
+    assert what in error.value.what
+    assert why in error.value.why
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_no_text_is_an_unforeseen_error(text: str) -> None:
+    try:
+        read(text)
+    except UsageError as error:
+        assert error.what
+
+
+def test_halves_of_characters_are_imported_as_the_store_keeps_them() -> None:
+    [imported] = read('{"role": "user", "content": "a\\ud800b"}')
+    with Store.in_memory() as store:
+        chat = store.find(import_chat(store, imported))
+        assert contents(store.path(chat.head)) == [valid_text("a\ud800b")]
+        talk(store, "and on", chat=chat.id, parent=chat.head)

@@ -1,0 +1,578 @@
+"""The runtime in a process of its own: the same answers and errors, cancelled in time, and told of when it dies."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cli_program import environment
+from tiny_gguf import CHATML, write_model
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import ModelNotFoundError, OutOfMemoryError, PairError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings, Message, Request
+from edgespec.worker import LoadingStoppedError, Remedy, Worker, WorkerDiedError, remedies
+from edgespec.worker.death import explained
+
+DEMO = LoadSettings("demo", spec_type="draft", pace="fixed:3", threads=1)
+LONG = Request("def fibonacci(n):", max_tokens=900, ignore_eos=True)
+SHORT = replace(LONG, max_tokens=4)
+
+posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(DEMO) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes long prompts and endless answers."""
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", chat_template=CHATML, n_ctx=100_000)
+
+
+def processes() -> set[int | None]:
+    """The workers there are."""
+    return {process.pid for process in multiprocessing.active_children()}
+
+
+def is_whole(events: list[TokenEvent]) -> bool:
+    return len(events) == 5 and events[-1].finish_reason == "length"
+
+
+# --- the same as in process -------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_events_as_in_process(worker: Worker) -> None:
+    request = replace(LONG, max_tokens=60, seed=7, logprobs=2, stop=("never comes",))
+    with Runtime(DEMO) as runtime:
+        *wanted, last = runtime.answer(request)
+        assert worker.describe() == runtime.describe()
+        assert worker.has_chat_template == runtime.has_chat_template
+    *events, end = worker.answer(request)
+    assert events == wanted
+    assert {event.source for event in events} == {"", "draft"}
+    assert last.stats is not None
+    assert end.stats is not None
+    assert replace(end, stats=None) == replace(last, stats=None)
+    assert end.stats.accepted_histogram == last.stats.accepted_histogram
+    assert worker.stats == end.stats
+
+
+def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    original = worker._events
+
+    def counting(rows: list[tuple[Any, ...]]) -> list[TokenEvent]:
+        sizes.append(len(rows))
+        return original(rows)
+
+    monkeypatch.setattr(worker, "_events", counting)
+    list(worker.answer(replace(LONG, max_tokens=200)))
+    assert sum(sizes) == 201
+    assert len(sizes) > 3
+    assert sizes[0] == 1  # nothing came before it that it could share a message with
+
+
+def test_prompts_are_counted_and_tokens_shown(worker: Worker) -> None:
+    messages = [Message("user", "What does os.walk do?")]
+    tokens = worker.tokenize(Request(messages=tuple(messages)))
+    assert worker.count(messages) == len(tokens)
+    assert "os.walk" in "".join(map(worker.token_text, tokens))
+
+
+def test_a_conversation_goes_on_from_the_cache_unless_it_is_forgotten(worker: Worker) -> None:
+    request = Request(messages=(Message("user", "What does os.walk do?"),), max_tokens=2)
+    for forget in (False, True):
+        list(worker.answer(request))
+        if forget:
+            worker.forget()
+        list(worker.answer(request))
+        assert (worker.stats.cached_tokens == 0) is forget
+
+
+def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> None:
+    told: list[tuple[str, float]] = []
+    with Worker(DEMO, lambda what, done: told.append((what, done))) as worker:
+        assert ("loading", 1.0) in told
+        list(worker.answer(Request("x = 1\n" * 180, max_tokens=2)))
+    assert [what for what, done in told if 0.4 < done < 1 and what == "prompt"]
+
+
+def test_drafting_changes_here_and_there(worker: Worker) -> None:
+    before = worker.settings
+    try:
+        worker.draft_with(pace="off", n_max=2)
+        assert worker.settings == replace(before, pace="off", spec_draft_n_max=2)
+        assert worker.describe()["pace"] == "off"
+        list(worker.answer(SHORT))
+        assert worker.stats.proposed == 0
+        with pytest.raises(UsageError, match="have no room") as refused:
+            worker.draft_with(n_max=50)
+        assert "--spec-draft-n-max" in refused.value.hint
+        assert worker.settings.spec_draft_n_max == 2
+    finally:
+        worker.draft_with(pace=before.pace, n_max=before.draft_n_max)
+
+
+def test_verdicts_of_the_pace_come_over() -> None:
+    request = replace(LONG, max_tokens=60)
+    with Worker(replace(DEMO, pace="auto")) as worker:
+        list(worker.answer(request))
+        assert [verdict.drafter for verdict in worker.pace_verdicts(request)] == ["draft"]
+
+
+def test_notes_of_loading_and_of_answers_are_kept(tiny: Path) -> None:
+    settings = LoadSettings(str(tiny), ctx_size=110_000, threads=1, spec_type="lookup", pace="fixed:3")
+    with Worker(settings) as worker:
+        [note] = worker.notes
+        assert note.startswith("the model was trained for")
+        list(worker.answer(replace(SHORT, verify="rejection")))
+        assert [note for note in worker.notes if note.startswith("what lookup guesses was not drawn")]
+
+
+def test_what_the_child_logs_is_logged_here(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG, "edgespec"):
+        Worker(DEMO).close()
+    assert [record for record in caplog.records if record.name == "edgespec.llama" and "vocab" in record.message]
+    assert capfd.readouterr() == ("", "")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        (LoadSettings("./no-such-model.gguf"), ModelNotFoundError),
+        (LoadSettings("demo", ctx_size=2**30), OutOfMemoryError),
+        (LoadSettings("demo", threads=-1), UsageError),
+        (LoadSettings("demo", draft_model="tiny", spec_type="draft"), PairError),
+    ],
+)
+def test_what_loading_fails_of_is_raised_as_in_process(settings: LoadSettings, kind: type, tiny: Path) -> None:
+    if settings.draft_model:
+        settings = replace(settings, draft_model=str(tiny))
+    with pytest.raises(kind) as wanted:
+        Runtime(settings)
+    others = processes()
+    with pytest.raises(kind) as raised:
+        Worker(settings)
+    assert type(raised.value) is type(wanted.value)
+    if kind is not OutOfMemoryError:  # which tells how much memory is free
+        assert str(raised.value) == str(wanted.value)
+    assert processes() == others
+
+
+def test_a_request_that_cannot_be_meant_is_refused_before_the_first_event(worker: Worker) -> None:
+    with pytest.raises(UsageError, match=r"prompt has \d+ tokens, the context holds") as refused:
+        worker.answer(Request("x = 1\n" * 2000))
+    assert "-c " in refused.value.hint
+    assert is_whole(list(worker.answer(SHORT)))
+
+
+def test_other_errors_come_over_too(worker: Worker) -> None:
+    with pytest.raises(TypeError, match="bad operand type"):
+        worker.token_text("x")  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="pickle"):
+        worker.answer(Request(prompt=lambda: "x"))  # type: ignore[arg-type]
+    assert is_whole(list(worker.answer(SHORT)))
+
+
+def test_while_it_answers_it_can_be_looked_at_and_not_asked(worker: Worker) -> None:
+    with closing(worker.answer(LONG)) as events:
+        next(events)
+        for ask in (worker.forget, lambda: worker.answer(SHORT), lambda: worker.count([]), worker.draft_with):
+            with pytest.raises(UsageError, match="is answering already"):
+                ask()
+        assert worker.describe()["drafters"] == ["draft"]
+        assert worker.is_alive
+
+
+def test_of_two_answers_one_comes_after_the_other(worker: Worker) -> None:
+    first, second = worker.answer(SHORT), worker.answer(replace(SHORT, prompt="import"))
+    next(first)
+    with pytest.raises(UsageError, match="is answering already"):
+        next(second)
+    assert len(list(first)) == 4
+    assert is_whole(list(worker.answer(SHORT)))
+
+
+def test_answers_that_were_asked_for_together_are_not_mixed_up(worker: Worker) -> None:
+    requests = SHORT, replace(SHORT, prompt="import")
+    wanted = [list(worker.answer(request))[:-1] for request in requests]
+    answers = [worker.answer(request) for request in requests]
+    assert [list(answer)[:-1] for answer in answers] == wanted
+    assert wanted[0] != wanted[1]
+
+
+def test_threads_that_ask_at_once_take_turns(worker: Worker) -> None:
+    texts: list[str] = []
+
+    def ask(token: int) -> None:
+        texts.extend(worker.token_text(token) for _ in range(20))
+
+    threads = [threading.Thread(target=ask, args=(token,)) for token in (70, 71, 72)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(texts) == sorted(20 * [worker.token_text(token) for token in (70, 71, 72)])
+
+
+def test_what_is_closed_is_closed() -> None:
+    worker = Worker(DEMO)
+    events = worker.answer(LONG)
+    next(events)
+    worker.close()
+    assert not list(events)
+    assert not worker.is_alive
+    assert worker.describe()["ctx_size"] == 1024
+    with pytest.raises(UsageError, match="this model is closed"):
+        worker.answer(SHORT)
+    worker.close()
+
+
+def test_closing_saves_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    with Worker(replace(DEMO, pace="auto")) as worker:
+        list(worker.answer(replace(LONG, max_tokens=60)))
+        log_file = worker._log_file
+        assert log_file.exists()
+    assert list(tmp_path.glob("cache/pace/*.json"))
+    assert not log_file.exists()
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_stops_in_the_middle_of_a_long_prompt(tiny: Path) -> None:
+    cancel = CancelFlag()
+
+    def stop(what: str, done: float) -> None:
+        if what == "prompt":
+            cancel.set()
+
+    request = Request(messages=(Message("user", "x = 1\n" * 12_000),), max_tokens=1)
+    settings = LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")
+    with Worker(settings, stop) as worker:
+        [end] = worker.answer(request, cancel)
+        assert end.finish_reason == "cancelled"
+        assert worker.stats.generated_tokens == 0
+        cancel.clear()
+        list(worker.answer(replace(request, max_tokens=0), CancelFlag()))
+        assert 0 < worker.stats.cached_tokens < worker.stats.prompt_tokens / 2
+
+
+def test_a_cancelled_answer_is_whole_up_to_there(worker: Worker) -> None:
+    cancel = CancelFlag()
+    events = []
+    for event in worker.answer(LONG, cancel):
+        events.append(event)
+        cancel.set()
+    assert events[-1].finish_reason == "cancelled"
+    assert events[-1].stats is not None
+    assert len(events) - 1 == events[-1].stats.generated_tokens < 900
+    # A flag of the past is not one of the next answer.
+    assert is_whole(list(worker.answer(SHORT)))
+
+
+def test_a_flag_that_is_set_beforehand_counts(worker: Worker) -> None:
+    cancel = CancelFlag()
+    cancel.set()
+    assert list(worker.answer(LONG, cancel))[-1].finish_reason == "cancelled"
+
+
+def test_walking_away_from_an_answer_frees_its_place(worker: Worker) -> None:
+    for _ in range(3):
+        next(worker.answer(LONG))
+        assert is_whole(list(worker.answer(SHORT)))
+    assert worker.stats.generated_tokens == 4
+
+
+def test_loading_can_be_stopped() -> None:
+    cancel, others = CancelFlag(), processes()
+    with pytest.raises(LoadingStoppedError, match="loading demo was stopped"):
+        Worker(DEMO, lambda what, done: cancel.set(), cancel)
+    assert processes() == others
+
+
+# --- death ------------------------------------------------------------------------------------------------------------
+
+
+@posix
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("SIGKILL", "the system killed the process with the model: most likely because memory ran out"),
+        ("SIGABRT", "llama.cpp gave up: it found something that must not be"),
+        ("SIGSEGV", "llama.cpp crashed: it reached for memory that is not there"),
+        ("SIGBUS", "llama.cpp crashed: the model file may have been changed"),
+        ("SIGTERM", r"the process with the model has ended: it was told to \(SIGTERM\)"),
+    ],
+)
+def test_death_in_an_answer_is_explained(name: str, told: str) -> None:
+    with Worker(DEMO) as worker:
+        events = worker.answer(LONG)
+        assert next(events).id >= 0
+        assert worker._process.pid is not None
+        os.kill(worker._process.pid, getattr(signal, name))
+        with pytest.raises(WorkerDiedError, match=told) as death:
+            list(events)
+        assert death.value.hint.startswith("start it again")
+        assert death.value.out_of_memory == (name == "SIGKILL")
+        assert not worker.is_alive
+        for ask in (worker.forget, lambda: worker.answer(SHORT), lambda: worker.count([])):
+            with pytest.raises(WorkerDiedError, match=told):
+                ask()
+        assert worker.describe()["ctx_size"] == 1024
+    with pytest.raises(UsageError, match="closed"):
+        worker.forget()
+
+
+@posix
+def test_last_words_are_the_reason_and_not_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with Worker(DEMO) as worker, pytest.raises(WorkerDiedError, match=r"llama\.cpp gave up: .*vector"):
+        worker.token_text(2**31 - 1)
+    assert capfd.readouterr() == ("", "")
+
+
+@posix
+def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
+    with Worker(DEMO) as worker:
+        worker._process.kill()
+        worker._process.join()
+        assert not worker.is_alive
+        with pytest.raises(WorkerDiedError, match="the system killed"):
+            worker.answer(SHORT)
+
+
+@posix
+def test_death_while_loading_is_raised() -> None:
+    others = processes()
+
+    def kill(what: str, done: float) -> None:
+        for pid in filter(None, processes() - others):
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(WorkerDiedError, match="the system killed"):
+        Worker(DEMO, kill)
+    assert processes() == others
+
+
+def test_a_failed_assertion_of_the_library_is_quoted() -> None:
+    said = ["loading", "ggml.c:1234: GGML_ASSERT(n > 0) failed", "(gdb was not found)"]
+    assert explained(-signal.SIGABRT, said).why == "ggml.c:1234: GGML_ASSERT(n > 0) failed"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "told", "out_of_memory"),
+    [
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "memory ran out", True),
+        (1, "MemoryError", "memory ran out", True),
+        (-6, "  what():  vector::_M_range_check", "gave up: vector::_M_range_check", False),
+        (None, "", "has ended", False),
+        (1, "ImportError: no libgomp", "has ended: ImportError: no libgomp", False),
+        (0, "", "has ended: by itself, with code 0", False),
+        (0xC0000005, "", "reached for memory that is not there", False),
+        (0xC0000409, "", "gave up", False),
+        (0xC0000017, "", "memory ran out", True),
+    ],
+)
+def test_other_ends_are_explained_too(code: int | None, said: str, told: str, out_of_memory: bool) -> None:
+    death = explained(code, ["", said])
+    assert told in str(death)
+    assert death.out_of_memory is out_of_memory
+
+
+# --- the parent's death and its terminal ------------------------------------------------------------------------------
+
+PARENT = """
+import signal, sys, threading, time
+from edgespec.settings import LoadSettings, Request
+from edgespec.worker import Worker
+def at(stage): print(stage, flush=True); time.sleep(60)
+settings = LoadSettings("demo", threads=1)
+worker = Worker(settings, lambda *_: at("loading")) if "loading" in sys.argv else Worker(settings)
+if "idle" in sys.argv: at("idle")
+for event in worker.answer(Request("def", max_tokens=900, ignore_eos=True)):
+    if "answering" in sys.argv: print("answering", flush=True)
+"""
+
+
+@contextmanager
+def parent(code: str, *args: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with a worker, in a session of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=home, env=environment(home), start_new_session=True,
+    ) as program:  # fmt: skip
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+@posix
+@pytest.mark.parametrize("stage", ["loading", "idle", "answering"])
+def test_no_process_outlives_a_killed_parent(stage: str, home: Path) -> None:
+    with parent(PARENT, stage, home=home) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == f"{stage}\n".encode()
+        started = psutil.Process(program.pid).children(recursive=True)
+        assert len(started) >= 2  # the worker, and what multiprocessing has beside it
+        program.kill()
+        assert psutil.wait_procs(started, timeout=30)[1] == []
+
+
+def trial_under(pid: int) -> tuple[psutil.Process, psutil.Process]:
+    """A worker below that process that tries a file out, once there is one, and the process it does so in."""
+    while True:
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                worker = process.parent()
+                if worker is not None and "edgespec.llama.trial" in process.cmdline():
+                    process.suspend()
+                    return worker, process
+
+
+def is_ended(process: psutil.Process) -> bool:
+    """Whether somebody ends a process that does not end by itself."""
+    for _ in range(300):
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()  # the system sets those going that nobody is left to
+        if psutil.wait_procs([process], timeout=0.1)[0]:
+            return True
+    process.kill()
+    return False
+
+
+@posix
+def test_what_the_worker_had_started_goes_with_the_parent(tmp_path: Path) -> None:
+    """With a new home, so that files are tried out."""
+    with parent(PARENT, "idle", home=tmp_path) as program:
+        _, trial = trial_under(program.pid)
+        program.kill()
+        assert is_ended(trial)
+
+
+@posix
+def test_what_the_worker_had_started_goes_with_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    trials = []
+
+    def kill() -> None:
+        worker, trial = trial_under(os.getpid())
+        trials.append(trial)
+        worker.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(WorkerDiedError, match="the system killed"):
+        Worker(DEMO)
+    killer.join()
+    assert is_ended(trials[0])
+
+
+CTRL_C = """
+import os, signal, sys, threading
+from edgespec.settings import LoadSettings, Request
+from edgespec.worker import Worker
+heard = []
+signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
+signal.signal(signal.SIGHUP, lambda *_: heard.append("SIGHUP"))
+ready = threading.Event()
+def press():
+    while not ready.wait(0.005):
+        os.killpg(0, signal.SIGINT)
+        os.killpg(0, signal.SIGHUP)
+class NoFile:
+    def __getattr__(self, name): return getattr(sys.__stderr__, name)
+    def fileno(self): return -1  # as a Textual screen has it
+sys.stderr = NoFile()
+threading.Thread(target=press).start()
+with Worker(LoadSettings("demo", threads=1, ctx_size=2048)) as worker:  # which llama.cpp warns of
+    events = list(worker.answer(Request("def", max_tokens=20, ignore_eos=True)))
+    ready.set()
+print(events[-1].finish_reason, *sorted({*heard}))
+"""
+
+
+@posix
+def test_ctrl_c_and_a_closed_terminal_are_the_parents_to_hear(home: Path) -> None:
+    """From the first moment of the child on; and nothing in the current folder passes for a module."""
+    for module in ("socket", "pickle", "numpy"):
+        (home / f"{module}.py").write_text("raise SystemExit('imported from the current folder')", encoding="utf-8")
+    with parent(f"import sys; sys.path.remove('')\n{CTRL_C}", home=home) as program:
+        out, said = program.communicate(timeout=100)
+    assert (out, said, program.returncode) == (b"length SIGHUP SIGINT\n", b"", 0)
+
+
+# --- starting again ---------------------------------------------------------------------------------------------------
+
+
+def labels(found: list[Remedy]) -> list[str]:
+    return [remedy.label for remedy in found]
+
+
+def test_remedies_ask_for_less() -> None:
+    settings = LoadSettings("demo", threads=1, store=False, gpu_layers=9)
+    found = remedies(settings, {"ctx_size": 1024, "draft_model": "draft.gguf", "offloaded": True})
+    assert labels(found) == [
+        "as it was",
+        "half the context (512 tokens)",
+        "no draft model",
+        "4 layers on the GPU",
+        "a KV cache of half the size (q8_0)",
+    ]
+    same, shorter, plainer, fewer, smaller = (remedy.settings for remedy in found)
+    assert same == settings
+    assert shorter == replace(settings, ctx_size=512)
+    assert plainer == replace(settings, spec_type="suffix,recycling")
+    assert fewer == replace(settings, gpu_layers=4)
+    assert smaller == replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
+
+
+def test_remedies_that_are_none_are_left_out() -> None:
+    settings = LoadSettings("demo", ctx_size=1023, strict=True, spec_type="none")
+    assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["as it was"]
+    chosen = LoadSettings("x", draft_model="y", spec_type="lookup,self:2", cache_type_k="q4_0", flash_attention="on")
+    [_, plainer] = remedies(chosen, {})
+    assert plainer.settings == replace(chosen, draft_model=None, spec_type="lookup")
+    assert labels(remedies(LoadSettings("x", gpu_layers="all", strict=True), {"offloaded": True}))[1:] == [
+        "no layers on the GPU"
+    ]
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("no room"), explained(-9, [])])
+def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
+    found = remedies(LoadSettings("demo"), {"ctx_size": 1024}, error=error)
+    assert labels(found)[0] == "half the context (512 tokens)"
+    assert labels(found)[-1] == "as it was"
+
+
+def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:
+    with Runtime(DEMO) as runtime:
+        found = remedies(runtime.settings, runtime.describe())
+    assert len(found) == 4
+    for remedy in found:
+        with Runtime(remedy.settings) as runtime:
+            assert is_whole(list(runtime.answer(SHORT)))
