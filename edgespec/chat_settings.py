@@ -139,7 +139,7 @@ def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
     try:
         return replace(settings, sampling=replace(settings.sampling, **{item.field: value}))
     except ValueError as error:
-        raise UsageError(f"{item.name}: {error}") from error
+        raise UsageError(str(error).replace(item.field, item.name)) from error
 
 
 def _checked(settings: ChatSettings) -> ChatSettings:

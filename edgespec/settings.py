@@ -93,6 +93,16 @@ class LoadSettings:
             return ("suffix", "recycling", *(["corpus"] if self.corpus else []), "draft")
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
+    @property
+    def with_draft(self) -> str:
+        """A `spec_type` that lets a draft model guess too."""
+        return self.spec_type if "draft" in self.drafters else "auto"
+
+    @property
+    def without_draft(self) -> str:
+        """A `spec_type` of those that need no draft model."""
+        return ",".join(name for name in self.drafters if name not in ("draft", "self")) or "none"
+
     def spelling(self, drafter: str) -> str:
         """A drafter as `spec_type` spells it."""
         return f"{SELF}{self.self_draft}" if drafter == "self" else drafter

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ from edgespec.unfinished import remove_unfinished
 if TYPE_CHECKING:
     from edgespec.cancel import CancelFlag
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
@@ -32,11 +33,11 @@ class Interrupted(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Interrupts:
-    """The program's answer to SIGINT and SIGTERM. `received` is the signal that stopped the answer."""
+    """The program's answer to SIGINT, SIGTERM and SIGHUP. `received` is the signal that stopped the answer."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._flag: CancelFlag | None = None
+        self._first: Callable[[], object] | None = None
 
     def install(self) -> None:
         """Take the signals over, for the rest of the process."""
@@ -54,16 +55,41 @@ class Interrupts:
     @contextmanager
     def cancelling(self, flag: CancelFlag) -> Iterator[None]:
         """Within this block the first signal sets `flag` instead of ending the process."""
-        self._flag = flag
+        with self.calling(flag.set):
+            yield
+
+    @contextmanager
+    def calling(self, first: Callable[[], object]) -> Iterator[None]:
+        """Within this block the first signal calls `first`, in another thread, instead of ending the process."""
+        self._first = first
         try:
             yield
         finally:
-            self._flag = None
+            self._first = None
+
+    @contextmanager
+    def prompting(self) -> Iterator[None]:
+        """Within this block Ctrl-C raises KeyboardInterrupt, as what reads a line expects it."""
+        watched = signal.set_wakeup_fd(-1)  # or the watching thread would hear of it too, after the block
+        before = {number: signal.signal(number, lambda number, frame: _leave(number)) for number in SIGNALS}
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
 
     def raise_if_received(self) -> None:
         """Raise Interrupted if a signal stopped the answer."""
         if self.received is not None:
             raise Interrupted(self.received)
+
+    def go_on(self) -> None:
+        """Wait for the next Ctrl-C after one that only stopped an answer. Raise Interrupted after another signal."""
+        if self.received == signal.SIGINT:
+            self.received = None
+        self.raise_if_received()
 
     def _watch(self, reader: int) -> None:
         while data := os.read(reader, 64):
@@ -72,11 +98,11 @@ class Interrupts:
                     self._handle(number)
 
     def _handle(self, number: int) -> None:
-        if self._flag is None or self.received is not None:
+        if self._first is None or self.received is not None:
             _leave(number)
         self.received = number
-        if self._flag is not None:
-            self._flag.set()
+        if self._first is not None:
+            self._first()
 
 
 def _leave(number: int) -> None:

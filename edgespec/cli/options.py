@@ -5,7 +5,7 @@ An option that configures a model or a request carries the name of the field it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_args
 
@@ -64,16 +64,18 @@ def _flag(*names: str, help: str) -> Callable[[Decorated], Decorated]:
     return click.option(*names, cls=Option, section="Output", is_flag=True, help=help)
 
 
+SYSTEM = click.option(
+    "-s", "--system", cls=Option, section="Prompt", type=Text(), metavar="TEXT",
+    help="System message that comes before the prompt in a chat.",
+)  # fmt: skip
+
 PROMPT = [
     click.option(
         "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE",
         type=click.Path(dir_okay=True, allow_dash=True),
         help="Read the prompt from FILE (UTF-8); one newline at its end is dropped.",
     ),
-    click.option(
-        "-s", "--system", cls=Option, section="Prompt", type=Text(), metavar="TEXT",
-        help="System message that comes before the prompt in a chat.",
-    ),
+    SYSTEM,
     click.option(
         "--chat/--raw", cls=Option, section="Prompt", default=None, show_default="chat if the model has a template",
         help="Ask the prompt as a question, or let the model go on from it as it stands.",
@@ -244,7 +246,7 @@ SAMPLING = [
     ),
 ]  # fmt: skip
 
-ANSWER = [
+ENDS = [
     _declare(
         "Answer", Request, "-n", "--max-tokens", "max_tokens", type=Integer(-1, LARGEST), metavar="N",
         help="Most tokens to generate; 0 prints nothing, -1 goes on until the model ends or the context is full.",
@@ -253,6 +255,10 @@ ANSWER = [
         "Answer", Request, "--stop", "stop", type=StopText(), multiple=True, metavar="TEXT",
         help="End the answer before TEXT. Repeatable.",
     ),
+]  # fmt: skip
+
+ANSWER = [
+    *ENDS,
     _declare(
         "Answer", Request, "--ignore-eos", "ignore_eos", is_flag=True,
         help="Go on past the end the model would choose.",
@@ -263,19 +269,32 @@ ANSWER = [
     ),
 ]  # fmt: skip
 
-OUTPUT = [
-    _flag("--json", "as_json", help="Print one JSON object at the end instead of text."),
+SHOWN = [
     _flag("--stats", help="Show on stderr what the answer cost and what guessing earned."),
-    _flag("--explain", help="Show on stderr what each drafter did, and what it added to the speed."),
     _flag("-q", "--quiet", help="No notes, no seed, no footer on stderr."),
     _flag("-v", "--verbose", help="Log to stderr what happens, and show where errors come from."),
     click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
 ]  # fmt: skip
 
+OUTPUT = [
+    _flag("--json", "as_json", help="Print one JSON object at the end instead of text."),
+    _flag("--explain", help="Show on stderr what each drafter did, and what it added to the speed."),
+    *SHOWN,
+]  # fmt: skip
+
 
 def generation_options(command: Decorated) -> Decorated:
     """All the options above, in this order."""
-    for option in reversed([*PROMPT, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]):
+    return _with_options(command, [*PROMPT, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
+
+
+def chat_options(command: Decorated) -> Decorated:
+    """Those that a conversation has too."""
+    return _with_options(command, [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN])
+
+
+def _with_options(command: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
+    for option in reversed(options):
         command = option(command)
     return command
 

@@ -97,11 +97,11 @@ class Output:
             self._tell(traceback.format_exc())
         self._tell(_printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "") + "\n")
 
-    def progress(self, what: str, done: float) -> None:
+    def progress(self, what: str, done: float | None) -> None:
         """Show on a terminal how much of something is done, 0 to 1; the next output takes the line away again."""
         if self.quiet or not self.stderr_is_terminal:
             return
-        text = _printable(f"{what} {done:4.0%}").ljust(self._progress)
+        text = _printable(what if done is None else f"{what} {done:4.0%}").ljust(self._progress)
         self._emit("\r" + text)
         self._progress = len(text)
 
@@ -110,6 +110,12 @@ class Output:
         if self._progress:
             width, self._progress = self._progress, 0
             self._emit("\r" + " " * width + "\r")
+
+    def control(self, sequence: str) -> bool:
+        """Send a control sequence to the terminal; False where there is none that understands one."""
+        if self.stderr_is_terminal:
+            self._tell(sequence)
+        return self.stderr_is_terminal
 
     def log_to_stderr(self, *, verbose: bool) -> None:
         """Show the program's warnings, or with `verbose` all it and llama.cpp have to say."""

@@ -1,0 +1,566 @@
+"""A conversation as every front end sees it: what was said, what of it is sent, and answers kept while they come."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat_settings import ChatSettings, changed, setting
+from edgespec.closable import Closable
+from edgespec.core.auto_pace import PaceVerdict
+from edgespec.core.stats import Stats
+from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.events import Progress, TokenEvent
+from edgespec.model_check import check_model
+from edgespec.models.spec import resolve
+from edgespec.recording import Recording, turn_of
+from edgespec.settings import LoadSettings, Message, Request
+from edgespec.store import Answer, Branch, ChatInfo, Store, StoreError, Turn, UnknownChatError, new_id
+from edgespec.thinking import OPEN
+from edgespec.worker import Remedy, WorkerDiedError, remedies
+
+RACE_TOKENS = 256
+Level = Literal["info", "warning", "error"]
+
+
+class Answerer(Protocol):
+    """What answers: a Runtime, or a Worker with one in a process of its own."""
+
+    settings: LoadSettings
+    notes: list[str]
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]: ...
+
+    def count(self, messages: Sequence[Message]) -> int: ...
+
+    def draft_with(
+        self,
+        *,
+        spec_type: str | None = None,
+        pace: str | None = None,
+        n_max: int | None = None,
+        tree: int | None = None,
+    ) -> None: ...
+
+    def pace_verdicts(self, request: Request) -> list[PaceVerdict]: ...
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Answerer]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell beside the answer."""
+
+    text: str
+    level: Level = "info"
+
+
+Events = Iterator[TokenEvent | Notice]
+
+
+class Session(Closable):
+    """One conversation, the model that answers it, and the store that keeps it.
+
+    `turns` is the open path from the first message on; those before `first_sent` have left the context. `engine` is
+    None while no model is loaded, and after one has died. `used` tokens of the context were in use after the last
+    answer. Nothing said is lost where the store fails: it is kept here and tried again at the next write, `unsaved`
+    counts it and `store_error` says why.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        open_engine: Opener,
+        load_settings: LoadSettings,
+        settings: ChatSettings | None = None,
+        system: str = "",
+    ) -> None:
+        self.store, self._open_engine = store, open_engine
+        self.load_settings, self.settings, self.system = load_settings, settings or ChatSettings(), system
+        self.engine: Answerer | None = None
+        self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
+        self.last_stats: Stats | None = None
+        self._about: dict[str, Any] = {}
+        self._notes_told = 0
+        self._failed: tuple[LoadSettings, dict[str, Any], EdgespecError] | None = None
+        self._writes: list[Callable[[], object]] = []
+        self.store_error: StoreError | None = None
+        self.new()
+
+    def close(self) -> None:
+        """End the model; the store is the caller's. Safe to call twice."""
+        self._retry()
+        self.unload()
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        settings: LoadSettings | None = None,
+        progress: Progress | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> None:
+        """Load a model, or the one of before again. What can be known to fail leaves the loaded one where it is.
+
+        Raises what Runtime raises; `remedies` tells what could be tried then.
+        """
+        wanted = settings or self.load_settings
+        check_model(resolve(wanted.model).path)
+        if wanted.draft_model:
+            check_model(resolve(wanted.draft_model).path)
+        self.unload()
+        try:
+            self.engine = self._open_engine(wanted, progress, cancel)
+            self._notes_told = 0
+            self._about = self.engine.describe()
+        except EdgespecError as error:
+            self._failed = (wanted, {}, error)
+            raise
+        self.load_settings, self._failed = wanted, None
+        try:
+            self._draft_as_set(self.settings)
+        except UsageError:  # what was set for another model
+            self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
+
+    def unload(self) -> None:
+        """Free the model."""
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    def remedies(self) -> list[Remedy]:
+        """With what settings to start again after the model has died, or could not be loaded."""
+        if self._failed is None:
+            return []
+        wanted, about, error = self._failed
+        found = remedies(wanted, about, error=error)
+        if wanted != self.load_settings:
+            found.append(Remedy(f"back to {self.load_settings.model}", self.load_settings))
+        return found
+
+    @property
+    def failure(self) -> str:
+        """Why there is no model, in words; empty where none has failed."""
+        return str(self._failed[-1]) if self._failed else ""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What is loaded, or was (`Runtime.describe`)."""
+        return self._about
+
+    def change(self, name: str, text: str) -> None:
+        """Change one setting for the next message on. Raises UsageError."""
+        settings = changed(self.settings, name, text)
+        if setting(name).group == "drafting":
+            self._draft_as_set(settings)
+        self.settings = settings
+        self._save_settings()
+
+    def set_system(self, text: str) -> None:
+        """What the model is told before the conversation, from the next message on."""
+        self.system = text
+        self._save_settings()
+
+    def verdicts(self) -> list[PaceVerdict]:
+        """Why drafters guess or rest in this chat."""
+        if self.engine is None:
+            return []
+        return self.engine.pace_verdicts(Request(sampling=self.settings.sampling, verify=self.settings.verify))
+
+    def _draft_as_set(self, settings: ChatSettings) -> None:
+        if self.engine is None:
+            return
+        loaded = self.load_settings
+        self.engine.draft_with(
+            spec_type=settings.spec_type or loaded.spec_type,
+            pace=settings.pace or loaded.pace,
+            n_max=loaded.draft_n_max if settings.n_max is None else settings.n_max,
+            tree=loaded.spec_tree if settings.tree is None else settings.tree,
+        )
+
+    # --- the conversation -----------------------------------------------------------------------------------------
+
+    def new(self) -> None:
+        """Begin another conversation; it comes into the store with its first message."""
+        self.chat: str | None = None
+        self._id = new_id()
+        self.title = ""
+        self.turns: list[Turn] = []
+        self.first_sent = self._left_told = self.used = 0
+
+    def open(self, name: str) -> None:
+        """Go on with a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        info = self.store.find(name)
+        settings = dict(self.store.chat_settings(info.id))
+        self.chat = self._id = info.id
+        self.title = info.title
+        self.system = str(settings.pop("system", ""))
+        if settings:
+            self.settings = ChatSettings.from_json(settings)
+        self._go_to(info.head)
+        try:
+            self._draft_as_set(self.settings)
+        except UsageError:
+            self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
+
+    def ask(self, text: str, cancel: CancelFlag | None = None) -> Events:
+        """Say something, with the files attached to it, and get the answer.
+
+        Raises UsageError where the message alone is too long for the context, before anything is kept.
+        """
+        text = "\n\n".join([*(_as_block(*file) for file in self.attached), text])
+        turn = turn_of(self._id, self._head, "user", text)
+        self._make_room([*self.turns, turn])
+        self.attached = []
+        self._keep(turn)
+        return self._answer(cancel)
+
+    def regenerate(self, cancel: CancelFlag | None = None) -> Events:
+        """Answer the last message again; the answer of before stays a branch. Raises UsageError."""
+        self._need_engine()
+        head = self.turns[-1] if self.turns else None
+        if head is None:
+            raise UsageError("there is nothing to answer yet")
+        tried = 0
+        if head.role == "assistant":
+            tried = len(self.store.siblings(self._id, head.key))
+            self._show(self.turns[:-1])
+        return self._answer(cancel, sample=tried if self.settings.seed >= 0 else 0)
+
+    def go_on(self, cancel: CancelFlag | None = None) -> Events:
+        """Go on with the last answer, which had stopped. Raises UsageError."""
+        self._need_engine()
+        if not self.turns or self.turns[-1].role != "assistant":
+            raise UsageError("there is no answer to go on with")
+        begun = self.turns[-1]
+        self._show(self.turns[:-1])
+        return self._answer(cancel, begun=begun)
+
+    def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
+        """Say something else at turn `index`; what was said there stays a branch. What the user says is answered."""
+        if not 0 <= index < len(self.turns):
+            raise UsageError(f"there is no message {index + 1}")
+        old = self.turns[index]
+        before = self.turns[:index]
+        turn = turn_of(self._id, old.parent, old.role, text)
+        if old.role == "user":
+            self._make_room([*before, turn])
+        self._show(before)
+        self._keep(turn)
+        return self._answer(cancel) if old.role == "user" else iter(())
+
+    def undo(self) -> str:
+        """Take back the last message and its answer, which stay a branch; returns what was said. Raises UsageError."""
+        last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
+        if last is None:
+            raise UsageError("there is nothing to take back")
+        text = self.turns[last].content
+        self._move(self.turns[:last])
+        return text
+
+    def fork(self) -> str:
+        """Go on in a new chat that begins with this one's messages; returns its id. Raises UsageError."""
+        if self.chat is None:
+            raise UsageError("there is nothing to fork yet")
+        self.chat = self._id = self.store.fork(self.chat, self._head, f"{self.title} (fork)")
+        self.title = self.store.find(self._id).title
+        self._save_settings()
+        return self._id
+
+    def branches(self) -> list[Branch]:
+        """Where this conversation has gone, the newest first."""
+        return self.store.branches(self.chat) if self.chat else []
+
+    def switch(self, key: str) -> None:
+        """Show the newest branch that message `key` is part of."""
+        if (chat := self.chat) is not None:
+            leaf = self.store.latest_leaf(chat, key)
+            self._go_to(leaf)
+            self._write(lambda: self.store.set_head(chat, leaf))
+
+    def step(self, key: str, by: int) -> None:
+        """Show the next (or with -1 the last) of the messages that stand where `key` stands."""
+        if self.chat is not None:
+            siblings = self.store.siblings(self.chat, key)
+            self.switch(siblings[(siblings.index(key) + by) % len(siblings)])
+
+    def rename(self, title: str) -> None:
+        """Give the chat another title."""
+        self.title = title
+        if (chat := self.chat) is not None:
+            self._write(lambda: self.store.rename(chat, title))
+
+    def info(self) -> ChatInfo:
+        """The chat as the store would list it."""
+        times = [turn.created_s for turn in self.turns] or [0.0]
+        return ChatInfo(
+            self._id,
+            self.title,
+            times[0],
+            times[-1],
+            self._head,
+            len(self.turns),
+            _file_name(str(self._about.get("model", ""))),
+        )
+
+    @property
+    def unsaved(self) -> int:
+        """Writes that the store has not taken yet."""
+        return len(self._writes)
+
+    @property
+    def context_size(self) -> int:
+        return int(self._about.get("ctx_size", 0))
+
+    @property
+    def _head(self) -> str | None:
+        return self.turns[-1].key if self.turns else None
+
+    def _go_to(self, head: str | None) -> None:
+        self.turns = self.store.path(head)
+        keys = [turn.key for turn in self.turns]
+        starts = [str(turn.answer.settings.get("first_sent", "")) for turn in self.turns if turn.answer is not None]
+        start = starts[-1] if starts else ""
+        self.first_sent = self._left_told = keys.index(start) if start in keys else 0
+        last = next((turn.answer.stats for turn in reversed(self.turns) if turn.answer is not None), {})
+        self.used = int(last.get("context_used", 0))
+
+    def _move(self, turns: list[Turn]) -> None:
+        self._show(turns)
+        if (chat := self.chat) is not None:
+            head = self._head
+            self._write(lambda: self.store.set_head(chat, head))
+
+    def _show(self, turns: list[Turn]) -> None:
+        self.turns = turns
+        if self.first_sent >= len(turns):
+            self.first_sent = self._left_told = 0
+
+    def _keep(self, turn: Turn) -> None:
+        """Make a turn the last one, here and in the store."""
+        chat, settings = self._id, self._settings_as_json()
+        if self.chat is None:
+            self.chat, self.title = chat, turn.content.strip().partition("\n")[0][:60]
+            self._write(lambda: self.store.create(chat, settings))
+        self.turns = [*self.turns, turn]
+        self._write(lambda: self.store.append(chat, turn.parent, turn.role, turn.content, turn.answer))
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def request(self, messages: Sequence[Message], **changes: Any) -> Request:
+        """A request as the settings have it."""
+        settings = self.settings
+        seed = settings.seed if settings.seed >= 0 else secrets.randbits(32)
+        plain: dict[str, Any] = {
+            "messages": tuple(messages),
+            "max_tokens": settings.max_tokens,
+            "sampling": settings.sampling,
+            "seed": seed,
+            "stop": settings.stop,
+            "verify": settings.verify,
+            "lenient": True,
+        }
+        return Request(**plain | changes)
+
+    def race_request(self, prompt: str) -> Request:
+        """A question of its own, answered at no great length."""
+        length = self.settings.max_tokens if self.settings.max_tokens >= 0 else RACE_TOKENS
+        return self.request([Message("user", prompt)], max_tokens=min(length, RACE_TOKENS))
+
+    def _need_engine(self) -> Answerer:
+        if self.engine is None:
+            raise UsageError("no model is loaded", hint="/restart loads it again, /model another one")
+        return self.engine
+
+    def _answer(self, cancel: CancelFlag | None, *, begun: Turn | None = None, sample: int = 0) -> Events:
+        engine, chat, cancel = self._need_engine(), self._id, cancel or CancelFlag()
+        request = self.request((), sample=sample)
+        if begun is not None and begun.answer is not None and self.settings.seed < 0:
+            request = replace(request, seed=begun.answer.seed)
+        begun_ids = self._message(begun).tokens if begun else ()
+        recording = Recording(self.store, chat, self._head, self._as_answer(request), begun, begun_ids)
+        opened = f"{OPEN}\n" if self._about.get("opens_thinking") and begun is None else ""
+        failure: GenerationError | None = None
+        try:
+            while True:
+                messages, left = self._sent(recording)
+                if self.first_sent != self._left_told:
+                    self._left_told = left_now = self.first_sent
+                    yield Notice(f"{left_now} earlier messages have left the context of {self.context_size:,} tokens")
+                told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
+                stream = engine.answer(replace(request, messages=tuple(messages), left=left, max_tokens=told), cancel)
+                try:
+                    for event in stream:
+                        if opened:
+                            event, opened = replace(event, text=opened + event.text), ""
+                        recording.take(event)
+                        if event.finish_reason is None:
+                            yield event
+                        elif event.text:
+                            yield replace(event, finish_reason=None, stats=None)
+                        yield from self.new_notes()
+                finally:
+                    stream.close()
+                if not self._overflowed(recording, told):
+                    break
+        except GenerationError as error:
+            failure = error
+            recording.reason = "error"
+            if isinstance(error, WorkerDiedError):
+                self._failed = (self.load_settings, self._about, error)
+                self.unload()
+        finally:
+            self._finish(recording)
+        yield from self.new_notes()
+        yield recording.last_event()
+        if failure is not None:
+            raise failure
+
+    def _finish(self, recording: Recording) -> None:
+        stats = recording.stats
+        self.last_stats = stats
+        self.used = recording.context_used
+        turn = recording.end(self._write, self.turns[self.first_sent].key)
+        if turn is not None:
+            self.turns = [*self.turns, turn]
+
+    def _as_answer(self, request: Request) -> Answer:
+        about = self._about
+        return Answer(
+            model=_file_name(str(about.get("model", ""))),
+            draft_model=_file_name(about["draft_model"]) if about.get("draft_model") else None,
+            finish_reason="generating",
+            seed=request.seed,
+            settings=self._settings_as_json() | {"sample": request.sample, "ctx_size": self.context_size},
+            vocabulary=str(about.get("vocabulary", "")),
+        )
+
+    def new_notes(self) -> list[Notice]:
+        """What the model's side has noted since the last time."""
+        if self.engine is None:
+            return []
+        notes, self._notes_told = self.engine.notes[self._notes_told :], len(self.engine.notes)
+        return [Notice(text) for text in notes]
+
+    # --- what is sent ---------------------------------------------------------------------------------------------
+
+    def _message(self, turn: Turn) -> Message:
+        """A turn as the model gets it, with the ids it was generated as where they say the same."""
+        answer = turn.answer
+        if answer is None or answer.vocabulary != self._about.get("vocabulary"):
+            return Message(turn.role, turn.content)
+        thinks = turn.content.lstrip().startswith(OPEN)
+        changed = thinks and (self._about.get("drops_thinking") or self._about.get("opens_thinking"))
+        return Message(turn.role, turn.content, () if changed else answer.ids)
+
+    def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
+        system = [Message("system", self.system)] if self.system else []
+        return [*system, *map(self._message, turns[first:])]
+
+    def _sent(self, recording: Recording) -> tuple[list[Message], int]:
+        """The messages that fit, the answer in the making too, and how many tokens of the conversation are not sent."""
+        last = recording.message()
+        self._make_room(self.turns, last)
+        messages = self._messages(self.turns, self.first_sent) + last
+        left = 0
+        if self.first_sent:
+            engine = self._need_engine()
+            left = max(0, engine.count(self._messages(self.turns, 0) + last) - engine.count(messages))
+        return messages, left
+
+    def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
+        """Let the oldest messages leave where all of them and an answer do not fit; many at once, since whatever leaves
+        has the rest read anew. Raises UsageError where the last message alone is too long."""
+        engine, n_ctx = self._need_engine(), self.context_size
+
+        def size(first: int) -> int:
+            return engine.count([*self._messages(turns, first), *last])
+
+        reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
+        if size(self.first_sent) <= n_ctx - reserve:
+            return
+        starts = [index for index, turn in enumerate(turns) if turn.role == "user" and index > self.first_sent]
+        at = bisect_left(starts, True, key=lambda start: size(start) <= n_ctx // 2)
+        start = starts[min(at, len(starts) - 1)] if starts else self.first_sent
+        needed = size(start)
+        if needed >= n_ctx - 1:
+            raise UsageError(
+                f"the message has {needed:,} tokens with what the model is told, the context holds {n_ctx:,}",
+                hint="shorten it, or use a larger context (-c)",
+            )
+        self.first_sent = start
+
+    def _overflowed(self, recording: Recording, told: int) -> bool:
+        """Whether the answer stopped because the context was full, and can go on once old messages have left."""
+        stats = recording.segment
+        if recording.reason != "length" or stats is None or stats.generated_tokens == told:
+            return False
+        users = [index for index, turn in enumerate(self.turns) if turn.role == "user" and index > self.first_sent]
+        return bool(users)
+
+    # --- the store ------------------------------------------------------------------------------------------------
+
+    def _settings_as_json(self) -> dict[str, Any]:
+        return self.settings.as_json() | {"system": self.system}
+
+    def _save_settings(self) -> None:
+        if self.chat is not None:
+            chat, settings = self.chat, self._settings_as_json()
+            self._write(lambda: self.store.save_settings(chat, settings))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Write to the store, after what it did not take before. Where it fails that is kept for the next time."""
+        self._writes.append(write)
+        self._retry()
+
+    def _retry(self) -> None:
+        rewritten = False
+        while self._writes:
+            try:
+                self._writes[0]()
+            except UnknownChatError as error:
+                if rewritten or self.chat is None:
+                    self._writes.pop(0)
+                    self.store_error = error
+                    return
+                rewritten = True  # the file was begun anew, or the chat deleted: what is open goes in again
+                self._writes[:0] = self._everything()
+            except StoreError as error:
+                self.store_error = error
+                return
+            else:
+                self._writes.pop(0)
+        self.store_error = None
+
+    def _everything(self) -> list[Callable[[], object]]:
+        """The writes that put the open conversation into a store that does not know it."""
+        chat, settings, title = self._id, self._settings_as_json(), self.title
+        appends = [
+            partial(self.store.append, chat, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns
+        ]
+        return [partial(self.store.create, chat, settings, title), *appends]
+
+
+def _file_name(path: str) -> str:
+    """Without its folder, which is this machine's affair; the bundled ones are told apart by theirs."""
+    return Path(path).name if Path(path).parent.name != "demo" else f"demo/{Path(path).name}"
+
+
+def _as_block(name: str, text: str) -> str:
+    """A file's text within a message, behind a fence that it does not hold itself."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{name}:\n{fence}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,383 @@
+"""The commands of a chat, once for the plain terminal and the screen: slash names, keys, help, and what they do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat import Events, Level, Session
+from edgespec.chat_settings import SETTINGS, setting
+from edgespec.errors import UsageError
+from edgespec.paths import write_whole
+from edgespec.settings import LoadSettings
+from edgespec.store import ChatInfo, Turn
+from edgespec.thinking import split, without_thinking
+from edgespec.transcript import to_jsonl, to_markdown, with_system
+
+MOST_FILE_BYTES = 4 << 20
+LISTED = 20
+
+
+class Front(Protocol):
+    """What a front end can do for a command. `say` takes plain text of one or several lines."""
+
+    def say(self, text: str, level: Level = "info") -> None: ...
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Begin an answer and show it."""
+
+    def redraw(self) -> None:
+        """The conversation shown is another one now."""
+
+    def put(self, text: str) -> None:
+        """Put a text into the input, to be changed and sent."""
+
+    def copy(self, text: str) -> None: ...
+
+    def load(self, settings: LoadSettings) -> None: ...
+
+    def race(self, prompt: str) -> None: ...
+
+    def show_tokens(self) -> None:
+        """Show, or show no longer, where each token came from."""
+
+    def leave(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: `usage` shows its arguments, `key` is what calls it on the screen without any. One that `waits` cannot
+    be run while an answer is made."""
+
+    name: str
+    usage: str
+    help: str
+    run: Callable[[Commands, str], None]
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    waits: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"/{self.name} {self.usage}".rstrip()
+
+
+class Commands:
+    """Runs commands on a session for a front end. What cannot be done raises EdgespecError."""
+
+    def __init__(self, session: Session, front: Front) -> None:
+        self.session, self.front = session, front
+        self._listed: Sequence[str] = ()
+
+    def run(self, line: str) -> None:
+        """Run a line that begins with a slash."""
+        name, _, argument = line.strip().removeprefix("/").partition(" ")
+        find(name).run(self, argument.strip())
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    def model(self, spec: str) -> None:
+        session = self.session
+        if spec:
+            self.front.load(replace(session.load_settings, model=spec, draft_model=None))
+            return
+        about = session.about
+        lines = [f"model {session.load_settings.model}" + ("" if session.engine else " (not loaded)")]
+        if about:
+            lines.append(f"{about['description']}, context of {about['ctx_size']:,} tokens")
+            lines.append(f"draft model {about['draft_model'] or 'none'}")
+            lines.append(f"guessing: {', '.join(about['drafters']) or 'nobody'}, pace {about['pace']}")
+        self.front.say("\n".join(lines))
+
+    def draft(self, spec: str) -> None:
+        session = self.session
+        if not spec:
+            self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
+            return
+        settings = session.load_settings
+        if spec == "none":
+            wanted = replace(settings, draft_model=None, spec_type=settings.without_draft)
+        else:
+            draft = None if spec == "auto" else spec
+            wanted = replace(settings, draft_model=draft, spec_type=settings.with_draft)
+        self.front.load(wanted)
+
+    def restart(self, number: str) -> None:
+        session = self.session
+        offers = session.remedies()
+        if not number and offers:
+            lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
+            self.front.say("\n".join([*lines, "/restart N loads the model so"]))
+            return
+        self.front.load(offers[_number(number, len(offers))].settings if number else session.load_settings)
+
+    def system(self, text: str) -> None:
+        session = self.session
+        if not text:
+            self.front.say(session.system or "no system message; /system TEXT sets one, /system none takes it away")
+            return
+        session.set_system("" if text == "none" else text)
+        self.front.say("the system message counts from the next message on")
+
+    def set(self, argument: str) -> None:
+        session = self.session
+        name, _, text = argument.partition(" ")
+        if not name:
+            width = max(len(item.name) for item in SETTINGS)
+            self.front.say("\n".join(f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS))
+            return
+        item = setting(name)
+        if text:
+            session.change(item.name, text)
+        self.front.say(f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}"))
+
+    def stats(self, _: str) -> None:
+        session = self.session
+        stats = session.last_stats
+        if stats is None:
+            raise UsageError("there is no answer yet to tell about")
+        lines = [
+            f"prompt {stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} remembered, {stats.prompt_s:.2f} s",
+            f"answer {stats.generated_tokens:,} tokens, {stats.tokens_per_s:.1f} tokens/s, {stats.generation_s:.2f} s",
+            f"context {session.used:,} of {session.context_size:,} tokens",
+        ]
+        if stats.proposed:
+            accepted = f"{stats.accepted:,} of {stats.proposed:,} guessed tokens accepted ({stats.acceptance_rate:.0%})"
+            lines.append(f"{accepted.replace('%', ' %')}, {stats.tokens_per_round:.2f} tokens a round")
+            lines += [
+                f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
+                for name, counts in stats.by_source.items()
+                if counts.proposed
+            ]
+        for verdict in session.verdicts():
+            what = "rests" if verdict.rests else "guesses"
+            lines.append(
+                f"{verdict.drafter} {what}: a guess is worth {verdict.gain:.2g} tokens and costs {verdict.cost:.2g}"
+            )
+        self.front.say("\n".join(lines))
+
+    def thought(self, _: str) -> None:
+        parts = split(self._last_answer().content)
+        self.front.say("".join(text for kind, text in parts if kind == "thinking") or "nothing was thought aloud")
+
+    def race(self, prompt: str) -> None:
+        last = next((turn.content for turn in reversed(self.session.turns) if turn.role == "user"), "")
+        self.front.race(prompt or last)
+
+    def tokens(self, _: str) -> None:
+        self.front.show_tokens()
+
+    # --- the conversation -----------------------------------------------------------------------------------------
+
+    def regen(self, _: str) -> None:
+        self.front.answer(self.session.regenerate)
+
+    def go_on(self, _: str) -> None:
+        self.front.answer(self.session.go_on)
+
+    def edit(self, argument: str) -> None:
+        """`/edit`: the last thing the user said; `/edit N`: message N; with a text behind it at once."""
+        session = self.session
+        first, _, rest = argument.partition(" ")
+        if first.isdigit():
+            index, text = _number(first, len(session.turns)), rest.strip()
+        else:
+            users = [index for index, turn in enumerate(session.turns) if turn.role == "user"]
+            if not users:
+                raise UsageError("there is nothing to edit yet")
+            index, text = users[-1], argument
+        if not text:
+            self.front.put(f"/edit {index + 1} {session.turns[index].content}")
+        elif session.turns[index].role == "user":
+            self.front.answer(lambda cancel: session.edit(index, text, cancel))
+        else:
+            session.edit(index, text)
+            self.front.redraw()
+
+    def undo(self, _: str) -> None:
+        text = self.session.undo()
+        self.front.redraw()
+        self.front.put(text)
+
+    def fork(self, _: str) -> None:
+        chat = self.session.fork()
+        self.front.redraw()
+        self.front.say(f"this is chat {chat} now; the other one stays as it was")
+
+    def branches(self, number: str) -> None:
+        session = self.session
+        branches = session.branches()
+        if number:
+            session.switch(branches[_number(number, len(branches))].leaf)
+            self.front.redraw()
+            return
+        if not branches:
+            raise UsageError("this conversation has no branches yet")
+        lines = [
+            f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
+            for place, branch in enumerate(branches, 1)
+        ]
+        self.front.say("\n".join([*lines, "/branches N goes there"]))
+
+    def clear(self, _: str) -> None:
+        self.session.new()
+        self.front.redraw()
+
+    def load(self, name: str) -> None:
+        """A chat by its number in the last list, or by its id."""
+        if not name:
+            raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
+        if name.isdigit() and 1 <= int(name) <= len(self._listed):
+            name = self._listed[int(name) - 1]
+        self.session.open(name)
+        self.front.redraw()
+
+    def list(self, query: str) -> None:
+        chats = self.session.store.chats(limit=LISTED, query=query)
+        if not chats:
+            raise UsageError("there is no such chat" if query else "there are no chats yet")
+        self._listed = [chat.id for chat in chats]
+        lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
+        self.front.say("\n".join([*lines, "/load N opens one"]))
+
+    def search(self, query: str) -> None:
+        if not query:
+            raise UsageError("what is to be found?", hint="/search WORDS")
+        hits = self.session.store.search(query, limit=LISTED)
+        if not hits:
+            raise UsageError(f"nothing was found for {query!r}")
+        self._listed = [hit.chat for hit in hits]
+        lines = []
+        for place, hit in enumerate(hits, 1):
+            snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
+            lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
+        self.front.say("\n".join([*lines, "/load N opens one"]))
+
+    def rename(self, title: str) -> None:
+        if not title:
+            raise UsageError("what is it to be called?", hint="/rename TITLE")
+        self.session.rename(title)
+        self.front.redraw()
+
+    def export(self, argument: str) -> None:
+        """`/export`, `/export jsonl`, `/export FILE`: by its ending md or jsonl."""
+        session = self.session
+        if session.chat is None:
+            raise UsageError("there is nothing to export yet")
+        info, turns = session.info(), with_system(session.system, session.turns)
+        jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
+        name = "" if argument in ("", "md", "jsonl") else argument
+        file = Path(name or f"{session.chat}.{'jsonl' if jsonl else 'md'}").expanduser()
+        if file.exists():
+            raise UsageError(f"{file} is there already", hint="/export FILE with another name")
+        text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
+        try:
+            write_whole(file, text)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
+        self.front.say(f"written to {file}")
+
+    def copy(self, number: str) -> None:
+        turns = self.session.turns
+        turn = turns[_number(number, len(turns))] if number else self._last_answer()
+        self.front.copy(without_thinking(turn.content))
+
+    def file(self, name: str) -> None:
+        if not name:
+            raise UsageError("which file?", hint="/file PATH puts a text file before your next message")
+        path = Path(name).expanduser()
+        try:
+            with path.open("rb") as opened:
+                data = opened.read(MOST_FILE_BYTES + 1)
+            text = data.decode("utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is no text", why="it is not UTF-8") from None
+        if len(data) > MOST_FILE_BYTES:
+            raise UsageError(f"{path} is too long", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
+        self.session.attached.append((path.name, text))
+        self.front.say(f"{path.name} ({len(text):,} characters) goes with your next message")
+
+    def _last_answer(self) -> Turn:
+        for turn in reversed(self.session.turns):
+            if turn.role == "assistant":
+                return turn
+        raise UsageError("there is no answer yet")
+
+    def help(self, name: str) -> None:
+        if name:
+            command = find(name.removeprefix("/"))
+            self.front.say(f"{command.title}\n{command.help}")
+            return
+        width = max(len(command.title) for command in COMMANDS)
+        self.front.say("\n".join(f"{command.title:{width}}  {command.help}" for command in COMMANDS))
+
+    def bye(self, _: str) -> None:
+        self.front.leave()
+
+
+COMMANDS = (
+    Command("help", "[COMMAND]", "Show the commands, or what one of them does.", Commands.help, "f1"),
+    Command(
+        "model", "[MODEL]", "Load another model, or show the one that answers.", Commands.model, "ctrl+l", waits=True
+    ),
+    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", Commands.draft, waits=True),
+    Command("restart", "[N]", "Load the model again, N: with less, after it has failed.", Commands.restart, waits=True),
+    Command("system", "[TEXT|none]", "What the model is told before the conversation.", Commands.system),
+    Command("set", "[NAME [VALUE]]", "Show or change how the next message is answered.", Commands.set, "ctrl+s"),
+    Command("stats", "", "What the last answer cost, and what guessing earned.", Commands.stats, "ctrl+t"),
+    Command("tokens", "", "Show by whom each token was guessed, or no longer.", Commands.tokens, "ctrl+o"),
+    Command("thought", "", "Show what was thought before the last answer.", Commands.thought),
+    Command(
+        "race", "[PROMPT]", "Answer a prompt plainly and with guessing, and compare.", Commands.race, "f4", waits=True
+    ),
+    Command(
+        "regen", "", "Answer the last message again.", Commands.regen, "ctrl+r", ("regenerate", "retry"), waits=True
+    ),
+    Command("continue", "", "Go on with an answer that had stopped.", Commands.go_on, "", ("goon",), waits=True),
+    Command("edit", "[N] [TEXT]", "Say something else, and get another answer.", Commands.edit, "f3", waits=True),
+    Command("undo", "", "Take the last message and its answer back.", Commands.undo, "f9", waits=True),
+    Command("fork", "", "Go on in a new chat that begins like this one.", Commands.fork, "f5", waits=True),
+    Command("branches", "[N]", "Show where this chat has gone, or go there.", Commands.branches, waits=True),
+    Command(
+        "clear", "", "Begin another conversation; this one is kept.", Commands.clear, "ctrl+n", ("new",), waits=True
+    ),
+    Command("list", "[WORDS]", "Show the latest chats, or those with these words.", Commands.list, "ctrl+b"),
+    Command("load", "N|ID|last", "Go on with a chat.", Commands.load, waits=True),
+    Command("search", "WORDS", "Find what was said in any chat.", Commands.search, "ctrl+g"),
+    Command("rename", "TITLE", "Give this chat another title.", Commands.rename, "f2"),
+    Command("export", "[md|jsonl|FILE]", "Write this chat to a file.", Commands.export, "f8"),
+    Command("copy", "[N]", "Copy the last answer, or message N.", Commands.copy, "f12"),
+    Command("file", "PATH", "Put a text file before your next message.", Commands.file),
+    Command("bye", "", "Leave; the chat is kept.", Commands.bye, "ctrl+q", ("exit", "quit")),
+)
+
+
+def find(name: str) -> Command:
+    """The command of that name, or the only one that begins so. Raises UsageError."""
+    name = name.lower()
+    for command in COMMANDS:
+        if name in (command.name, *command.aliases):
+            return command
+    begun = [command for command in COMMANDS if name and command.name.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    near = [c.name for c in begun] or difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1)
+    hint = "did you mean " + " or ".join(f"/{other}" for other in near) + "?" if near else "/help lists the commands"
+    raise UsageError(f"there is no command /{name}", hint=hint)
+
+
+def _number(text: str, most: int) -> int:
+    """The place, from 0, that a number from 1 to `most` means. Raises UsageError."""
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise UsageError(f"a number from 1 to {most} is wanted, not {text!r}" if most else "there is nothing to choose")
+    return int(text) - 1
+
+
+def _line(chat: ChatInfo) -> str:
+    return f"{chat.title or '(no title)'}  ({chat.n_turns} messages)"

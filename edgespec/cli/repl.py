@@ -1,0 +1,272 @@
+"""The plain front end of a chat: lines in, lines out, for terminals, pipes and screen readers alike."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat import Events, Level, Notice, Session
+from edgespec.chat_commands import COMMANDS, Commands
+from edgespec.cli.footer import footer
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.line_editor import LineEditor
+from edgespec.cli.output import Output
+from edgespec.clipboard import copy_natively, osc52
+from edgespec.core.stats import Stats
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.events import PROGRESS
+from edgespec.race import PLAIN, run_race
+from edgespec.settings import LoadSettings
+from edgespec.store import Turn
+from edgespec.thinking import ThinkingStream, split
+
+PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
+
+
+class Repl:
+    """Reads messages and commands until the input ends. `details` shows the statistics of every answer."""
+
+    def __init__(self, session: Session, output: Output, interrupts: Interrupts, *, details: bool) -> None:
+        self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
+        self.commands = Commands(session, self)
+        self._failed = self._left = self._shows_tokens = False
+        self._next: str | None = None
+        interactive = sys.stdin is not None and sys.stdin.isatty()
+        self._editor = LineEditor(self._completions) if interactive else None
+
+    def run(self, first: str | None) -> bool:
+        """Converse; whether something failed that nobody was there to see."""
+        self.load(self.session.load_settings)
+        if self.session.turns:
+            self.redraw()
+        if self._editor is not None:
+            self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves")
+        if first:
+            self._do(first)
+        for text in self._inputs():
+            self._do(text)
+            if self._left:
+                break
+        if self._editor is not None:
+            self._editor.save()
+        return self._failed and self._editor is None
+
+    def _do(self, text: str) -> None:
+        """One message or command. What goes wrong is told, and the conversation goes on."""
+        try:
+            if text.startswith("/") and not text.startswith("//"):
+                self.commands.run(text)
+            else:
+                self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
+        except EdgespecError as error:
+            self._tell_error(error)
+        if self.session.store_error is not None:
+            self.output.note(f"not saved yet: {self.session.store_error}")
+        self._interrupts.go_on()
+
+    def _tell_error(self, error: EdgespecError) -> None:
+        self._failed = True
+        self.output.error(str(error), trace=True)
+        if self.session.engine is None and self.session.remedies():
+            self.commands.restart("")
+
+    # --- what commands ask for ------------------------------------------------------------------------------------
+
+    def say(self, text: str, level: Level = "info") -> None:
+        if level == "info":
+            self.output.line(text)
+        else:
+            self.output.note(text)
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Show an answer while it comes."""
+        cancel = CancelFlag()
+        thinking, thought, answered = ThinkingStream(), 0, False
+        stats: Stats | None = None
+        try:
+            with self._interrupts.cancelling(cancel):
+                for event in start(cancel):
+                    if isinstance(event, Notice):
+                        self.output.note(event.text)
+                        continue
+                    stats = event.stats or stats
+                    parts = thinking.push(event.text) + (thinking.end() if event.finish_reason else [])
+                    for kind, text in parts:
+                        if kind == "thinking":
+                            thought += 1
+                            self.output.progress(f"thinking, {thought} tokens", None)
+                        else:
+                            # Behind thinking come blank lines that belong to its mark.
+                            text = text if answered or not thought else text.lstrip("\n")
+                            answered = answered or bool(text)
+                            self.output.answer(text)
+        finally:
+            self.output.end_progress()
+            self.output.end_answer()
+            if thought:
+                self.output.note(f"thought for {thought} tokens, /thought shows it")
+        if self._shows_tokens:
+            self._show_tokens()
+        self._account(stats)
+
+    def redraw(self) -> None:
+        """The title and the last messages."""
+        session = self.session
+        if not session.turns:
+            self.output.note("a new conversation")
+            return
+        self.output.note(f"{session.title or session.chat}, {len(session.turns)} messages")
+        for turn in session.turns[-2:] if self._editor is not None else ():  # a pipe gets answers alone
+            self._show_turn(turn)
+
+    def put(self, text: str) -> None:
+        if self._editor is None:
+            self.output.line(text)
+        elif not self._editor.put(text):
+            self._next = click.edit(text)
+
+    def copy(self, text: str) -> None:
+        sent = self.output.control(osc52(text))
+        if not copy_natively(text) and not sent:
+            raise UsageError("nothing here takes a text to copy", hint="/export FILE writes the chat to a file")
+        self.output.note(f"{len(text):,} characters copied")
+
+    def load(self, settings: LoadSettings) -> None:
+        """Load a model, with what it says of itself. Raises EdgespecError where nobody could try another one."""
+        cancel = CancelFlag()
+        try:
+            with self._interrupts.cancelling(cancel):
+                self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
+        except EdgespecError as error:
+            if self._editor is None:
+                raise
+            self._tell_error(error)
+            self._interrupts.go_on()
+            return
+        finally:
+            self.output.end_progress()
+        about = self.session.about
+        if self._editor is not None:
+            draft = f", draft {about['draft_model']}" if about["draft_model"] else ""
+            self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
+        for notice in self.session.new_notes():
+            self.output.note(notice.text)
+
+    def race(self, prompt: str) -> None:
+        session, cancel = self.session, CancelFlag()
+        if session.engine is None or not prompt:
+            raise UsageError("a race needs a model and a prompt", hint="/race PROMPT")
+        with self._interrupts.cancelling(cancel):
+            race = run_race(
+                session.engine,
+                session.race_request(prompt),
+                cancel,
+                lambda lane, _: self.output.progress("answering plainly" if lane == PLAIN else "guessing", None),
+            )
+        self.output.end_progress()
+        self.output.line(race.verdict())
+
+    def show_tokens(self) -> None:
+        self._shows_tokens = not self._shows_tokens
+        if self._shows_tokens:
+            self._show_tokens()
+        else:
+            self.output.note("answers alone from now on")
+
+    def leave(self) -> None:
+        self._left = True
+
+    # --- showing --------------------------------------------------------------------------------------------------
+
+    def _progress(self, settings: LoadSettings, what: str, done: float) -> None:
+        self.output.progress(PROGRESS[what].format(settings.model), done)
+
+    def _account(self, stats: Stats | None) -> None:
+        if stats is None or not (self._details or (self._editor is not None and not self.output.quiet)):
+            return
+        about = self.session.about
+        for line in footer(
+            stats,
+            details=self._details,
+            verify=self.session.settings.verify,
+            drafters=about["drafters"],
+            rounding=about["rounding"],
+            pace=self.session.verdicts() if self._details else (),
+        ):
+            self.output.aside(line)
+
+    def _show_turn(self, turn: Turn) -> None:
+        parts = split(turn.content)
+        self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
+        if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
+            self.output.note(f"that answer is not whole ({turn.answer.finish_reason}); /continue goes on with it")
+
+    def _show_tokens(self) -> None:
+        """The last answer, with brackets around what was guessed and by whom."""
+        last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
+        if last is None:
+            self.output.note("from the next answer on, brackets tell who guessed what")
+            return
+        runs = groupby(self.session.store.pieces(last.key), key=lambda piece: piece.source)
+        texts = ((source, "".join(piece.text for piece in run)) for source, run in runs)
+        self.output.line("".join(f"[{source}:{text}]" if source else text for source, text in texts))
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> Iterator[str]:
+        """Messages and commands: lines, or blocks between lines of three double quotes."""
+        block: list[str] | None = None
+        while (line := self._line(MORE if block is not None else PROMPT)) is not None:
+            if block is not None:
+                done = line.rstrip().endswith(QUOTES)
+                block.append(line.rstrip().removesuffix(QUOTES) if done else line)
+                if done:
+                    yield "\n".join(block).strip("\n")
+                    block = None
+            elif line.startswith(QUOTES):
+                rest = line.removeprefix(QUOTES)
+                if rest.rstrip().endswith(QUOTES):
+                    yield rest.rstrip().removesuffix(QUOTES)
+                else:
+                    block = [rest]
+            elif line.strip():
+                yield line
+        if block:
+            yield "\n".join(block).strip("\n")
+
+    def _line(self, prompt: str) -> str | None:
+        """The next line, None at the end."""
+        if self._next is not None:
+            line, self._next = self._next, None
+            return line.rstrip("\n")
+        if self._editor is None:
+            return self._piped_line()
+        while True:
+            try:
+                with self._interrupts.prompting():
+                    return self._editor.read(prompt)
+            except KeyboardInterrupt:
+                self.output.note("\nCtrl-D leaves")
+            except EOFError:
+                self.output.line("")
+                return None
+
+    def _piped_line(self) -> str | None:
+        data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
+        try:
+            return data.decode("utf-8-sig").rstrip("\r\n") if data else None
+        except UnicodeDecodeError as error:
+            raise UsageError("what is piped in is not UTF-8", why=str(error)) from error
+
+    def _completions(self, line: str) -> Sequence[str]:
+        """Slash commands, and for /load the chats."""
+        if line.startswith("/load "):
+            with suppress(EdgespecError):
+                return [f"/load {chat.id}" for chat in self.session.store.chats() if chat.id.startswith(line[6:])]
+        names = (f"/{command.name}" for command in COMMANDS)
+        return [name for name in names if line.startswith("/") and name.startswith(line)]

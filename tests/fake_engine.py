@@ -1,0 +1,138 @@
+"""An engine without a model, for tests of screens: it says what it was told to, token by token."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.auto_pace import PaceVerdict
+from edgespec.core.stats import Stats
+from edgespec.errors import UsageError
+from edgespec.events import FinishReason, TokenEvent
+from edgespec.settings import LoadSettings, Message, Request
+
+ANSWER = "The quick brown fox jumps over the lazy dog."
+
+
+def guessed(text: str, accepted: int = 2, source: str = "draft") -> list[TokenEvent]:
+    """The words of `text` as tokens: the first from the prompt's pass, then rounds of so many accepted guesses, one
+    rejected guess and a token of the target's own."""
+    first, *words = re.findall(r"\s*\S+|\s+", text)
+    events = [TokenEvent(0, first)]
+    for index, word in enumerate(words):
+        number, place = divmod(index, accepted + 1)
+        drafted = place < accepted
+        name = source if drafted else ""
+        events.append(TokenEvent(1 + index, word, drafted, name, round=1 + number, proposed=accepted + 1))
+    return events
+
+
+def plain(events: Sequence[TokenEvent]) -> list[TokenEvent]:
+    """The same tokens, each from a pass of the target of its own."""
+    return [replace(event, from_draft=False, source="", round=index, proposed=0) for index, event in enumerate(events)]
+
+
+class FakeEngine:
+    """Satisfies `Answerer`. The answers come in turn, and the last one again and again; a text is `guessed`.
+
+    Where drafting is off (pace "off", spec_type "none") every token is the target's own. Each round takes `round_s`.
+    `error` is raised after `error_after` tokens of every answer. `requests` keeps what was asked, `calls` the names of
+    everything called in between.
+    """
+
+    def __init__(
+        self,
+        *answers: str | Sequence[TokenEvent],
+        round_s: float = 0.0,
+        error: Exception | None = None,
+        error_after: int = 0,
+        settings: LoadSettings | None = None,
+    ) -> None:
+        self.settings = settings or LoadSettings("fake.gguf")
+        self.notes: list[str] = []
+        self.round_s, self.error, self.error_after = round_s, error, error_after
+        self.requests: list[Request] = []
+        self.calls: list[str] = []
+        self.closed = False
+        self._answers = [guessed(a) if isinstance(a, str) else list(a) for a in answers or (ANSWER,)]
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "model": self.settings.model,
+            "description": "fake 10M",
+            "draft_model": self.settings.draft_model,
+            "ctx_size": 1024,
+            "threads": 1,
+            "drafters": ["draft"],
+            "pace": self.settings.pace,
+            "vocabulary": "fake",
+            "opens_thinking": False,
+            "drops_thinking": True,
+        }
+
+    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]:
+        """Checked before the first event, as the real one's. Raises UsageError."""
+        if not request.prompt and not request.messages:
+            raise UsageError("the prompt is empty")
+        self.requests.append(request)
+        self.calls.append("answer")
+        script = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if self.settings.pace == "off" or self.settings.spec_type == "none":
+            script = plain(script)
+        return self._events(script, request, cancel or CancelFlag())
+
+    def _events(
+        self, script: Sequence[TokenEvent], request: Request, cancel: CancelFlag
+    ) -> Generator[TokenEvent, None, None]:
+        stats = Stats(prompt_tokens=self.count(request.messages) or len(request.prompt.split()))
+        started_s = first_s = time.perf_counter()
+        limit = request.max_tokens if request.max_tokens >= 0 else len(script)
+        finish: FinishReason = "length" if limit < len(script) else "stop"
+        for _, events in groupby(script[:limit], key=lambda event: event.round):
+            if cancel.is_set():
+                finish = "cancelled"
+                break
+            time.sleep(self.round_s)
+            stats.rounds += 1
+            first_s = first_s if stats.generated_tokens else time.perf_counter()
+            for place, event in enumerate(events):
+                if self.error is not None and stats.generated_tokens >= self.error_after:
+                    yield TokenEvent(-1, "", finish_reason="error", stats=stats)
+                    raise self.error
+                stats.generated_tokens += 1
+                stats.proposed += 0 if place else event.proposed
+                stats.accepted += event.from_draft
+                yield event
+        stats.prompt_s, stats.generation_s = first_s - started_s, time.perf_counter() - first_s
+        yield TokenEvent(-1, "", finish_reason=finish, stats=stats)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """A word is a token, a message four more."""
+        return sum(4 + len(message.content.split()) for message in messages)
+
+    def draft_with(
+        self,
+        *,
+        spec_type: str | None = None,
+        pace: str | None = None,
+        n_max: int | None = None,
+        tree: int | None = None,
+    ) -> None:
+        self.calls.append(f"pace {pace}" if pace else "draft_with")
+        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": n_max, "spec_tree": tree}
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        self.settings = replace(self.settings, **given)
+
+    def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
+        return []
+
+    def forget(self) -> None:
+        self.calls.append("forget")
+
+    def close(self) -> None:
+        self.closed = True

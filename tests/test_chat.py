@@ -1,0 +1,400 @@
+"""A conversation: what is sent and what is kept, whatever happens in the middle of an answer."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine, guessed
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat import Notice, Session
+from edgespec.chat_settings import ChatSettings
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings
+from edgespec.store import Store
+from edgespec.worker import WorkerDiedError
+
+DEMO = LoadSettings("demo", threads=1, spec_type="none", store=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "chats.db") as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Runtime]:
+    with Runtime(replace(DEMO, ctx_size=256)) as runtime:
+        yield runtime
+
+
+def talking_to(engine: Any, store: Store, **settings: Any) -> Session:
+    """A session with an engine that is there already."""
+    chat_settings = ChatSettings(**({"seed": 3} | settings))
+    session = Session(store, lambda wanted, progress, cancel: engine, DEMO, chat_settings)
+    session.load()
+    return session
+
+
+def said(events: Iterable[TokenEvent | Notice]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TokenEvent))
+
+
+def notices(events: Iterable[TokenEvent | Notice]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
+
+
+def contents(session: Session) -> list[str]:
+    return [turn.content for turn in session.turns]
+
+
+def stored(session: Session) -> list[str]:
+    """The open path as another program would read it."""
+    assert session.store.file is not None
+    assert session.chat is not None
+    with Store(session.store.file) as other:
+        return [turn.content for turn in other.path(other.find(session.chat).head)]
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_is_kept_with_how_it_came_about(store: Store) -> None:
+    session = talking_to(FakeEngine("It is blue."), store)
+    session.change("temp", "0.5")
+    assert said(session.ask("Why is the sky blue?\nSay it.")) == "It is blue."
+    (info,) = store.chats()
+    question, answer = store.path(info.head)
+    assert (info.title, question.role, question.content) == (
+        "Why is the sky blue?",
+        "user",
+        "Why is the sky blue?\nSay it.",
+    )
+    assert answer.answer is not None
+    assert (answer.answer.finish_reason, answer.answer.seed, answer.answer.model) == ("stop", 3, "fake.gguf")
+    assert answer.answer.settings["sampling"]["temperature"] == 0.5
+    assert answer.answer.stats["timings"]["predicted_n"] == len(answer.answer.ids) == 3
+    assert [piece.text for piece in store.pieces(answer.key)] == ["It", " is", " blue."]
+    assert [turn.key for turn in session.turns] == [question.key, answer.key]
+
+
+def test_a_conversation_of_nothing_is_not_kept(store: Store) -> None:
+    session = talking_to(FakeEngine(), store)
+    session.change("temp", "0.5")
+    session.set_system("be brief")
+    assert store.chats() == []
+
+
+def test_a_chat_that_is_opened_again_goes_on_as_it_was_set(store: Store) -> None:
+    first = talking_to(FakeEngine(), store)
+    first.set_system("be brief")
+    said(first.ask("hello"))
+    first.change("min-p", "0.25")
+    engine = FakeEngine()
+    session = talking_to(engine, store)
+    session.open("last")
+    assert contents(session) == contents(first)
+    assert (session.system, session.settings) == ("be brief", first.settings)
+    said(session.ask("more"))
+    assert [message.role for message in engine.requests[-1].messages] == ["system", "user", "assistant", "user"]
+    assert engine.requests[-1].sampling == SamplingSettings(min_p=0.25)
+
+
+def test_an_answer_that_nobody_waits_for_is_kept_as_far_as_it_came(store: Store) -> None:
+    session = talking_to(FakeEngine("one two three four five six"), store)
+    events = session.ask("count")
+    with closing(events):  # type: ignore[type-var]
+        for _ in range(3):
+            next(events)
+    assert stored(session) == ["count", "one two three"]
+    assert session.turns[-1].answer is not None
+    assert session.turns[-1].answer.finish_reason == "cancelled"
+
+
+def test_a_stopped_answer_is_kept_and_gone_on_with_to_the_very_same_text(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store, max_tokens=30)
+    whole = said(session.ask("What does os.walk do?"))
+    session.undo()
+    session.change("max-tokens", "11")
+    begun = said(session.ask("What does os.walk do?"))
+    session.change("max-tokens", "19")
+    assert begun + said(session.go_on()) == whole
+    assert contents(session) == stored(session) == ["What does os.walk do?", whole]
+
+
+def test_a_cancelled_answer_says_so(runtime: Runtime, store: Store) -> None:
+    session, cancel = talking_to(runtime, store), CancelFlag()
+    events = session.ask("hello", cancel)
+    first = next(event for event in events if isinstance(event, TokenEvent) and event.text)
+    cancel.set()
+    *_, last = events
+    assert isinstance(last, TokenEvent)
+    assert last.finish_reason == "cancelled"
+    assert session.turns[-1].content.startswith(first.text)
+
+
+def test_nothing_is_kept_of_an_answer_of_nothing(store: Store) -> None:
+    session, cancel = talking_to(FakeEngine(), store), CancelFlag()
+    cancel.set()
+    list(session.ask("hello", cancel))
+    assert contents(session) == stored(session) == ["hello"]
+    assert said(session.regenerate()) == session.turns[-1].content
+
+
+# --- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def test_the_next_turn_reads_only_what_is_new(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store, max_tokens=40, sampling=SamplingSettings(temperature=1.5))
+    said(session.ask("What does os.walk do?"))
+    used = session.used
+    said(session.ask("And os.scandir?"))
+    assert session.last_stats is not None
+    assert session.last_stats.cached_tokens >= used - 1
+
+
+def test_the_oldest_messages_leave_a_full_context_and_the_system_message_stays(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store, max_tokens=40)
+    session.set_system("You know Python.")
+    told: list[str] = []
+    for number in range(6):
+        told += notices(session.ask(f"{number} What does os.walk do, and why is it there at all?"))
+    assert len(session.turns) == 12
+    assert told[-1] == f"{session.first_sent} earlier messages have left the context of 256 tokens"
+    assert session.turns[session.first_sent].role == "user"
+    assert session._messages(session.turns, session.first_sent)[0].content == "You know Python."
+    again = talking_to(runtime, store)
+    again.open("last")
+    assert again.first_sent == session.first_sent
+
+
+def test_an_answer_goes_on_while_old_messages_leave(runtime: Runtime, store: Store) -> None:
+    """It ends where it was to end, not where the context is full."""
+    session = talking_to(runtime, store, max_tokens=60, sampling=SamplingSettings(temperature=1.0))
+    for number in range(2):
+        said(session.ask(f"{number} What does os.walk do?"))
+    before = session.first_sent
+    endless = SamplingSettings(logit_bias=tuple((token, -math.inf) for token in runtime.model.end_tokens))
+    session.settings = replace(session.settings, max_tokens=230, sampling=endless)
+    events = list(session.ask("Go on."))
+    last = events[-1]
+    assert isinstance(last, TokenEvent)
+    assert last.finish_reason == "length"
+    assert last.stats is not None
+    assert last.stats.generated_tokens == 230
+    assert session.first_sent > before
+    assert session.turns[-1].content == said(events)
+
+
+def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store)
+    with pytest.raises(UsageError, match="the context holds 256"):
+        session.ask("word " * 400)
+    assert session.turns == []
+    assert store.chats() == []
+
+
+def test_files_go_with_the_next_message_behind_fences_they_do_not_hold(store: Store) -> None:
+    session = talking_to(FakeEngine(), store)
+    session.attached = [("a.md", "```\ncode\n```\n"), ("b.txt", "plain")]
+    said(session.ask("What is this?"))
+    assert session.turns[0].content == ("a.md:\n````\n```\ncode\n```\n````\n\nb.txt:\n```\nplain\n```\n\nWhat is this?")
+    assert session.attached == []
+
+
+def test_ids_are_not_sent_for_an_answer_cut_at_a_stop_text(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store, max_tokens=40)
+    whole = said(session.ask("What does os.walk do?"))
+    session.regenerate()
+    session.settings = replace(session.settings, stop=(whole[8:11],))
+    session.undo()
+    cut = said(session.ask("What does os.walk do?"))
+    assert len(cut) < len(whole)
+    assert session.turns[-1].answer is not None
+    assert session.turns[-1].answer.ids == ()
+
+
+def test_thinking_that_the_template_opened_is_part_of_the_answer(store: Store) -> None:
+    class Thinker(FakeEngine):
+        def describe(self) -> dict[str, Any]:
+            return super().describe() | {"opens_thinking": True}
+
+    engine = Thinker(guessed("hm </think> yes"))
+    session = talking_to(engine, store)
+    said(session.ask("really?"))
+    assert session.turns[-1].content == "<think>\nhm </think> yes"
+    said(session.ask("sure?"))
+    assert engine.requests[-1].messages[1].tokens == ()
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+
+
+def test_answering_again_keeps_both_answers(store: Store) -> None:
+    engine = FakeEngine("one", "two")
+    session = talking_to(engine, store)
+    said(session.ask("count"))
+    said(session.regenerate())
+    assert contents(session) == stored(session) == ["count", "two"]
+    assert [request.sample for request in engine.requests] == [0, 1]
+    assert {branch.preview for branch in session.branches()} == {"one", "two"}
+    session.step(session.turns[-1].key, 1)
+    assert contents(session) == stored(session) == ["count", "one"]
+    session.step(session.turns[-1].key, 1)
+    assert contents(session) == ["count", "two"]
+
+
+def test_editing_answers_anew_and_keeps_what_was_said(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two", "three"), store)
+    said(session.ask("first"))
+    said(session.ask("second"))
+    said(session.edit(0, "other"))
+    assert contents(session) == stored(session) == ["other", "three"]
+    old = next(branch for branch in session.branches() if not branch.is_current)
+    session.switch(old.leaf)
+    assert contents(session) == ["first", "one", "second", "two"]
+
+
+def test_what_the_model_said_can_be_put_right(store: Store) -> None:
+    engine = FakeEngine("wrong")
+    session = talking_to(engine, store)
+    said(session.ask("hello"))
+    assert list(session.edit(1, "right")) == []
+    assert contents(session) == stored(session) == ["hello", "right"]
+    said(session.ask("more"))
+    assert engine.requests[-1].messages[1].content == "right"
+
+
+def test_undo_gives_the_message_back_and_keeps_it_as_a_branch(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two"), store)
+    said(session.ask("first"))
+    said(session.ask("second"))
+    assert session.undo() == "second"
+    assert contents(session) == stored(session) == ["first", "one"]
+    assert session.undo() == "first"
+    assert contents(session) == []
+    with pytest.raises(UsageError, match="nothing to take back"):
+        session.undo()
+    assert len(session.branches()) == 1
+
+
+def test_a_fork_goes_its_own_way(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two"), store)
+    said(session.ask("first"))
+    original = session.chat
+    session.fork()
+    said(session.ask("second"))
+    assert len({chat.id for chat in store.chats()}) == 2
+    assert contents(session) == stored(session) == ["first", "one", "second", "two"]
+    assert original is not None
+    assert [turn.content for turn in store.path(store.find(original).head)] == ["first", "one"]
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_count_from_the_next_message_on(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store)
+    with pytest.raises(UsageError, match="temp must be"):
+        session.change("temp", "-1")
+    with pytest.raises(UsageError, match="no drafter suffix is loaded"):
+        session.change("spec-type", "suffix")
+    with pytest.raises(UsageError, match="there is no setting"):
+        session.change("warmth", "1")
+    assert session.settings == ChatSettings(seed=3)
+    session.change("max-tok", "2")
+    said(session.ask("hello"))
+    assert session.last_stats is not None
+    assert session.last_stats.generated_tokens == 2
+
+
+def test_without_a_seed_every_answer_draws_one_and_keeps_it(store: Store) -> None:
+    engine = FakeEngine()
+    session = talking_to(engine, store, seed=-1)
+    said(session.ask("a"))
+    said(session.regenerate())
+    assert engine.requests[0].seed != engine.requests[1].seed
+    assert session.turns[-1].answer is not None
+    assert session.turns[-1].answer.seed == engine.requests[1].seed
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_again(store: Store) -> None:
+    died = WorkerDiedError("the system killed the process with the model")
+    engines = [FakeEngine("one two three", error=died, error_after=2), FakeEngine("all of it")]
+    session = Session(store, lambda wanted, progress, cancel: engines.pop(0), DEMO, ChatSettings(seed=3))
+    session.load()
+    events = session.ask("count")
+    seen: list[TokenEvent | Notice] = []
+    with pytest.raises(WorkerDiedError):
+        seen.extend(events)
+    assert stored(session) == ["count", "one two"]
+    assert session.turns[-1].answer is not None
+    assert session.turns[-1].answer.finish_reason == "error"
+    assert session.engine is None
+    with pytest.raises(UsageError, match="no model is loaded"):
+        session.ask("more")
+    assert stored(session) == ["count", "one two"]
+    session.load(session.remedies()[0].settings)
+    assert said(session.regenerate()) == "all of it"
+
+
+def test_a_failure_that_the_model_survives_leaves_it_loaded(store: Store) -> None:
+    session = talking_to(FakeEngine("one two", error=GenerationError("decoding failed"), error_after=1), store)
+    with pytest.raises(GenerationError):
+        list(session.ask("count"))
+    assert session.engine is not None
+    assert stored(session) == ["count", "one"]
+
+
+def test_what_cannot_be_loaded_leaves_the_model_where_it_is(store: Store, tmp_path: Path) -> None:
+    session = talking_to(FakeEngine(), store)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"no model")
+    for spec in (str(broken), str(tmp_path / "nowhere.gguf")):
+        with pytest.raises(EdgespecError):
+            session.load(replace(DEMO, model=spec))
+    assert session.engine is not None
+    assert session.load_settings == DEMO
+
+
+def test_a_conversation_goes_on_without_its_store_and_is_kept_later(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two"), store)
+    said(session.ask("first"))
+    assert store.file is not None
+    locker = sqlite3.connect(store.file, isolation_level=None)
+    store._database._connection.execute("PRAGMA busy_timeout = 1")
+    locker.execute("BEGIN IMMEDIATE")
+    try:
+        assert said(session.ask("second")) == "two"
+        assert session.store_error is not None
+        assert session.unsaved
+    finally:
+        locker.execute("ROLLBACK")
+        locker.close()
+    session.rename("kept")
+    assert session.store_error is None
+    assert stored(session) == ["first", "one", "second", "two"]
+
+
+def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two"), store)
+    said(session.ask("first"))
+    assert session.chat is not None
+    store.remove([session.chat])
+    said(session.ask("second"))
+    assert session.store_error is None
+    assert stored(session) == ["first", "one", "second", "two"]

@@ -1,0 +1,318 @@
+"""`edgespec chat` in the plain terminal: pipes, a terminal, signals, and what survives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from cli_program import COMMAND, Finished, edgespec, environment
+from tiny_gguf import CHATML, write_model
+
+from edgespec.store import Store, Turn
+
+CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "12", "--seed", "3", "--temp", "1"]
+ENDLESS = [
+    "chat",
+    "-m",
+    "tiny.gguf",
+    "-t",
+    "1",
+    "-c",
+    "100000",
+    "-n",
+    "-1",
+    "--temp",
+    "1",
+    "-l",
+    "2-inf",
+    "--seed",
+    "1",
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
+    return tmp_path
+
+
+def chat(*lines: str, home: Path, args: list[str] = CHAT) -> Finished:
+    return edgespec(*args, home=home, stdin="\n".join(lines).encode())
+
+
+def last_turns(home: Path) -> list[Turn]:
+    with Store(home / "data" / "chats.db") as store:
+        return store.path(store.find("last").head)
+
+
+def contents(home: Path) -> list[str]:
+    return [turn.content for turn in last_turns(home)]
+
+
+def test_each_line_is_a_message_and_answers_alone_go_to_stdout(home: Path) -> None:
+    done = chat("hello", "", "more", home=home)
+    assert done.returncode == 0
+    first, answer, second, again = contents(home)
+    assert (first, second) == ("hello", "more")
+    assert done.stdout.decode().split() == (answer + "\n" + again).split()
+
+
+def test_a_block_between_quotes_is_one_message(home: Path) -> None:
+    chat('"""one', "two", 'three"""', '"""', "four", '"""', '"""five"""', "/undo", home=home)
+    assert contents(home)[0::2] == ["one\ntwo\nthree", "four"]
+
+
+def test_an_argument_is_the_first_message(home: Path) -> None:
+    assert edgespec(*CHAT, "hello", home=home).returncode == 0
+    assert contents(home)[0] == "hello"
+
+
+def test_a_chat_is_resumed_and_the_same_seed_says_the_same(home: Path) -> None:
+    whole = chat("hello", "more", home=home).stdout
+    said = contents(home)
+    first = chat("hello", home=home)
+    second = chat("more", home=home, args=[*CHAT, "-r", "last"])
+    assert contents(home) == said
+    assert whole.split() == (first.stdout + second.stdout).split()
+
+
+def test_without_history_nothing_is_written(home: Path) -> None:
+    assert chat("hello", home=home, args=[*CHAT, "--no-history"]).returncode == 0
+    assert not (home / "data" / "chats.db").exists()
+
+
+def test_commands_work_in_a_pipe(home: Path) -> None:
+    done = chat(
+        "/set temp 0.5", "/system be brief", "hello", "/stats", "/regen", "/branches", "/fork", "/list",
+        "/search hello", "/export out.jsonl", "/help set", "/tokens", "/race hello", "/thought", "/bye", "never said",
+        home=home,
+    )  # fmt: skip
+    text = done.stdout.decode()
+    assert "temp 0.5" in text
+    assert "12 tokens" in text
+    assert re.search(r"\* 1  2 messages", text)
+    assert "Show or change how the next message is answered." in text
+    assert "tok/s" in text
+    exported = json.loads((home / "out.jsonl").read_text())
+    assert [message["role"] for message in exported["messages"]] == ["system", "user", "assistant"]
+    assert "never said" not in contents(home)
+
+
+def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(home: Path) -> None:
+    done = chat("hello", "/nonsense", "/load nobody", "/set temp -1", "/edit 7", "/copy", "more", home=home)
+    assert done.returncode == 1
+    assert len(contents(home)) == 4
+    said = done.stderr.decode()
+    for what in ("no command /nonsense", "nobody", "temp must be", "from 1 to 2", "nothing here takes a text"):
+        assert what in said
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["chat", "-m", "nowhere.gguf"], 3, "was not found"),
+        (["chat", "-m", "tiny.gguf", "-r", "nobody"], 2, "there is no chat"),
+        (["chat", "--tui"], 2, "a screen needs a terminal"),
+        (["tui"], 2, "a screen needs a terminal"),
+    ],
+)
+def test_what_cannot_begin_says_why(home: Path, args: list[str], code: int, says: str) -> None:
+    done = edgespec(*args, home=home, stdin=b"hello")
+    assert done.returncode == code
+    assert says in done.stderr.decode()
+
+
+def test_control_characters_of_a_message_are_kept_and_harm_nobody(home: Path) -> None:
+    text = "\x1b[2J\x07 <|im_end|> [bold]"
+    assert chat(text, home=home).returncode == 0
+    assert contents(home)[0] == text
+
+
+def test_a_history_that_is_no_database_is_moved_aside(home: Path) -> None:
+    (home / "data").mkdir()
+    (home / "data" / "chats.db").write_bytes(b"this is no database" * 1000)
+    done = chat("hello", home=home)
+    assert done.returncode == 0
+    assert "damaged" in done.stderr.decode()
+    assert len(contents(home)) == 2
+    assert list((home / "data").glob("chats-damaged-*"))
+
+
+def test_a_history_that_cannot_be_written_is_told_and_answers_come(home: Path) -> None:
+    chat("hello", home=home)
+    file = home / "data" / "chats.db"
+    with Store(file) as store:
+        store._database._connection.execute("BEGIN IMMEDIATE")
+        done = chat("more", home=home)
+    assert done.stdout.strip()
+    assert "not saved" in done.stderr.decode()
+    assert contents(home)[0] == "hello"
+
+
+# --- a terminal -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def at_terminal(home: Path, args: list[str], **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The program on a pseudo-terminal of its own, of which the other end is given."""
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    master, slave = pty.openpty()
+    program = subprocess.Popen(
+        [*COMMAND, *args], stdin=slave, stdout=slave, stderr=slave, cwd=home, start_new_session=True,
+        env=environment(home, **({"TERM": "xterm"} | variables)),
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        yield program, master
+    finally:
+        program.kill()
+        program.wait(30)
+        os.close(master)
+
+
+def read_until(master: int, text: str) -> str:
+    seen = b""
+    while text.encode() not in seen:
+        try:
+            data = os.read(master, 4096)
+        except OSError as error:  # how Linux says that the other end is closed
+            raise AssertionError(seen.decode("utf-8", "replace")) from error
+        seen += data
+    return seen.decode("utf-8", "replace")
+
+
+def read_rest(master: int) -> str:
+    seen = b""
+    try:
+        while data := os.read(master, 4096):
+            seen += data
+    except OSError:
+        pass
+    return seen.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None:
+    with at_terminal(home, [*CHAT, "--plain"], TERM=term) as (program, master):
+        read_until(master, ">>> ")
+        os.write(master, b"helo\x7flo\n")
+        read_until(master, ">>> ")
+        time.sleep(0.5)  # the line editor loses a signal that comes before it waits for keys
+        os.killpg(program.pid, signal.SIGINT)
+        read_until(master, ">>> ")
+        os.write(master, b"\x04")
+        rest = read_rest(master)
+        assert program.wait(30) == 0
+    assert contents(home)[0] == "hello"
+    assert "Traceback" not in rest
+
+
+def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(home: Path) -> None:
+    with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
+        read_until(master, ">>> ")
+        os.write(master, b"hello\n")
+        time.sleep(1)
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the worker too
+        read_until(master, ">>> ")
+        os.write(master, b"/continue\n")
+        time.sleep(1)
+        os.killpg(program.pid, signal.SIGINT)
+        read_until(master, ">>> ")
+        os.write(master, b"/bye\n")
+        read_rest(master)
+        assert program.wait(30) == 0
+    turns = last_turns(home)
+    assert [turn.role for turn in turns] == ["user", "assistant"]
+    assert turns[-1].answer is not None
+    assert turns[-1].answer.finish_reason == "cancelled"
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_a_signal_in_the_middle_of_an_answer_keeps_it(home: Path, number: str) -> None:
+    with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
+        read_until(master, ">>> ")
+        os.write(master, b"hello\n")
+        time.sleep(1)
+        workers = psutil.Process(program.pid).children(recursive=True)
+        program.send_signal(getattr(signal, number))
+        read_rest(master)
+        assert program.wait(30) == 128 + getattr(signal, number)
+        assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert len(contents(home)) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_killed_in_the_middle_of_an_answer_it_loses_next_to_nothing(home: Path) -> None:
+    with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
+        read_until(master, ">>> ")
+        os.write(master, b"hello\n")
+        time.sleep(2)
+        workers = psutil.Process(program.pid).children(recursive=True)
+        program.kill()
+        program.wait(30)
+        assert not psutil.wait_procs(workers, timeout=10)[1]
+    turns = last_turns(home)
+    assert turns[-1].answer is not None
+    assert turns[-1].answer.finish_reason == "interrupted"
+    assert turns[-1].content
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_when_the_worker_is_killed_the_chat_says_so_and_goes_on(home: Path) -> None:
+    with at_terminal(home, [*ENDLESS, "--plain"]) as (program, master):
+        read_until(master, ">>> ")
+        os.write(master, b"hello\n")
+        time.sleep(1)
+        worker = next(
+            p for p in psutil.Process(program.pid).children() if "resource_tracker" not in " ".join(p.cmdline())
+        )
+        worker.kill()
+        said = read_until(master, ">>> ")
+        assert "the system killed the process with the model" in said
+        assert "again" in said
+        os.write(master, b"/restart 1\n")
+        read_until(master, ">>> ")
+        os.write(master, b"/set max-tokens 5\n")
+        read_until(master, ">>> ")
+        os.write(master, b"/continue\n")
+        read_until(master, ">>> ")
+        os.write(master, b"\x04")
+        read_rest(master)
+    turns = last_turns(home)
+    assert [turn.role for turn in turns] == ["user", "assistant"]
+    assert turns[-1].answer is not None
+    assert turns[-1].answer.finish_reason == "length"
+
+
+def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
+    pytest.importorskip("readline")
+    for _ in range(2):
+        with at_terminal(home, [*CHAT, "--plain"]) as (program, master):
+            read_until(master, ">>> ")
+            os.write(master, b"hello\n" if not (home / "data" / "chat_history").exists() else b"\x1b[A\n")
+            read_until(master, ">>> ")
+            os.write(master, b"\x04")
+            read_rest(master)
+            assert program.wait(30) == 0
+    assert contents(home)[0] == "hello"
+
+
+def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:
+    """And it leaves a terminal as it was."""
+    with at_terminal(home, CHAT, TERM="xterm-256color") as (program, master):
+        read_until(master, "edgespec")
+        time.sleep(2)
+        os.write(master, b"\x11")  # Ctrl-Q
+        rest = read_rest(master)
+        assert program.wait(30) == 0
+    assert "\x1b[?1049l" in rest
