@@ -177,9 +177,11 @@ class Session(Closable):
 
     def verdicts(self) -> list[PaceVerdict]:
         """Why drafters guess or rest in this chat."""
-        if self.engine is None:
+        request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
+        try:
+            return self.engine.pace_verdicts(request) if self.engine is not None else []
+        except UsageError:  # it is answering
             return []
-        return self.engine.pace_verdicts(Request(sampling=self.settings.sampling, verify=self.settings.verify))
 
     def _draft_as_set(self, settings: ChatSettings) -> None:
         if self.engine is None:
@@ -232,14 +234,14 @@ class Session(Closable):
     def regenerate(self, cancel: CancelFlag | None = None) -> Events:
         """Answer the last message again; the answer of before stays a branch. Raises UsageError."""
         self._need_engine()
-        head = self.turns[-1] if self.turns else None
-        if head is None:
+        if not self.turns:
             raise UsageError("there is nothing to answer yet")
-        tried = 0
-        if head.role == "assistant":
-            tried = len(self.store.siblings(self._id, head.key))
-            self._show(self.turns[:-1])
-        return self._answer(cancel, sample=tried if self.settings.seed >= 0 else 0)
+        if self.turns[-1].role != "assistant":
+            return self._answer(cancel)
+        replaced = self.turns[-1]
+        tried = len(self.store.siblings(self._id, replaced.key)) if self.settings.seed >= 0 else 0
+        self._show(self.turns[:-1])
+        return self._answer(cancel, replaced=replaced, sample=tried)
 
     def go_on(self, cancel: CancelFlag | None = None) -> Events:
         """Go on with the last answer, which had stopped. Raises UsageError."""
@@ -386,7 +388,15 @@ class Session(Closable):
             raise UsageError("no model is loaded", hint="/restart loads it again, /model another one")
         return self.engine
 
-    def _answer(self, cancel: CancelFlag | None, *, begun: Turn | None = None, sample: int = 0) -> Events:
+    def _answer(
+        self,
+        cancel: CancelFlag | None,
+        *,
+        begun: Turn | None = None,
+        replaced: Turn | None = None,
+        sample: int = 0,
+    ) -> Events:
+        """Answer the last turn, going on from what has `begun`; of nothing becomes what was to be `replaced`."""
         engine, chat, cancel = self._need_engine(), self._id, cancel or CancelFlag()
         request = self.request((), sample=sample)
         if begun is not None and begun.answer is not None and self.settings.seed < 0:
@@ -424,17 +434,17 @@ class Session(Closable):
                 self._failed = (self.load_settings, self._about, error)
                 self.unload()
         finally:
-            self._finish(recording)
+            self._finish(recording, replaced)
         yield from self.new_notes()
         yield recording.last_event()
         if failure is not None:
             raise failure
 
-    def _finish(self, recording: Recording) -> None:
+    def _finish(self, recording: Recording, replaced: Turn | None) -> None:
         stats = recording.stats
         self.last_stats = stats
         self.used = recording.context_used
-        turn = recording.end(self._write, self.turns[self.first_sent].key)
+        turn = recording.end(self._write, self.turns[self.first_sent].key) or replaced
         if turn is not None:
             self.turns = [*self.turns, turn]
 

@@ -255,6 +255,14 @@ def test_answering_again_keeps_both_answers(store: Store) -> None:
     assert contents(session) == ["count", "two"]
 
 
+def test_where_nothing_comes_of_answering_again_the_answer_of_before_stays(store: Store) -> None:
+    session, cancel = talking_to(FakeEngine("one"), store), CancelFlag()
+    said(session.ask("count"))
+    cancel.set()
+    list(session.regenerate(cancel))
+    assert contents(session) == stored(session) == ["count", "one"]
+
+
 def test_editing_answers_anew_and_keeps_what_was_said(store: Store) -> None:
     session = talking_to(FakeEngine("one", "two", "three"), store)
     said(session.ask("first"))

@@ -1,0 +1,94 @@
+"""Draws the pictures of the screen for the documentation, from real answers of the bundled pair.
+
+.venv/bin/python scripts/screenshots.py docs/chat
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from edgespec.chat import Session
+from edgespec.chat_settings import ChatSettings
+from edgespec.core.sampling import SamplingSettings
+from edgespec.settings import LoadSettings
+from edgespec.store import Store
+from edgespec.tui.app import ChatApp
+from edgespec.worker import Worker
+
+SIZE = (110, 30)
+QUESTIONS = ("What does shutil.copytree do?", "What does os.path.join do?", "What does json.loads return?")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(draw(folder))
+
+
+async def draw(folder: Path) -> None:
+    loads = LoadSettings("demo", spec_type="draft", pace="fixed:3", store=False)
+    settings = ChatSettings(SamplingSettings(temperature=0), seed=1, max_tokens=90)
+    with tempfile.TemporaryDirectory() as home, Store(Path(home) / "chats.db") as store:
+        session = Session(store, Worker, loads, settings)
+        app = ChatApp(session)
+        async with app.run_test(size=SIZE) as pilot:
+            await idle(app, pilot)
+            for question in QUESTIONS:
+                session.new()
+                await ask(app, pilot, question)
+            await ask(app, pilot, "And os.walk?")
+            app.action_call("list")
+            await pilot.pause(0.3)
+            app.composer.input.focus()
+            await pilot.pause(0.3)
+            save(app, folder / "chat.svg")
+            app.action_call("tokens")
+            await pilot.pause(0.5)
+            save(app, folder / "tokens.svg")
+            app.action_call("tokens")
+            await on_screen(app, pilot, lambda: app.action_call("race"), folder / "race.svg", press_first="enter")
+            await on_screen(app, pilot, lambda: app.action_call("model"), folder / "models.svg")
+        session.close()
+
+
+async def ask(app: ChatApp, pilot: Pilot[None], text: str) -> None:
+    app.composer.put(text)
+    await pilot.press("enter")
+    await idle(app, pilot)
+
+
+async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
+    while app.jobs.is_busy:
+        await pilot.pause(0.05)
+    await pilot.pause(0.3)
+
+
+async def on_screen(
+    app: ChatApp, pilot: Pilot[None], opening: Callable[[], None], file: Path, *, press_first: str = ""
+) -> None:
+    """A picture of a screen above the chat, which is left again."""
+    opening()
+    await pilot.pause(1)
+    if press_first:
+        await pilot.press(press_first)
+        await pilot.pause(6)
+    save(app, file)
+    await pilot.press("escape")
+    await pilot.pause(0.3)
+
+
+def save(app: ChatApp, file: Path) -> None:
+    file.write_text(app.export_screenshot(title="edgespec chat"), encoding="utf-8")
+    print(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""The chat's screen: every key, every command, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from textual.pilot import Pilot
+from tui_harness import wait_until
+
+from edgespec.chat import Session
+from edgespec.chat_commands import COMMANDS
+from edgespec.chat_settings import ChatSettings
+from edgespec.errors import ModelFileError
+from edgespec.settings import LoadSettings
+from edgespec.store import Store
+from edgespec.tui.app import ChatApp
+from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.picker import ModelPicker
+from edgespec.tui.race import RaceScreen
+from edgespec.tui.remedy_screen import RemedyScreen
+from edgespec.tui.settings_screen import SettingsScreen
+from edgespec.tui.sidebar import ChatChosen, SearchField, Sidebar
+from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.welcome import Welcome
+from edgespec.worker import WorkerDiedError
+
+Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
+
+
+def on_screen(
+    steps: Steps,
+    *engines: FakeEngine,
+    store: Store | None = None,
+    size: tuple[int, int] = (120, 40),
+    message: str | None = None,
+    **settings: Any,
+) -> ChatApp:
+    """Drive the app; each time a model is loaded the next of `engines` answers."""
+    waiting = list(engines or (FakeEngine("one", "two", "three"),))
+
+    def open_engine(wanted: LoadSettings, progress: Any, cancel: Any) -> FakeEngine:
+        progress("loading", 0.5)
+        engine = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if engine.error is not None and engine.error_after < 0:
+            raise engine.error
+        engine.settings = wanted
+        return engine
+
+    async def drive() -> ChatApp:
+        opened = store or Store.in_memory()
+        session = Session(opened, open_engine, LoadSettings("demo"), ChatSettings(**({"seed": 3} | settings)))
+        app = ChatApp(session, message=message)
+        async with app.run_test(size=size) as pilot:
+            await wait_until(pilot, lambda: not app.jobs.is_busy)
+            await steps(app, pilot)
+        if store is None:
+            opened.close()
+        return app
+
+    return asyncio.run(drive())
+
+
+async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
+    """Write a line and send it, as one who types fast."""
+    app.composer.put(text)
+    await pilot.press("enter")
+    await idle(app, pilot)
+
+
+async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
+    await wait_until(pilot, lambda: not app.jobs.is_busy)
+
+
+def contents(app: ChatApp) -> list[str]:
+    return [turn.content for turn in app.session.turns]
+
+
+def shown(app: ChatApp) -> str:
+    """All that can be read on the screen."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+def test_a_message_is_answered_and_kept() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        assert app.query_one(Welcome).display
+        await type_in(app, pilot, "hello there")
+        assert contents(app) == ["hello there", "one"]
+        assert not app.query_one(Welcome).display
+        text = shown(app)
+        assert "hello there" in text
+        assert "one" in text
+        assert app.composer.text == ""
+        assert app.session.store.find("last").title == "hello there"
+
+    on_screen(steps)
+
+
+def test_a_message_from_the_command_line_is_sent_when_the_model_is_there() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await wait_until(pilot, lambda: contents(app) == ["hello", "one"])
+
+    on_screen(steps, message="hello")
+
+
+def test_text_is_text_whatever_it_says() -> None:
+    nasty = "[bold red]not red[/] \x1b[2J\x07 [link=file:///etc/passwd]x[/link]"
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, nasty)
+        await wait_until(pilot, lambda: shown(app).count("[bold red]not red[/]") >= 2)
+        assert "\x1b" not in shown(app)
+        assert contents(app)[0] == nasty
+
+    on_screen(steps, FakeEngine(nasty))
+
+
+def test_escape_stops_an_answer_and_what_there_is_is_kept() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("count")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "word" in shown(app))
+        await pilot.press("escape")
+        await idle(app, pilot)
+        assert app.session.turns[-1].answer is not None
+        assert app.session.turns[-1].answer.finish_reason == "cancelled"
+        assert 0 < len(contents(app)[-1].split()) < 400
+
+    on_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+
+
+def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("count")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.jobs.is_answering and len(app.session.turns) == 1)
+        for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/race", "/edit 1 x"):
+            app._run(command)
+        assert contents(app) == ["count"]
+        app.composer.put("more")
+        await pilot.press("enter")
+        assert app.composer.text == "more"
+        await pilot.press("escape")
+        await idle(app, pilot)
+
+    on_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+
+
+# --- commands and keys ------------------------------------------------------------------------------------------------
+
+SCREENS = {"help": HelpScreen, "model": ModelPicker, "draft": ModelPicker, "set": SettingsScreen, "race": RaceScreen}
+KEYS = {command.key: command.name for command in COMMANDS if command.key}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_does_what_its_command_does(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        monkeypatch.setattr(app, "_run", called.append)
+        await pilot.press(key)
+        await pilot.pause()
+        assert called == [f"/{KEYS[key]}"]
+
+    on_screen(steps)
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_commands_that_have_a_screen_open_it_and_escape_closes_it(name: str) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, f"/{name}")
+        await wait_until(pilot, lambda: isinstance(app.screen, SCREENS[name]))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+
+    on_screen(steps)
+
+
+def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
+    """Two messages, then these lines; what is expected comes to hold."""
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await type_in(app, pilot, "second")
+        for line in lines:
+            await type_in(app, pilot, line)
+        await wait_until(pilot, lambda: bool(expects(app)))
+
+    return steps
+
+
+DONE: dict[str, Steps] = {
+    "restart": after("/restart", expects=lambda app: app.session.engine is not None),
+    "system": after("/system be brief", expects=lambda app: app.session.system == "be brief"),
+    "set": after("/set temp 0.1", expects=lambda app: app.session.settings.sampling.temperature == 0.1),
+    "stats": after("/stats", expects=lambda app: "remembered" in shown(app)),
+    "tokens": after("/tokens", expects=lambda app: app.transcript.show_tokens),
+    "thought": after("/thought", expects=lambda app: "nothing was thought aloud" in shown(app)),
+    "regen": after("/regen", expects=lambda app: contents(app) == ["first", "one", "second", "three"]),
+    "continue": after("/continue", expects=lambda app: contents(app)[-1] == "twothree"),
+    "edit": after("/edit other", expects=lambda app: contents(app) == ["first", "one", "other", "three"]),
+    "undo": after("/undo", expects=lambda app: contents(app) == ["first", "one"] and app.composer.text == "second"),
+    "fork": after("/fork", expects=lambda app: len(app.session.store.chats()) == 2),
+    "branches": after("/undo", "/branches", expects=lambda app: "4 messages" in shown(app)),
+    "clear": after("/clear", expects=lambda app: contents(app) == [] and app.query_one(Welcome).display),
+    "list": after("/list first", expects=lambda app: "/load N opens one" in shown(app)),
+    "load": after("/clear", "/load last", expects=lambda app: len(contents(app)) == 4),
+    "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
+    "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
+    "copy": after("/copy", expects=lambda app: app.clipboard == "two"),
+    "help": after("/help regen", expects=lambda app: "Answer the last message again." in shown(app)),
+    "model": after("/model demo", expects=lambda app: app.session.load_settings.model == "demo"),
+    "draft": after("/draft none", expects=lambda app: "draft" not in app.session.load_settings.drafters),
+    "bye": after("/bye", expects=lambda app: not app.is_running or app._exit),
+}
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_every_command_does_what_it_says(name: str) -> None:
+    on_screen(DONE[name])
+
+
+def test_no_command_goes_untested() -> None:
+    assert {command.name for command in COMMANDS} == set(DONE) | {"race", "export", "file"}
+
+
+def test_export_and_file_read_and_write(tmp_path: Path) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("the note")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, f"/file {note}")
+        await type_in(app, pilot, "what is this?")
+        assert contents(app)[0] == "note.txt:\n```\nthe note\n```\n\nwhat is this?"
+        for name in ("chat.md", "chat.jsonl"):
+            await type_in(app, pilot, f"/export {tmp_path / name}")
+            assert "what is this?" in (tmp_path / name).read_text(encoding="utf-8")
+
+    on_screen(steps)
+
+
+def test_an_unknown_command_is_told_and_nothing_sent() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/reegen")
+        await wait_until(pilot, lambda: "did you mean /regen?" in shown(app))
+        assert contents(app) == []
+        await type_in(app, pilot, "//not a command")
+        assert contents(app)[0] == "/not a command"
+
+    on_screen(steps)
+
+
+# --- chats ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "the walrus and the carpenter")
+        await type_in(app, pilot, "/clear")
+        await type_in(app, pilot, "something else")
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: app.query_one(SearchField).has_focus)
+        await pilot.press(*"walrus")
+        await wait_until(pilot, lambda: "walrus" in shown(app))
+        (hit,) = app.session.store.search("walrus")
+        app.query_one(Sidebar).post_message(ChatChosen(hit.chat, hit.key))
+        await wait_until(pilot, lambda: contents(app)[:1] == ["the walrus and the carpenter"])
+
+    on_screen(steps)
+
+
+def test_versions_of_an_answer_are_switched_by_keys() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "count")
+        await type_in(app, pilot, "/regen")
+        assert contents(app) == ["count", "two"]
+        app.transcript.query("TurnView").last().focus()
+        await pilot.press("left")
+        await wait_until(pilot, lambda: contents(app) == ["count", "one"])
+
+    on_screen(steps)
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
+    died = FakeEngine("one two three", error=WorkerDiedError("the system killed the process"), error_after=2)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("count")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, RemedyScreen))
+        assert "the system killed the process" in shown(app)
+        assert contents(app) == ["count", "one two"]
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.session.engine is not None and not app.jobs.is_busy)
+        await type_in(app, pilot, "/regen")
+        assert contents(app) == ["count", "all of it"]
+
+    on_screen(steps, died, FakeEngine("all of it"))
+
+
+def test_a_model_that_cannot_be_loaded_is_told_and_another_can_be() -> None:
+    broken = FakeEngine(error=ModelFileError("demo is no model"), error_after=-1)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await wait_until(pilot, lambda: "demo is no model" in shown(app))
+        await pilot.press("escape")
+        await type_in(app, pilot, "hello")
+        assert contents(app) == []
+        assert app.composer.text == "hello"
+        await type_in(app, pilot, "/model demo")
+        await wait_until(pilot, lambda: app.session.engine is not None)
+
+    on_screen(steps, broken, FakeEngine("one"))
+
+
+def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
+    store = Store(tmp_path / "chats.db")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        mark = app.query_one(TitleBar).query_one("#unsaved")
+        assert not mark.display
+        store._database._connection.execute("PRAGMA query_only = 1")
+        await type_in(app, pilot, "second")
+        assert mark.display
+        assert contents(app) == ["first", "one", "second", "two"]
+        store._database._connection.execute("PRAGMA query_only = 0")
+        await type_in(app, pilot, "/rename kept")
+        assert not mark.display
+
+    on_screen(steps, store=store)
+    with Store(tmp_path / "chats.db") as again:
+        assert len(again.path(again.find("last").head)) == 4
+    store.close()
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "panel"), [((120, 40), True), ((60, 24), False), ((40, 20), False)])
+def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello there")
+        assert app.query_one(StatisticsPanel).display is panel
+        assert app.query_one(StatisticsLine).display is not panel
+        assert app.composer.region.right <= size[0]
+        assert "hello there" in shown(app)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: app.query_one(Sidebar).display)
+        await pilot.press("ctrl+b")
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert "hello there" in shown(app)
+
+    on_screen(steps, size=size)
+
+
+def test_the_theme_is_remembered(tmp_path: Path) -> None:
+    store = Store(tmp_path / "chats.db")
+
+    async def choose(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.theme = "textual-light"
+        await pilot.pause()
+
+    async def look(app: ChatApp, pilot: Pilot[None]) -> None:
+        assert app.theme == "textual-light"
+
+    on_screen(choose, store=store)
+    on_screen(look, store=store)
+    store.close()

@@ -1,0 +1,325 @@
+"""Where one writes: keys, growth, history, commands, and pastes of any length."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from textual.events import Paste
+from textual.pilot import Pilot
+from textual.widgets import Static
+from tui_harness import Harness, click_on, wait_until
+
+from edgespec.tui.composer import CommandList, Composer, Paged, Stop, Submitted
+
+COMMANDS = [("/help", "what there is"), ("/regen", "answer again"), ("/redo", "do again"), ("/bye", "leave")]
+HISTORY = ["first", "second\nof two lines"]
+MEGABYTE = "0123456789abcde\n" * 65536
+
+Script = Callable[[Pilot[Any], Composer], Awaitable[None]]
+
+
+def run(script: Script, size: tuple[int, int] = (60, 24)) -> Harness:
+    composer = Composer(COMMANDS, HISTORY)
+    app = Harness(Static("above"), composer, keeps=(Submitted, Stop, Paged))
+
+    async def go() -> None:
+        async with app.run_test(size=size) as pilot:
+            composer.input.focus()
+            await pilot.pause()
+            await script(pilot, composer)
+            await pilot.pause()
+
+    asyncio.run(go())
+    return app
+
+
+async def write(pilot: Pilot[Any], text: str) -> None:
+    keys = {" ": "space", "/": "slash", "\n": "ctrl+j"}
+    await pilot.press(*(keys.get(letter, letter) for letter in text))
+
+
+def offered(composer: Composer) -> list[str | None]:
+    """The commands in the list, if it is there."""
+    commands = composer.query_one(CommandList)
+    return [option.id for option in commands.options] if commands.display else []
+
+
+# --- writing and sending ------------------------------------------------------------------------------------------
+
+
+def test_enter_sends_and_empties_and_other_keys_make_lines() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "one")
+        await pilot.press("ctrl+j", "t", "w", "o", "shift+enter", "enter")
+        assert composer.text == ""
+
+    assert run(script).messages == [Submitted("one\ntwo\n")]
+
+
+def test_nothing_is_not_sent() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await pilot.press("enter", "space", "ctrl+j", "enter")
+
+    assert run(script).messages == []
+
+
+@pytest.mark.parametrize("height", [20, 40])
+def test_it_grows_with_its_lines_to_a_third_of_the_screen_and_shrinks_again(height: int) -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        assert composer.size.height == 3  # with its frame
+        await pilot.press("ctrl+j", "ctrl+j")
+        await wait_until(pilot, lambda: composer.size.height == 5)
+        await pilot.press(*["ctrl+j"] * 40)
+        await wait_until(pilot, lambda: height / 4 < composer.size.height <= height / 2.8)
+        await write(pilot, "end")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: composer.size.height == 3)
+
+    run(script, size=(60, height))
+
+
+def test_a_long_line_is_wrapped_and_makes_it_grow_too() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        composer.put("word " * 30)
+        await wait_until(pilot, lambda: composer.size.height == 5)
+
+    run(script)
+
+
+def test_typing_can_be_undone() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "abc")
+        await pilot.press("ctrl+u")
+        assert composer.text == ""
+        await pilot.press("ctrl+z")
+        assert composer.text == "abc"
+
+    run(script)
+
+
+def test_what_can_be_done_is_said_while_it_is_empty() -> None:
+    for size, hint in [((60, 24), "Enter sends"), ((40, 20), "/ commands")]:
+
+        async def script(pilot: Pilot[Any], composer: Composer, hint: str = hint) -> None:
+            strips = composer.input.render_lines(composer.input.outer_size.region)
+            assert any(hint in strip.text for strip in strips)
+
+        run(script, size=size)
+
+
+def test_pages_are_asked_of_the_transcript() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await pilot.press("pageup", "pagedown")
+
+    assert run(script).messages == [Paged(-1), Paged(1)]
+
+
+# --- history ------------------------------------------------------------------------------------------------------
+
+
+def test_up_and_down_go_through_what_was_sent_and_back_to_the_draft() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "draft")
+        await pilot.press("up")
+        assert composer.text == HISTORY[1]
+        await pilot.press("up")  # to its first line
+        assert composer.text == HISTORY[1]
+        await pilot.press("up")
+        assert composer.text == HISTORY[0]
+        await pilot.press("up")
+        assert composer.text == HISTORY[0]
+        await pilot.press("down")
+        assert composer.text == HISTORY[1]
+        await pilot.press("down")
+        assert composer.text == "draft"
+        await pilot.press("down")
+        assert composer.text == "draft"
+
+    run(script)
+
+
+def test_what_is_sent_is_the_newest_of_the_history() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "new")
+        await pilot.press("enter", "up")
+        assert composer.text == "new"
+        await pilot.press("up")
+        assert composer.text == HISTORY[1]
+
+    run(script)
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+def test_commands_are_offered_while_one_is_typed_and_fewer_with_every_letter() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/")
+        assert offered(composer) == [name for name, _ in COMMANDS]
+        await write(pilot, "re")
+        assert offered(composer) == ["/regen", "/redo"]
+        await write(pilot, "x")
+        assert offered(composer) == []
+        await pilot.press("backspace", "g")
+        assert offered(composer) == ["/regen"]
+        await pilot.press("home", "a")
+        assert offered(composer) == []
+
+    run(script)
+
+
+@pytest.mark.parametrize("key", ["tab", "enter"])
+def test_a_command_is_chosen_with_the_arrows_and_completed(key: str) -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/re")
+        await pilot.press("down", key)
+        assert composer.text == "/redo "
+        assert offered(composer) == []
+        await write(pilot, "now")
+        await pilot.press("enter")
+
+    assert run(script).messages == [Submitted("/redo now")]
+
+
+def test_a_command_that_is_typed_out_is_sent_at_once() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/bye")
+        await pilot.press("enter")
+
+    assert run(script).messages == [Submitted("/bye")]
+
+
+def test_a_click_takes_a_command() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/re")
+        await pilot.pause()
+        await click_on(pilot, composer.query_one(CommandList), "/redo")
+        await wait_until(pilot, lambda: composer.text == "/redo ")
+        assert composer.input.has_focus
+
+    run(script)
+
+
+def test_a_command_out_of_the_history_does_not_catch_the_arrows() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/bye")
+        await pilot.press("enter", "up")
+        assert composer.text == "/bye"
+        assert offered(composer) == []
+        await pilot.press("up")
+        assert composer.text == HISTORY[1]
+
+    run(script)
+
+
+def test_escape_closes_the_list_and_then_stops() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/re")
+        await pilot.press("escape")
+        assert offered(composer) == []
+        assert composer.text == "/re"
+        await pilot.press("escape")
+
+    assert [type(message) for message in run(script).messages] == [Stop]
+
+
+def test_tab_without_a_command_leaves_the_field() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        other = Composer()
+        await pilot.app.mount(other)
+        await write(pilot, "word")
+        await pilot.press("tab")
+        assert other.input.has_focus
+        assert composer.text == "word"
+
+    run(script)
+
+
+# --- pastes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_paste_is_taken_as_it_is() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "ab")
+        await pilot.press("left")
+        pilot.app.post_message(Paste("[b]\n  two\x1b[31m\tlines"))
+        await pilot.pause()
+        await pilot.press("enter")
+
+    assert run(script).messages == [Submitted("a[b]\n  two\x1b[31m\tlinesb")]
+
+
+def test_control_characters_in_a_paste_do_not_reach_the_terminal() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        pilot.app.post_message(Paste("a\x1b[31mb"))
+        await pilot.pause()
+        strips = composer.input.render_lines(composer.input.outer_size.region)
+        assert any("a\ufffd[31mb" in strip.text for strip in strips)
+        assert not any("\x1b" in strip.text for strip in strips)
+
+    run(script)
+
+
+def test_a_paste_of_a_megabyte_stands_for_itself_and_is_sent_in_full() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "see ")
+        pilot.app.post_message(Paste(MEGABYTE))
+        await pilot.pause()
+        assert composer.input.text == "see [pasted text: 1,048,576 characters]"
+        assert composer.text == f"see {MEGABYTE}"
+        await write(pilot, " end")
+        await pilot.press("enter")
+        await pilot.press("up")
+        assert len(composer.input.text) < 100
+        assert composer.text == f"see {MEGABYTE} end"
+
+    assert run(script).messages == [Submitted(f"see {MEGABYTE} end")]
+
+
+def test_what_stands_for_a_paste_is_one_character_to_the_keys() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        field = composer.input
+        await write(pilot, "ab")
+        await pilot.press("left")
+        pilot.app.post_message(Paste(MEGABYTE))
+        await pilot.pause()
+        end = field.cursor_location
+        await pilot.press("left")
+        assert field.cursor_location == (0, 1)
+        await pilot.press("right")
+        assert field.cursor_location == end
+        await pilot.press("backspace")
+        assert field.text == "ab"
+        await pilot.press("ctrl+z")
+        assert composer.text == f"a{MEGABYTE}b"
+        await pilot.press("home", "right", "delete")
+        assert field.text == "ab"
+        await pilot.press("ctrl+z", "end", "ctrl+w", "ctrl+w")
+        assert "[" not in field.text
+
+    run(script)
+
+
+def test_pastes_of_one_length_are_told_apart() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        for letter in "xyx":
+            pilot.app.post_message(Paste(letter * 20_000))
+            await pilot.pause()
+        assert composer.input.text == (
+            "[pasted text: 20,000 characters][pasted text 2: 20,000 characters][pasted text: 20,000 characters]"
+        )
+        assert composer.text == "x" * 20_000 + "y" * 20_000 + "x" * 20_000
+
+    run(script)
+
+
+def test_a_long_message_can_be_written_anew() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        composer.put(MEGABYTE)
+        await write(pilot, "!")
+        await pilot.press("enter")
+
+    assert run(script).messages == [Submitted(f"{MEGABYTE}!")]

@@ -1,0 +1,411 @@
+"""Choosing a model and its draft on the screen: by keys, by mouse, while files are still being read."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+from tiny_gguf import model_metadata, model_tensors, write_file, write_model
+
+from edgespec.header import Header
+from edgespec.models.local import LocalModel, local_model
+from edgespec.models.pair import PairVerdict, check_pair
+from edgespec.tui.choices import Choices
+from edgespec.tui.picker import ModelPicker, Picked
+
+Models = Callable[[], Iterator[LocalModel]]
+Script = Callable[["Picking", Pilot[None]], Awaitable[None]]
+SIZES = [(110, 32), (40, 20)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A target and what might draft for it: smaller, as large, sharing some tokens, sharing none, not able to."""
+    folder = tmp_path_factory.mktemp("models")
+    found = {
+        "target": write_model(folder / "target.gguf", "llama", width=128, n_layers=4),
+        "small": write_model(folder / "small.gguf", "llama", width=32, n_layers=1),
+        "twin": write_model(folder / "twin.gguf", "llama", width=128, n_layers=4, seed=1),
+        "partly": with_other_tokens(folder / "partly.gguf", 60),
+        "stranger": with_other_tokens(folder / "stranger.gguf", 290),
+        "mamba": write_model(folder / "mamba.gguf", "mamba"),
+    }
+    broken = folder / "broken.gguf"
+    broken.write_text("<html>not found</html>")
+    return {name: str(path) for name, path in found.items()} | {"broken": str(broken)}
+
+
+def with_other_tokens(path: Path, n: int) -> Path:
+    """A small model of which the first `n` tokens are nobody else's."""
+    metadata = model_metadata("llama", width=32)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list)
+    metadata["tokenizer.ggml.tokens"] = [f"\u0378{id}" if id < n else text for id, text in enumerate(tokens)]
+    return write_file(path, metadata, model_tensors("llama", metadata))
+
+
+def reading(*specs: str) -> Models:
+    return lambda: (local_model(spec) for spec in specs)
+
+
+class Picking(App[None]):
+    """An app that shows nothing but a picker, and what was picked in the end."""
+
+    def __init__(self, picker: ModelPicker) -> None:
+        super().__init__()
+        self.picker = picker
+        self.picked: list[Picked | None] = []
+
+    def on_mount(self) -> None:
+        self.push_screen(self.picker, self.picked.append)
+
+    def lines(self, which: str) -> list[str]:
+        """What a list shows, each option in one line."""
+        return [" ".join(str(option.prompt).split()) for option in self.choices(which).options]
+
+    def choices(self, which: str) -> Choices:
+        return self.picker.query_one(f"#picker-{which}", Choices)
+
+    def highlighted(self, which: str) -> str:
+        option = self.choices(which).highlighted_option
+        return str(option.prompt).split("\n")[0].split("  ")[0] if option else ""
+
+    @property
+    def said(self) -> str:
+        return str(self.picker.query_one("#picker-said", Static).content)
+
+    @property
+    def is_settled(self) -> bool:
+        """Everything was read, and every draft of the target judged."""
+        placeholder = self.picker.query_one("#picker-filter", Input).placeholder
+        drafts = self.lines("drafts")
+        return not placeholder.endswith("...") and bool(drafts) and not any(line.endswith("...") for line in drafts)
+
+
+def show(
+    script: Script,
+    models: Models,
+    *,
+    model: str = "demo",
+    draft: str | None = None,
+    size: tuple[int, int] = (110, 32),
+) -> list[Picked | None]:
+    """Run a script on a picker, and return what was picked."""
+    app = Picking(ModelPicker(model, draft, models))
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await script(app, pilot)
+
+    asyncio.run(run())
+    return app.picked
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await pilot.pause(0.02)
+
+
+def pressing(*keys: str) -> Script:
+    """Wait for everything to be read, then press these."""
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press(*keys)
+
+    return script
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_enter_twice_keeps_what_is_in_use(size: tuple[int, int]) -> None:
+    assert show(pressing("enter", "enter"), reading("demo", "demo:draft"), size=size) == [Picked("demo", None)]
+
+
+def test_escape_leaves_without_a_choice() -> None:
+    for keys in (["escape"], ["tab", "escape"], ["slash", "x", "escape"], ["p", "escape"]):
+        assert show(pressing(*keys), reading("demo", "demo:draft")) == [None]
+
+
+def test_a_draft_is_chosen_for_a_model(files: dict[str, str]) -> None:
+    models = reading("demo", "demo:draft", files["target"], files["small"])
+    assert show(pressing("down", "down", "enter", "enter"), models) == [Picked(files["target"], files["small"])]
+    assert show(pressing("down", "down", "tab", "down", "enter"), models) == [Picked(files["target"], "none")]
+
+
+def test_a_model_may_go_without_its_own_draft(files: dict[str, str]) -> None:
+    models = reading("demo", "demo:draft", files["stranger"])
+    assert show(pressing("right", "down", "enter"), models) == [Picked("demo", "none")]
+
+
+def test_the_draft_in_use_is_highlighted(files: dict[str, str]) -> None:
+    models = reading("demo", "demo:draft", files["target"], files["small"], files["partly"])
+    for model, draft in (
+        ("demo", "none"),
+        ("demo", None),
+        (files["target"], files["partly"]),
+        (files["target"], "none"),
+    ):
+        assert show(pressing("enter", "enter"), models, model=model, draft=draft) == [Picked(model, draft)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_mouse_is_enough(files: dict[str, str], size: tuple[int, int]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.click("#picker-models", offset=(4, 2))
+        assert app.highlighted("models") == "target"
+        await until(pilot, lambda: app.is_settled)
+        await pilot.click("#picker-drafts", offset=(4, 1))
+
+    models = reading(files["small"], files["target"])
+    assert show(script, models, model=files["small"], size=size) == [Picked(files["target"], files["small"])]
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_drafts_stand_from_the_best_to_the_worst_each_with_its_verdict(files: dict[str, str]) -> None:
+    seen: list[str] = []
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        seen.extend(app.lines("drafts"))
+
+    order = ["mamba", "stranger", "partly", "twin", "small", "target", "broken"]
+    found = [local_model(files[name]) for name in order[:-1]]
+    broken = LocalModel(files["broken"], Path(files["broken"]), "broken", problem="it is a web page")
+    show(script, lambda: iter([broken, *found]), model=files["target"])
+    small, partly, none, twin, *unfit = seen
+    assert small.startswith("small ")
+    assert "works ·" in small
+    assert small.endswith("x smaller")
+    assert partly.startswith("partly ")
+    assert "works through 80 % shared tokens ·" in partly
+    assert twin.endswith("works · as large")
+    assert none.startswith("no draft model")
+    assert [line.split()[0] for line in unfit] == ["mamba", "stranger"]
+    assert unfit[0].endswith("no: the memory of a mamba model cannot be rolled back")
+    assert unfit[1].endswith("no: shares 3 % of the tokens")
+
+
+def test_a_draft_that_does_not_fit_is_refused_with_the_reason(files: dict[str, str]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("enter", "end")
+        assert app.highlighted("drafts") == "stranger"
+        assert "their vocabularies differ" in app.said
+        await pilot.press("enter")
+        assert not app.picked
+        assert "their vocabularies differ" in app.said
+        assert app.picker.query_one("#picker-said").has_class("-error")
+        await pilot.press("up")
+        assert not app.picker.query_one("#picker-said").has_class("-error")
+        await pilot.press("enter")
+
+    assert show(script, reading(files["target"], files["stranger"]), model=files["target"]) == [
+        Picked(files["target"], "none")
+    ]
+
+
+def test_a_verdict_is_found_once(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: list[tuple[Path, Path]] = []
+
+    def counting(target: Header, draft: Header) -> PairVerdict:
+        pairs.append((target.path, draft.path))
+        return check_pair(target, draft)
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        for key in ("down", "down", "up", "up", "down"):
+            await until(pilot, lambda: app.is_settled)
+            await pilot.press(key)
+        await until(pilot, lambda: app.is_settled)
+
+    monkeypatch.setattr("edgespec.tui.picker.check_pair", counting)
+    show(script, reading(files["target"], files["small"], files["twin"]), model=files["target"])
+    assert len(set(pairs)) == 6
+    assert len(pairs) == 6
+
+
+# --- while files are read ---------------------------------------------------------------------------------------------
+
+
+def slowly(first: Sequence[str], go_on: threading.Event, rest: Sequence[str] = ()) -> Models:
+    """Models of which some take until `go_on` to be read."""
+
+    def models() -> Iterator[LocalModel]:
+        yield from reading(*first)()
+        go_on.wait(30)
+        yield from reading(*rest)()
+
+    return models
+
+
+def test_a_choice_can_be_made_before_everything_is_read() -> None:
+    go_on = threading.Event()
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(app.lines("models")) == 2)
+        assert app.picker.query_one("#picker-filter", Input).placeholder == "Filter 2 models ..."
+        await until(pilot, lambda: "works" in " ".join(app.lines("drafts")))
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: bool(app.picked))
+        go_on.set()
+
+    assert show(script, slowly(["demo", "demo:draft"], go_on)) == [Picked("demo", None)]
+
+
+def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -> None:
+    go_on = threading.Event()
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(app.lines("drafts")) == 3 and not app.lines("drafts")[0].endswith("..."))
+        await pilot.press("enter", "end")
+        chosen = app.highlighted("drafts")
+        assert chosen == "twin"
+        go_on.set()
+        await until(pilot, lambda: app.is_settled)
+        assert [line.split()[0] for line in app.lines("drafts")] == ["small", "partly", "no", "twin", "stranger"]
+        assert app.highlighted("drafts") == chosen
+        await pilot.press("enter")
+
+    models = slowly([files["partly"], files["twin"]], go_on, [files["stranger"], files["small"]])
+    assert show(script, models, model=files["target"]) == [Picked(files["target"], files["twin"])]
+
+
+def test_a_key_that_was_pressed_before_a_redraw_counts(files: dict[str, str]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        app.choices("models").action_cursor_down()
+        app.picker._redraw()
+        assert app.highlighted("models") == "small"
+        app.choices("drafts").action_last()
+        app.picker._redraw()
+        assert app.highlighted("drafts") == "no draft model"
+        await pilot.press("right", "enter")
+
+    models = reading(files["target"], files["small"])
+    assert show(script, models, model=files["target"]) == [Picked(files["small"], "none")]
+
+
+def test_a_file_is_listed_once_and_the_model_in_use_first(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(files["target"]).parent)
+    lines: list[str] = []
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        lines.extend(app.lines("models"))
+        await pilot.press("enter", "enter")
+
+    picked = show(script, reading("demo", files["small"], files["target"]), model="./target.gguf", draft="none")
+    assert [line.split()[0] for line in lines] == ["target", "demo", "small"]
+    assert lines[0].startswith("target in use")
+    assert picked == [Picked("./target.gguf", "none")]
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("slash", *"TWIN")
+        assert app.lines("models")[0].startswith("twin ")
+        assert len(app.lines("models")) == 1
+        await pilot.press("space", *"q8")
+        assert app.lines("models") == app.lines("drafts") == []
+        await pilot.press("enter", "enter")  # nothing to choose
+        await pilot.press("slash", *"twin", "enter")  # in place of what was there
+        assert app.highlighted("models") == "twin"
+        await pilot.press("enter", "enter")
+
+    models = reading("demo", "demo:draft", files["twin"], files["small"])
+    assert show(script, models) == [Picked(files["twin"], files["small"])]
+
+
+def test_a_file_that_is_not_listed_is_opened_by_its_path(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(files["target"]).parent)
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("p", *"targe.gguf", "enter")
+        await until(pilot, lambda: "no file of that name; did you mean" in app.said)
+        assert app.picker.query_one("#picker-said").has_class("-error")
+        await pilot.press(*["backspace"] * 5, *"t.gguf", "enter")
+        await until(pilot, lambda: app.highlighted("models") == "target")
+        assert app.focused is app.choices("models")
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("enter", "down", "enter")
+
+    assert show(script, reading("demo", "demo:draft", files["small"])) == [Picked(files["target"], "none")]
+
+
+def test_a_file_that_cannot_be_loaded_is_shown_last_and_refused(files: dict[str, str]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        assert app.lines("models")[-1] == "broken cannot be used: it is a web page"
+        assert "broken" not in " ".join(app.lines("drafts"))
+        await pilot.press("end", "enter")
+        assert app.lines("drafts") == []
+        assert app.said == "it is a web page"
+        await pilot.press("escape")
+
+    broken = LocalModel(files["broken"], Path(files["broken"]), "broken", problem="it is a web page")
+    assert show(script, lambda: iter([broken, local_model("demo"), local_model("demo:draft")])) == [None]
+
+
+# --- the look of it ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lists_stand_beside_each_other_or_one_above_the_other(size: tuple[int, int]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        models, drafts = app.choices("models").region, app.choices("drafts").region
+        if size[0] >= 80:
+            assert (models.y, models.height) == (drafts.y, drafts.height)
+            assert models.right <= drafts.x
+        else:
+            assert models.bottom <= drafts.y
+            assert models.x == drafts.x
+        screen = app.picker.region
+        for widget in app.picker.query("Choices, Input, #picker-told, Footer"):
+            assert screen.contains_region(widget.region)
+            assert widget.region.height >= (4 if isinstance(widget, Choices) else 1)
+
+    show(script, reading("demo", "demo:draft"), size=size)
+
+
+def test_every_place_is_reached_with_tab() -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        places = []
+        for _ in range(5):
+            places.append(app.focused.id if app.focused else None)
+            await pilot.press("tab")
+        assert places == ["picker-models", "picker-drafts", "picker-told", "picker-path", "picker-filter"]
+
+    show(script, reading("demo"))
+
+
+def test_what_a_file_is_called_is_shown_as_it_is(tmp_path: Path, files: dict[str, str]) -> None:
+    strange = tmp_path / "[red]x[bold].gguf"
+    strange.write_bytes(Path(files["small"]).read_bytes())
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        assert app.lines("models")[0].startswith("[red]x[bold] in use")
+
+    show(script, reading(str(strange), "demo"), model=str(strange))

@@ -1,0 +1,601 @@
+"""The messages of a chat on the screen: what they show, what can be done with them, and what stays where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.events import MouseScrollUp
+from textual.pilot import Pilot
+from textual.widgets import Static
+from tui_harness import Harness, chat, click_on, tokens, wait_until
+
+from edgespec.core.stats import Stats
+from edgespec.store import Answer, Piece, Turn
+from edgespec.tui.lines import Lines
+from edgespec.tui.markdown import GrowingMarkdown, markdown
+from edgespec.tui.token_view import FACES, TokenText
+from edgespec.tui.transcript import Transcript
+from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBranch, TurnView
+from edgespec.tui.turn_window import MOST, MOUNTED, Edge
+
+Script = Callable[[Pilot[Any], Transcript], Awaitable[None]]
+MESSAGES = (CopyTurn, EditTurn, RegenerateTurn, SwitchBranch)
+
+MARKDOWN = """# A title
+
+Some **bold** text, `code` and a [link](https://example.org/a)
+on two lines.
+
+- one
+- two that is long enough to be wrapped in a narrow window, and then goes on below itself
+  1. inner
+
+> quoted
+
+| name | value |
+|------|------:|
+| a    | 1     |
+
+```python
+def f(x):
+    return x  # the same
+```
+
+<div>html</div> and [bold]brackets[/bold]
+"""
+
+
+def run(script: Script, transcript: Transcript | None = None, size: tuple[int, int] = (80, 24)) -> Harness:
+    shown = transcript or Transcript()
+    app = Harness(shown, keeps=MESSAGES)
+
+    async def go() -> None:
+        async with app.run_test(size=size) as pilot:
+            await script(pilot, shown)
+
+    asyncio.run(go())
+    return app
+
+
+def said(role: str, content: str, answer: Answer | None = None) -> Turn:
+    return Turn("key", None, role, content, 0.0, answer)
+
+
+def show(turn: Turn, size: tuple[int, int] = (80, 24)) -> str:
+    """The lines of one message."""
+    lines = []
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([turn])
+        await pilot.pause()
+        lines.append(view(transcript).plain)
+
+    run(script, size=size)
+    return lines[0]
+
+
+def view(transcript: Transcript, index: int = -1) -> TurnView:
+    shown = [widget for widget in transcript.views if isinstance(widget, TurnView)][index]
+    assert isinstance(shown, TurnView)
+    return shown
+
+
+def notes(transcript: Transcript) -> list[str]:
+    return [str(note.render()) for note in transcript.query(".note").results(Static)]
+
+
+# --- what a message shows -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "tool", "\u00e9 [b]"])
+def test_what_was_written_is_text_and_no_markup_and_no_escape(role: str) -> None:
+    shown = show(said(role, "[bold]x[/bold] [@click=app.quit]y[/] \x1b[31mred\x1b[0m \x9b0m"))
+    assert "[bold]x[/bold] [@click=app.quit]y[/] \ufffd[31mred\ufffd[0m \ufffd0m" in shown
+
+
+def test_a_users_text_is_shown_as_it_was_typed() -> None:
+    assert show(said("user", "# no title\n  - indented\n\n**stars**\r\nlast")).splitlines()[:5] == [
+        "# no title",
+        "  - indented",
+        "",
+        "**stars**",
+        "last",
+    ]
+
+
+def test_an_answer_is_markdown_in_which_nothing_gets_lost() -> None:
+    shown = show(said("assistant", MARKDOWN))
+    lines = [line.strip() for line in shown.splitlines()]
+    for line in [
+        "A title",
+        "Some bold text, code and a link",
+        "on two lines.",
+        "• one",
+        "1. inner",
+        "▌ quoted",
+        "name │ value",
+        "a    │ 1",
+        "def f(x):",
+        "<div>html</div> and [bold]brackets[/bold]",
+    ]:
+        assert line in lines
+
+
+def test_a_table_without_room_becomes_a_field_a_line() -> None:
+    titles = [f"a title {n}" for n in range(4)]
+    rows = "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, ["---"] * 4, ["some value"] * 4))
+    shown = show(said("assistant", rows), size=(30, 24))
+    assert "a title 3: some value" in shown
+
+
+@pytest.mark.parametrize(
+    ("role", "hidden", "hidden_then"), [("user", "992,000", "968,000"), ("assistant", "900,000", "600,000")]
+)
+def test_a_very_long_message_is_shown_in_part_and_more_of_it_on_demand(
+    role: str, hidden: str, hidden_then: str
+) -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said(role, "0123456789" * 100_000)])
+        await wait_until(pilot, lambda: f"{hidden} more characters" in view(transcript).plain)
+        view(transcript).focus()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: f"{hidden_then} more characters" in view(transcript).plain)
+
+    run(script)
+
+
+@pytest.mark.parametrize(
+    ("reason", "mark"),
+    [
+        ("interrupted", "interrupted: the program ended here"),
+        ("cancelled", "stopped by you"),
+        ("length", "the length limit was reached"),
+        ("error", "broken off by an error"),
+    ],
+)
+def test_an_answer_that_did_not_come_to_its_end_says_why(reason: str, mark: str) -> None:
+    assert mark in show(said("assistant", "text", Answer(finish_reason=reason)))
+    assert mark not in show(said("assistant", "text", Answer()))
+
+
+def test_an_answer_tells_its_model_and_figures() -> None:
+    stats = Stats(generated_tokens=90, generation_s=2.0, rounds=50, proposed=60, accepted=40)
+    shown = show(said("assistant", "text", Answer("big.gguf", "small.gguf", stats=stats.as_json())))
+    assert "big + small · 45 tok/s · 1.8 a round · 67 % accepted" in shown
+
+
+def test_a_link_is_opened_by_a_click_and_only_if_it_leads_to_the_web() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("assistant", "[good](https://example.org/?a='x') [bad](ssh://host)")])
+        await pilot.pause()
+        await click_on(pilot, view(transcript), "good")
+        await click_on(pilot, view(transcript), "bad")
+        await pilot.pause()
+
+    assert run(script).opened == ["https://example.org/?a='x'"]
+
+
+def test_selected_text_is_what_is_on_the_screen() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("assistant", "first **line**\nsecond line")])
+        await pilot.pause()
+        shown = view(transcript)
+        await pilot.mouse_down(shown, offset=(2, 0))
+        await pilot.hover(shown, offset=(8, 1))
+        await pilot.mouse_up(shown, offset=(8, 1))
+        await wait_until(pilot, lambda: (transcript.screen.get_selected_text() or "").startswith("first line\nsecond"))
+
+    run(script)
+
+
+# --- thinking -----------------------------------------------------------------------------------------------------
+
+
+def test_thinking_is_folded_to_a_line_that_a_click_opens() -> None:
+    pieces = [Piece(n, text) for n, text in enumerate(["<think>", "it ", "is ", "hard", "</think>", "Yes."])]
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("assistant", "<think>it is hard</think>Yes.")])
+        await pilot.pause()
+        assert view(transcript).plain.splitlines()[:2] == ["▸ thought for 3 tokens", "Yes."]
+        await click_on(pilot, view(transcript), "thought")
+        await wait_until(pilot, lambda: "│ it is hard" in view(transcript).plain)
+        view(transcript).focus()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "hard" not in view(transcript).plain)
+
+    run(script, Transcript(pieces=lambda key: pieces))
+
+
+def test_thinking_is_seen_to_go_on_while_an_answer_comes() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.begin_answer()
+        answer = transcript.live
+        assert isinstance(answer, TurnView)
+        await transcript.feed(list(tokens("<think>hm, let me see")))
+        await wait_until(pilot, lambda: "thinking 5 tokens …" in answer.plain)
+        assert "let me see" not in answer.plain
+        await transcript.feed(list(tokens("</think>Yes")))
+        await wait_until(pilot, lambda: "Yes" in answer.plain)
+        assert "thought for" in answer.plain
+
+    run(script)
+
+
+# --- answers that are being written -------------------------------------------------------------------------------
+
+
+def test_an_answer_that_came_in_pieces_looks_as_if_it_had_come_at_once() -> None:
+    turn = said("assistant", MARKDOWN)
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.begin_answer()
+        for event in tokens(MARKDOWN, size=3):
+            await transcript.feed([event])
+        live = transcript.live
+        await transcript.end_answer(turn)
+        await pilot.pause()
+        assert view(transcript) is live
+        await transcript.add(turn)
+        await pilot.pause()
+        assert view(transcript, 0).plain == view(transcript, 1).plain
+
+    run(script)
+
+
+PARTS = [
+    "# title",
+    "a line",
+    "- item\n- item",
+    "1. one\n2. two",
+    "```python\n" + "x = 1\n" * 90 + "```",
+    "> quoted",
+    "a | b\n--|--\n1 | 2",
+]
+
+
+@settings(max_examples=25, deadline=None)
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=6), size=st.integers(1, 40))
+def test_markdown_grows_into_what_it_is_as_a_whole(parts: list[str], size: int) -> None:
+    text = "\n\n".join(parts)
+    whole, grown = Lines(markdown(text)), Lines()
+    growing = GrowingMarkdown()
+
+    async def script() -> None:
+        async with Harness(whole, grown).run_test(size=(50, 24)):
+            for start in range(0, len(text), size):
+                grown.replace(*growing.append(text[start : start + size]))
+            assert without_gaps(grown.plain) == without_gaps(whole.plain)
+            grown.replace(0, markdown(text))
+            assert grown.plain == whole.plain
+
+    asyncio.run(script())
+
+
+def without_gaps(text: str) -> list[str]:
+    """Lists that follow each other are one list, loose or tight, which shows at their end only."""
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def test_what_is_settled_of_a_growing_answer_is_not_drawn_again() -> None:
+    growing = GrowingMarkdown()
+    for part in ("one\n\ntwo\n\n", "```\n" + "code\n" * 60, "```\n\n- a\n- b\n- c\n- d"):
+        keep, blocks = growing.append(part)
+    keep, blocks = growing.append("!")
+    assert (keep, len(blocks)) == (5, 2)
+
+
+def test_nothing_of_an_answer_that_was_not_kept_remains() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(1))
+        await transcript.begin_answer()
+        await transcript.feed(list(tokens("half")))
+        await transcript.end_answer(None)
+        await pilot.pause()
+        assert [shown.turn for shown in transcript.query(TurnView)] == chat(1)
+
+    run(script)
+
+
+# --- tokens -------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_marked_by_who_guessed_them_and_passes_by_a_bar() -> None:
+    pieces = [Piece(1, "The ", "", 0), Piece(2, "end", "suffix", 1), Piece(3, "\nnow", "", 1)]
+    _, lines = TokenText().add(pieces)
+    assert [line.content.plain for line in lines] == ["The ╎end↵", "now"]
+    assert [style for start, end, style in lines[0].content.spans if lines[0].content.plain[start:end] == "end"] == [
+        FACES["suffix"]
+    ]
+
+
+def test_every_drafter_is_known_by_more_than_its_colour() -> None:
+    faces = [" ".join(word for word in face.split() if not word.startswith("$")) for face in FACES.values()]
+    assert all(faces)
+    assert len(set(faces)) == len(faces)
+
+
+def test_tokens_can_be_shown_in_place_of_the_text_and_say_what_the_marks_mean() -> None:
+    pieces = [Piece(1, "**x", "", 0), Piece(2, "**", "draft", 1)]
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("user", "hello"), said("assistant", "**x**")])
+        await pilot.pause()
+        legend = transcript.query_one("#legend", Static)
+        assert not legend.display
+        transcript.show_tokens = True
+        await wait_until(pilot, lambda: view(transcript).plain.startswith("**x╎**"))
+        assert view(transcript, 0).plain.startswith("hello")
+        assert legend.display
+        assert "guessed by draft" in str(legend.render())
+        transcript.show_tokens = False
+        await wait_until(pilot, lambda: view(transcript).plain.startswith("x\n"))
+        assert not legend.display
+
+    run(script, Transcript(pieces=lambda key: pieces))
+
+
+def test_tokens_are_shown_while_they_come_and_the_view_can_change_meanwhile() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        transcript.show_tokens = True
+        await transcript.begin_answer()
+        answer = transcript.live
+        assert isinstance(answer, TurnView)
+        events = list(tokens("**ab** and"))
+        await transcript.feed(events[:2])
+        await wait_until(pilot, lambda: answer.plain.startswith("**ab** a\n"))
+        transcript.show_tokens = False
+        await wait_until(pilot, lambda: answer.plain.startswith("ab a\n"))
+        await transcript.feed(events[2:])
+        await wait_until(pilot, lambda: answer.plain.startswith("ab and\n"))
+        transcript.show_tokens = True
+        await wait_until(pilot, lambda: answer.plain.startswith("**ab** a╎nd\n"))
+
+    run(script)
+
+
+# --- what can be done ---------------------------------------------------------------------------------------------
+
+
+def test_keys_on_a_message_ask_for_what_can_be_done_with_it() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(2))
+        await pilot.pause()
+        view(transcript).focus()
+        await pilot.press("c", "r", "e", "left", "up", "e", "c", "r")
+
+    assert run(script, Transcript(siblings=lambda key: [key, "other"])).messages == [
+        CopyTurn("k1"),
+        RegenerateTurn("k1"),
+        SwitchBranch("k1", -1),
+        EditTurn("k0"),
+        CopyTurn("k0"),
+    ]
+
+
+def test_what_can_be_done_is_offered_to_the_mouse_where_it_points() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(2))
+        await pilot.pause()
+        shown = view(transcript)
+        assert "copy" not in shown.plain
+        await pilot.hover(shown, offset=(5, 0))
+        await wait_until(pilot, lambda: "copy" in shown.plain)
+        await click_on(pilot, shown, "copy")
+        await click_on(pilot, shown, "again")
+        await pilot.pause()
+
+    assert run(script).messages == [CopyTurn("k1"), RegenerateTurn("k1")]
+
+
+def test_other_versions_of_a_message_are_counted_and_a_click_goes_to_the_next() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(1))
+        await pilot.pause()
+        assert "\u2039 2/3 \u203a" in view(transcript).plain
+        await click_on(pilot, view(transcript), "\u203a")
+        await pilot.pause()
+
+    assert run(script, Transcript(siblings=lambda key: ["a", key, "b"])).messages == [SwitchBranch("k0", 1)]
+
+
+def test_up_and_down_go_from_message_to_message() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(30))
+        await wait_until(pilot, lambda: len(transcript.views) == 30)
+        view(transcript).focus()
+        await pilot.press(*["up"] * 29)
+        await wait_until(pilot, lambda: view(transcript, 0).has_focus)
+        assert transcript.region.contains_region(view(transcript, 0).region)
+        await pilot.press("down")
+        await wait_until(pilot, lambda: view(transcript, 1).has_focus)
+
+    run(script)
+
+
+# --- long chats ---------------------------------------------------------------------------------------------------
+
+
+def first_line(transcript: Transcript) -> str:
+    """What stands in the topmost line of the window."""
+    top = transcript.region.y
+    shown = next(shown for shown in transcript.query(TurnView) if shown.region.bottom > top)
+    return shown.plain.splitlines()[top - shown.region.y]
+
+
+def test_of_a_long_chat_the_newest_messages_are_mounted_and_earlier_ones_come_when_one_goes_there() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(2000))
+        await wait_until(pilot, lambda: len(transcript.views) == MOUNTED)
+        assert view(transcript).turn == chat(2000)[-1]
+        assert transcript.is_vertical_scroll_end
+        assert "1,960 earlier" in str(transcript.query(Edge).first().render())
+        transcript.scroll_to(y=1, animate=False)
+        await pilot.pause()
+        transcript.scroll_to(y=0, animate=False)
+        await wait_until(pilot, lambda: len(transcript.views) > MOUNTED)
+        await wait_until(pilot, lambda: first_line(transcript) == "message 1959")  # where the edge was
+        for _ in range(20):
+            transcript.scroll_home(animate=False)
+            await pilot.pause()
+        assert len(transcript.views) <= 2 * MOST
+        first = view(transcript, 0).turn
+        assert first is not None
+        assert int(first.key[1:]) < 1800
+        for _ in range(20):
+            transcript.scroll_to(y=transcript.max_scroll_y, animate=False)
+            await pilot.pause()
+        assert view(transcript).turn == chat(2000)[-1]
+
+    run(script)
+
+
+def test_a_click_on_the_edge_of_what_is_mounted_brings_more() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(100))
+        await wait_until(pilot, lambda: len(transcript.views) == MOUNTED)
+        await pilot.click(transcript.query(Edge).first())
+        await wait_until(pilot, lambda: len(transcript.views) > MOUNTED)
+
+    run(script, size=(80, 120))
+
+
+def test_the_screen_holds_no_more_widgets_however_long_a_chat_grows() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        for number, turn in enumerate(chat(3 * MOST)):
+            await transcript.add(turn)
+            if number % 20 == 0:
+                await pilot.pause()
+        await pilot.pause()
+        assert len(transcript.views) == MOST
+        assert view(transcript).turn == chat(3 * MOST)[-1]
+        assert transcript.is_vertical_scroll_end
+
+    run(script)
+
+
+def test_a_message_far_away_can_be_gone_to() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(500))
+        await transcript.reveal("k77")
+        await wait_until(pilot, lambda: isinstance(transcript.screen.focused, TurnView))
+        await pilot.pause()
+        focused = transcript.screen.focused
+        assert isinstance(focused, TurnView)
+        assert focused.turn == chat(500)[77]
+        assert transcript.region.contains_region(focused.region)
+        await transcript.begin_answer()
+        await pilot.pause()
+        assert view(transcript).turn == chat(500)[-1]
+
+    run(script)
+
+
+def test_turns_that_stay_keep_their_places_and_those_that_went_are_gone() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        turns = chat(6)
+        await transcript.show(turns)
+        await transcript.note("a note")
+        stays = view(transcript, 3)
+        await transcript.show(turns)
+        assert notes(transcript) == ["a note"]
+        other = [*turns[:4], Turn("new", "k3", "user", "another way", 0.0)]
+        await transcript.show(other)
+        await pilot.pause()
+        assert view(transcript, 3) is stays
+        assert [shown.turn for shown in transcript.query(TurnView)] == other
+        assert notes(transcript) == []
+        await transcript.show([])
+        assert not transcript.query(TurnView)
+
+    run(script)
+
+
+def test_notes_and_the_mark_of_what_left_the_context_stand_between_the_messages() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([Turn("s", None, "system", "be brief", 0.0), *chat(6)])
+        transcript.mark_context(4)
+        await transcript.note("[b]loaded[/b]", "warning")
+        await pilot.pause()
+        assert "3 earlier turns have left the context" in view(transcript, 4).plain
+        assert "left the context" not in view(transcript, 3).plain
+        assert notes(transcript) == ["! [b]loaded[/b]"]
+        transcript.mark_context(6)
+        await pilot.pause()
+        assert "left the context" not in view(transcript, 4).plain
+        assert "5 earlier turns have left the context" in view(transcript, 6).plain
+
+    run(script)
+
+
+# --- what one reads -----------------------------------------------------------------------------------------------
+
+
+def test_the_view_follows_an_answer_until_one_scrolls_up_and_again_from_the_end() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show(chat(30))
+        await wait_until(pilot, lambda: len(transcript.views) == 30)
+        await transcript.begin_answer()
+        await transcript.feed(list(tokens("line\n\n" * 30)))
+        await wait_until(pilot, lambda: transcript.is_vertical_scroll_end and transcript.max_scroll_y > 60)
+        x, y = transcript.region.center
+        for _ in range(3):
+            transcript.post_message(MouseScrollUp(transcript, x, y, 0, -1, 0, False, False, False))
+            await pilot.pause()
+        place, line = transcript.scroll_y, first_line(transcript)
+        assert place < transcript.max_scroll_y
+        await transcript.feed(list(tokens("line\n\n" * 30)))
+        await pilot.pause()
+        assert (transcript.scroll_y, first_line(transcript)) == (place, line)
+        transcript.scroll_to(y=transcript.max_scroll_y, animate=False)
+        await pilot.pause()
+        await transcript.feed(list(tokens("line\n\n" * 30)))
+        await wait_until(pilot, lambda: transcript.max_scroll_y > place + 40)
+        assert transcript.is_vertical_scroll_end
+
+    run(script)
+
+
+def test_what_one_reads_stays_while_the_window_changes_its_width() -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        turns = [Turn(turn.key, turn.parent, turn.role, f"{turn.key} " + "word " * 60, 0.0) for turn in chat(30)]
+        await transcript.show(turns)
+        await wait_until(pilot, lambda: len(transcript.views) == 30)
+        target = view(transcript, 9)
+        transcript.scroll_to(y=target.virtual_region.y, animate=False)
+        await wait_until(pilot, lambda: first_line(transcript).startswith("k9 "))
+        await pilot.resize_terminal(40, 20)
+        await wait_until(pilot, lambda: transcript.size.width < 50 and first_line(transcript).startswith("k9 "))
+
+    run(script)
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark", "ansi-light"])
+def test_every_theme_can_draw_it(theme: str) -> None:
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("user", "hello"), said("assistant", MARKDOWN)])
+        await pilot.pause()
+        before = view(transcript).plain
+        pilot.app.theme = theme
+        await pilot.pause()
+        assert view(transcript).plain == before
+        styles = {
+            segment.style
+            for strip in view(transcript).render_lines(view(transcript).outer_size.region)
+            for segment in strip
+        }
+        assert len({style.color for style in styles if style}) > 2
+
+    run(script)
+
+
+def test_content_of_blocks_is_compared_with_its_styles() -> None:
+    bold, plain = markdown("**x**")[0], markdown("x")[0]
+    assert bold == plain  # Content compares text
+    assert not bold.same_as(plain)
+    assert bold.same_as(markdown("**x**")[0])

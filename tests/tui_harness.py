@@ -1,0 +1,74 @@
+"""What tests of the screen share: an app that holds widgets, waiting for a state, made-up chats and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+
+from textual.app import App, ComposeResult
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from edgespec.events import TokenEvent
+from edgespec.store import Turn
+
+PATIENCE_S = 20.0
+
+
+async def wait_until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    """Let the app work until the condition holds."""
+    deadline_s = monotonic() + PATIENCE_S
+    while True:
+        await pilot.pause()
+        if condition():
+            return
+        assert monotonic() < deadline_s, "it never came to hold"
+
+
+class Harness(App[None]):
+    """Holds widgets one below the other; keeps messages of some kinds that reach it, and the links it is to open."""
+
+    def __init__(self, *widgets: Widget, keeps: tuple[type[Message], ...] = ()) -> None:
+        super().__init__()
+        self._widgets, self._keeps = widgets, keeps
+        self.messages: list[Message] = []
+        self.opened: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield from self._widgets
+
+    def post_message(self, message: Message) -> bool:
+        if isinstance(message, self._keeps):
+            self.messages.append(message)
+        return super().post_message(message)
+
+    def open_url(self, url: str, *, new_tab: bool = True) -> None:
+        self.opened.append(url)
+
+
+async def click_on(pilot: Pilot[Any], widget: Widget, text: str) -> None:
+    """Click at the first place where the widget shows this text."""
+    for y, strip in enumerate(widget.render_lines(widget.outer_size.region)):
+        if text in strip.text:
+            assert await pilot.click(widget, offset=(strip.text.index(text), y))
+            return
+    raise AssertionError(f"it does not show {text!r}")
+
+
+def chat(n: int, text: str = "message") -> list[Turn]:
+    """A chat of `n` messages with keys k0, k1 ..., by turns the user's and the assistant's."""
+    roles = ("user", "assistant")
+    return [
+        Turn(f"k{index}", f"k{index - 1}" if index else None, roles[index % 2], f"{text} {index}", float(index))
+        for index in range(n)
+    ]
+
+
+def tokens(text: str, size: int = 4) -> Iterator[TokenEvent]:
+    """An answer as it comes: by turns a token of the target and one that was drafted, two a round."""
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    for index, piece in enumerate(pieces):
+        is_drafted = index % 2 == 1
+        yield TokenEvent(index, piece, is_drafted, "draft" if is_drafted else "", index // 2, proposed=3)

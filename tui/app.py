@@ -1,0 +1,388 @@
+"""The chat on a screen of its own: what stands where, and what keys, commands and the mouse call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from edgespec.chat import Level, Session
+from edgespec.chat_commands import COMMANDS, Commands, find
+from edgespec.errors import EdgespecError
+from edgespec.models.local import local_models
+from edgespec.settings import LoadSettings
+from edgespec.store import Piece, StoreError
+from edgespec.tui.chat_jobs import ChatJobs
+from edgespec.tui.chat_questions import DeleteChat, RenameChat
+from edgespec.tui.composer import Composer, Stop
+from edgespec.tui.front import ScreenFront
+from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.picker import ModelPicker, Picked
+from edgespec.tui.prompt_input import Paged, Submitted
+from edgespec.tui.race import RaceScreen
+from edgespec.tui.remedy_screen import RemedyScreen
+from edgespec.tui.settings_screen import SettingsScreen
+from edgespec.tui.sidebar import ChatChosen, NewChat, Sidebar
+from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.transcript import Transcript
+from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBranch
+from edgespec.tui.welcome import Welcome
+
+FETCHED_EVERY_S = 0.04
+THEME = "theme"
+SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Leave"}  # at the foot
+
+
+class ChatApp(App[None]):
+    """Shows a session. One job at a time runs beside the screen: loading a model, or an answer."""
+
+    TITLE = "edgespec"
+    ENABLE_COMMAND_PALETTE = True
+    CSS = """
+    Screen { layers: base above; }
+    #body { height: 1fr; }
+    #middle { width: 1fr; }
+    Transcript { height: 1fr; }
+    #sidebar { display: none; border-right: solid $panel; }
+    #figures { display: none; width: 28; height: 100%; padding: 1 1 0 1; border-left: solid $panel; }
+    .-wide #figures { display: block; }
+    .-wide #line { display: none; }
+    .-wide #sidebar.-asked, .-wide #sidebar.-usual { display: block; }
+    .-normal #sidebar.-asked { display: block; layer: above; dock: left; height: 100%; }
+    .-narrow #sidebar.-asked { display: block; layer: above; dock: left; width: 100%; height: 100%; border: none; }
+    #line { padding: 0 2; color: $text-muted; }
+    """
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (58, "-normal"), (104, "-wide")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                command.key,
+                f"call('{command.name}')",
+                SHOWN.get(command.name, command.name),
+                show=command.name in SHOWN,
+                id=command.name,
+            )
+            for command in COMMANDS
+            if command.key
+        ),
+        Binding("escape", "stop", "Stop", show=False, id="stop"),
+    ]
+
+    def __init__(self, session: Session, *, message: str | None = None) -> None:
+        super().__init__()
+        self.session = session
+        self.commands = Commands(session, ScreenFront(self))
+        self.jobs = ChatJobs(self, waiting=message)
+        # What the screen has for commands that come without arguments.
+        self._screens: dict[str, Callable[[], None]] = {
+            "help": self._show_help,
+            "model": self._pick_model,
+            "draft": self._pick_model,
+            "set": self._show_settings,
+            "list": self._toggle_sidebar,
+            "load": self._toggle_sidebar,
+            "search": self._search,
+            "rename": lambda: self.composer.put(f"/rename {session.title}"),
+            "system": lambda: self.composer.put(f"/system {session.system}"),
+            "restart": self.offer_remedies,
+        }
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar()
+        with Horizontal(id="body"):
+            yield Sidebar(self.session.store, self.session.chat, id="sidebar")
+            with Vertical(id="middle"):
+                yield Welcome()
+                yield Transcript(pieces=self._pieces, siblings=self._siblings)
+                yield StatisticsLine(id="line")
+                yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
+            yield StatisticsPanel(id="figures")
+        yield Footer(show_command_palette=True, compact=True)
+
+    async def on_mount(self) -> None:
+        with suppress(StoreError):
+            theme = self.session.store.preference(THEME)
+            if theme in self.available_themes:
+                self.theme = str(theme)
+        self.theme_changed_signal.subscribe(self, lambda theme: self._keep_theme(theme.name))
+        self.query_one("#sidebar").set_class(bool(self.session.store.chats(limit=1)), "-usual")
+        self.set_interval(FETCHED_EVERY_S, self.jobs.fetch)
+        self.composer.input.focus()
+        await self.redraw()
+        self.jobs.load(self.session.load_settings)
+
+    def on_unmount(self) -> None:
+        self.jobs.close()
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    @property
+    def title_bar(self) -> TitleBar:
+        return self.query_one(TitleBar)
+
+    @property
+    def figures(self) -> tuple[StatisticsPanel, StatisticsLine]:
+        """Of which one is shown, as the screen is wide."""
+        return self.query_one(StatisticsPanel), self.query_one(StatisticsLine)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers: the commands of the chat, and the theme."""
+        for command in COMMANDS:
+            yield SystemCommand(f"/{command.name}", command.help, lambda name=command.name: self.action_call(name))
+        yield SystemCommand("Theme", "Choose other colours.", self.action_change_theme)
+
+    @on(Submitted)
+    def _send(self, event: Submitted) -> None:
+        text = event.text
+        if text.startswith("/") and not text.startswith("//"):
+            self._run(text)
+            return
+        try:
+            self.jobs.send(text.removeprefix("/"))
+        except EdgespecError as error:
+            self.composer.put(text)
+            self.say(str(error), "warning")
+
+    def action_call(self, name: str) -> None:
+        """Run a command without arguments."""
+        self._run(f"/{name}")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Above the chat, keys belong to what is shown there."""
+        return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
+
+    def _run(self, line: str) -> None:
+        name, _, argument = line.removeprefix("/").partition(" ")
+        try:
+            command = find(name)
+            if command.waits:
+                self.jobs.check_free()
+            if not argument.strip() and command.name in self._screens:
+                self._screens[command.name]()
+            else:
+                self.commands.run(line)
+        except EdgespecError as error:
+            self.say(str(error), "error")
+        self._tell_store()
+
+    def say(self, text: str, level: Level = "info") -> None:
+        """Say something between the messages."""
+        self.query_one(Welcome).display = False
+        self.transcript.display = True
+        self.run_worker(self.transcript.note(text, level), group="notes")
+
+    def _show_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_stop(self) -> None:
+        """Stop the answer, or the loading."""
+        if self.jobs.stop():
+            return
+        if self.query_one("#sidebar").has_class("-asked"):
+            self._toggle_sidebar()
+        self.composer.input.focus()
+
+    def action_help_quit(self) -> None:
+        """Ctrl-C: stop what is going on, or say how to leave."""
+        if not self.jobs.stop():
+            self.notify("Ctrl+Q leaves; the chat is kept")
+
+    @on(Stop)
+    def _stop(self) -> None:
+        self.action_stop()
+
+    def leave_soon(self) -> None:
+        """Leave, asked from another thread: the terminal is gone, or the system wants the program to end."""
+        with suppress(RuntimeError):
+            self.call_later(self.exit)
+
+    def _tell_store(self) -> None:
+        error = self.session.store_error
+        self.title_bar.unsaved(str(error) if error else "")
+
+    # --- the conversation -----------------------------------------------------------------------------------------
+
+    async def redraw(self) -> None:
+        """Show the conversation as the session has it."""
+        session = self.session
+        is_empty = not session.turns and not self.jobs.is_answering
+        self.query_one(Welcome).display = is_empty
+        self.transcript.display = not is_empty
+        await self.transcript.show(session.turns)
+        self.transcript.mark_context(session.first_sent)
+        self.title_bar.show(session)
+        self._tell_store()
+        self.query_one(Welcome).show(session)
+        sidebar = self.query_one(Sidebar)
+        if sidebar.open_chat != session.chat:
+            sidebar.open_chat = session.chat
+        sidebar.refresh_chats()
+
+    def _pieces(self, key: str) -> list[Piece]:
+        with suppress(StoreError):
+            return self.session.store.pieces(key)
+        return []
+
+    def _siblings(self, key: str) -> list[str]:
+        with suppress(StoreError):
+            if self.session.chat is not None:
+                return self.session.store.siblings(self.session.chat, key)
+        return []
+
+    def _said_before(self) -> list[str]:
+        return [turn.content for turn in self.session.turns if turn.role == "user"]
+
+    def _index(self, key: str) -> int:
+        return next(index for index, turn in enumerate(self.session.turns) if turn.key == key)
+
+    @on(EditTurn)
+    def _edit_turn(self, event: EditTurn) -> None:
+        self._run(f"/edit {self._index(event.key) + 1}")
+
+    @on(CopyTurn)
+    def _copy_turn(self, event: CopyTurn) -> None:
+        self._run(f"/copy {self._index(event.key) + 1}")
+
+    @on(RegenerateTurn)
+    def _regenerate_turn(self, event: RegenerateTurn) -> None:
+        self._run("/regen")
+
+    @on(SwitchBranch)
+    async def _switch_branch(self, event: SwitchBranch) -> None:
+        try:
+            self.jobs.check_free()
+            self.session.step(event.key, event.step)
+        except EdgespecError as error:
+            self.say(str(error), "error")
+        await self.redraw()
+
+    @on(Paged)
+    def _page(self, event: Paged) -> None:
+        self.transcript.scroll_relative(y=event.step * max(1, self.transcript.size.height - 2), animate=False)
+
+    # --- the sidebar ----------------------------------------------------------------------------------------------
+
+    def _toggle_sidebar(self) -> None:
+        sidebar = self.query_one("#sidebar")
+        shown = sidebar.display
+        sidebar.set_class(False, "-usual")
+        sidebar.set_class(not shown, "-asked")
+        if shown:
+            self.composer.input.focus()
+        else:
+            self.call_after_refresh(self.query_one("ChatList").focus)
+
+    def _search(self) -> None:
+        if not self.query_one("#sidebar").display:
+            self._toggle_sidebar()
+        self.call_after_refresh(self.query_one(Sidebar).focus_search)
+
+    @on(ChatChosen)
+    async def _open_chat(self, event: ChatChosen) -> None:
+        self._run(f"/load {event.chat}")
+        if not self.screen.has_class("-wide"):
+            self.query_one("#sidebar").remove_class("-asked")
+        if event.key is None:
+            self.composer.input.focus()
+            return
+        with suppress(StoreError):
+            if all(turn.key != event.key for turn in self.session.turns):
+                self.session.switch(event.key)
+        await self.redraw()
+        await self.transcript.reveal(event.key)
+
+    @on(NewChat)
+    def _new_chat(self) -> None:
+        self._run("/clear")
+        self.composer.input.focus()
+
+    @on(RenameChat)
+    async def _rename_chat(self, event: RenameChat) -> None:
+        try:
+            if event.chat == self.session.chat:
+                self.session.rename(event.title)
+            else:
+                self.session.store.rename(event.chat, event.title)
+        except EdgespecError as error:
+            self.say(str(error), "error")
+        await self.redraw()
+
+    @on(DeleteChat)
+    async def _delete_chat(self, event: DeleteChat) -> None:
+        try:
+            if event.chat == self.session.chat:
+                self.jobs.check_free()
+            self.session.store.remove([event.chat])
+            if event.chat == self.session.chat:
+                self.session.new()
+        except EdgespecError as error:
+            self.say(str(error), "error")
+        await self.redraw()
+
+    # --- other screens --------------------------------------------------------------------------------------------
+
+    def _pick_model(self) -> None:
+        settings = self.session.load_settings
+
+        def load(picked: Picked | None) -> None:
+            if picked is None:
+                return
+            if picked.draft == "none":
+                drafting = replace(settings, draft_model=None, spec_type=settings.without_draft)
+            else:
+                drafting = replace(settings, draft_model=picked.draft, spec_type=settings.with_draft)
+            self.jobs.load(replace(drafting, model=picked.model))
+
+        draft = settings.draft_model if "draft" in settings.drafters else "none"
+        self.push_screen(ModelPicker(settings.model, draft, local_models), load)
+
+    def _show_settings(self) -> None:
+        def take(texts: dict[str, str] | None) -> None:
+            try:
+                for name, text in (texts or {}).items():
+                    self.session.change(name, text)
+            except EdgespecError as error:
+                self.say(str(error), "error")
+
+        self.push_screen(SettingsScreen(self.session.settings), take)
+
+    def offer_remedies(self) -> None:
+        """Let the user choose how the model is to be loaded again."""
+        remedies = self.session.remedies()
+        if not remedies:
+            self.jobs.load(self.session.load_settings)
+            return
+
+        def take(settings: LoadSettings | None) -> None:
+            if settings is not None:
+                self.jobs.load(settings)
+
+        self.push_screen(RemedyScreen(self.session.failure, remedies), take)
+
+    def race(self, prompt: str) -> None:
+        """One prompt answered plainly and with guessing."""
+        session, engine = self.session, self.session.engine
+        if engine is None:
+            raise EdgespecError("a race needs a loaded model")
+        self.push_screen(RaceScreen(engine, session.race_request, prompt))
+
+    def _keep_theme(self, name: str) -> None:
+        with suppress(StoreError):
+            self.session.store.set_preference(THEME, name)

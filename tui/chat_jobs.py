@@ -1,0 +1,173 @@
+"""What runs beside the screen: loading a model, or an answer; one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat import Events, Notice
+from edgespec.errors import EdgespecError
+from edgespec.events import PROGRESS, TokenEvent
+from edgespec.settings import LoadSettings
+from edgespec.tui.job import Job
+
+if TYPE_CHECKING:
+    from edgespec.tui.app import ChatApp
+
+LEAVING_S = 3.0  # for an answer to end when the program does
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The question is kept, and its answer begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """How much of something is done, 0 to 1."""
+
+    what: str
+    done: float
+
+
+Heard = TokenEvent | Notice | Begun | Progressed
+Tell = Callable[[Heard], None]
+
+
+class ChatJobs:
+    """Starts jobs for `app`, and shows with each `fetch` what they have brought."""
+
+    def __init__(self, app: ChatApp, waiting: str | None) -> None:
+        self._app, self._session = app, app.session
+        self._job: Job[Heard] | None = None
+        self.is_answering = False
+        self._asked = ""  # what was sent last, to be given back if it is refused
+        self._waiting = waiting  # a message sent before the model was there
+        self._last: TokenEvent | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._job is not None
+
+    @property
+    def is_loading(self) -> bool:
+        return self.is_busy and not self.is_answering
+
+    def check_free(self) -> None:
+        """Raises EdgespecError while a job runs."""
+        if self.is_busy:
+            what = "an answer is being made" if self.is_answering else "a model is being loaded"
+            raise EdgespecError(what, hint="Esc stops it")
+
+    def send(self, text: str) -> None:
+        """Ask, or once the model is loaded. Raises EdgespecError while another answer is made."""
+        if self.is_loading:
+            self._waiting = text
+            self._app.say("your message is sent when the model is loaded")
+            return
+        self._asked = text
+        self.answer(lambda cancel: self._session.ask(text, cancel))
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Begin an answer and show it while it comes. Raises EdgespecError while a job runs."""
+        self.check_free()
+
+        def work(cancel: CancelFlag, tell: Tell) -> None:
+            events = start(cancel)
+            tell(Begun())
+            for event in events:
+                tell(event)
+
+        self.is_answering, self._last = True, None
+        self._job = Job(work)
+
+    def load(self, settings: LoadSettings) -> None:
+        """Load a model. Raises EdgespecError while a job runs."""
+        self.check_free()
+
+        def work(cancel: CancelFlag, tell: Tell) -> None:
+            self._session.load(settings, lambda what, done: tell(Progressed(what, done)), cancel)
+
+        self._app.title_bar.loading_of(settings.model)
+        self._job = Job(work)
+
+    def stop(self) -> bool:
+        """Stop what runs; whether there was something."""
+        if self._job is not None:
+            self._job.cancel.set()
+        return self._job is not None
+
+    def close(self) -> None:
+        """Stop what runs and wait for it, so that all of it is kept."""
+        if self._job is not None:
+            self._job.cancel.set()
+            self._job.join(LEAVING_S)
+
+    async def fetch(self) -> None:
+        """Show what has come since the last time."""
+        app, job = self._app, self._job
+        if job is None:
+            return
+        is_over = job.is_over
+        tokens: list[TokenEvent] = []
+        for heard in job.take():
+            if isinstance(heard, TokenEvent):
+                tokens.append(heard)
+                self._last = heard
+            elif isinstance(heard, Begun):
+                await self._begin_answer()
+            elif isinstance(heard, Progressed):
+                app.title_bar.progress(PROGRESS[heard.what].format(""), heard.done)
+            else:
+                await app.transcript.note(heard.text, heard.level)
+        if self.is_answering:
+            for figures in app.figures:
+                figures.update_live(tokens, perf_counter())
+        if tokens:
+            await app.transcript.feed(tokens)
+        if is_over:
+            self._job = None
+            await self._end(job.error)
+
+    async def _begin_answer(self) -> None:
+        app, session = self._app, self._session
+        await app.redraw()
+        await app.transcript.begin_answer()
+        for figures in app.figures:
+            figures.begin(perf_counter(), session.used, session.context_size)
+
+    async def _end(self, error: Exception | None) -> None:
+        app, session = self._app, self._session
+        was_answering, self.is_answering = self.is_answering, False
+        if was_answering:
+            is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
+            await app.transcript.end_answer(session.turns[-1] if is_kept else None)
+            for figures in app.figures:
+                figures.finish(self._last.stats if self._last else None)
+        else:
+            app.title_bar.loaded()
+        await app.redraw()
+        if error is not None:
+            self._tell(error, was_answering)
+        elif not was_answering:
+            for notice in session.new_notes():
+                app.say(notice.text, notice.level)
+            waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                self.send(waiting)
+
+    def _tell(self, error: Exception, was_answering: bool) -> None:
+        app, session = self._app, self._session
+        if not isinstance(error, EdgespecError):
+            app.log.error(repr(error))
+            error = EdgespecError("something went wrong that should not", why=f"{type(error).__name__}: {error}")
+        app.say(str(error), "error")
+        unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
+        said = [turn.content for turn in session.turns if turn.role == "user"]
+        if unsent and unsent not in said[-1:]:
+            app.composer.put(unsent)
+        if session.engine is None:
+            app.offer_remedies()

@@ -1,0 +1,109 @@
+"""What the list of chats shows: a row for each chat by the day it was last used, or for each place a search found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from itertools import groupby
+
+from textual.content import Content
+from textual.widgets.option_list import Option
+
+from edgespec.store import ChatInfo, Hit
+from edgespec.tui.printable import one_line, printable
+
+BEGIN, END = "\x02", "\x03"  # of what was found, in a snippet
+BEFORE = 10  # characters of a snippet that are shown before it
+PERIODS = ((365 * 86400, "y"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a row leads to: a chat, or one of its messages."""
+
+    chat: str
+    key: str | None = None
+
+
+class Row(Option):
+    """One row; `place` is None for a heading, which cannot be chosen."""
+
+    def __init__(self, content: Content, place: Place | None = None) -> None:
+        super().__init__(content, disabled=place is None)
+        self.place = place
+
+
+def rows_by_day(chats: Sequence[ChatInfo], open_chat: str | None, now_s: float) -> list[Row]:
+    """The chats, newest first, under the day of their last message."""
+    rows: list[Row] = []
+    for day, group in groupby(chats, key=lambda chat: day_of(chat.updated_s, now_s)):
+        rows.append(_heading(day))
+        rows += [_chat_row(chat, open_chat, now_s) for chat in group]
+    return rows or [_heading("no chat yet")]
+
+
+def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | None, now_s: float) -> list[Row]:
+    """Chats whose title or text fits a search, each with the messages that do."""
+    by_chat: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_chat.setdefault(hit.chat, []).append(hit)
+    rows: list[Row] = []
+    for chat in chats:
+        rows.append(_chat_row(chat, open_chat, now_s))
+        rows += [Row(_excerpt(hit), Place(hit.chat, hit.key)) for hit in by_chat.get(chat.id, ())]
+    return rows or [_heading("nothing found")]
+
+
+def day_of(then_s: float, now_s: float) -> str:
+    """Today, yesterday, or earlier, by the clock on the wall."""
+    days = (date.fromtimestamp(now_s) - date.fromtimestamp(then_s)).days
+    return "today" if days <= 0 else "yesterday" if days == 1 else "earlier"
+
+
+def ago(then_s: float, now_s: float) -> str:
+    """How long ago that was, in one unit; the date where it is more than a year."""
+    passed_s = max(0.0, now_s - then_s)
+    if passed_s >= PERIODS[0][0]:
+        return datetime.fromtimestamp(then_s).strftime("%Y-%m-%d")
+    for period_s, unit in PERIODS[1:]:
+        if passed_s >= period_s:
+            return f"{int(passed_s / period_s)} {unit} ago"
+    return "just now"
+
+
+def messages(n: int) -> str:
+    return "1 message" if n == 1 else f"{n} messages"
+
+
+def _heading(text: str) -> Row:
+    return Row(Content.styled(text, "bold $text-primary"))
+
+
+def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float) -> Row:
+    """Two lines; the open chat has a mark beside being bold."""
+    is_open = chat.id == open_chat
+    content = Content.assemble(
+        ("▸ " if is_open else "  ", "bold"),
+        (one_line(chat.title) or "untitled", "bold" if is_open else ""),
+        (f"\n  {ago(chat.updated_s, now_s)} · {messages(chat.n_turns)}", "dim"),
+    )
+    return Row(content, Place(chat.id))
+
+
+def _excerpt(hit: Hit) -> Content:
+    """One line that begins shortly before what was found, which is underlined and of another colour."""
+    before, _, rest = hit.snippet.partition(BEGIN)
+    if len(before) > BEFORE:
+        before = f"…{before[1 - BEFORE :]}"
+    return Content.assemble("    ", *_marked(before + BEGIN + rest if rest else before))
+
+
+def _marked(snippet: str) -> Iterator[str | tuple[str, str]]:
+    for index, part in enumerate(snippet.split(BEGIN)):
+        found, mark, rest = part.partition(END) if index else ("", "", part)
+        if mark:
+            yield printable(found), "bold underline $text-accent"
+        else:
+            rest = found + rest
+        yield printable(rest), "dim"

@@ -1,0 +1,153 @@
+"""Where one writes messages and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.actions import SkipAction
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import OptionList, TextArea
+from textual.widgets.option_list import Option
+
+from edgespec.tui.prompt_input import Paged, PromptInput, Submitted
+
+__all__ = ["Composer", "Paged", "Stop", "Submitted"]
+
+
+class Stop(Message):
+    """What is going on is to stop."""
+
+
+class Composer(Vertical):
+    """A field to write in and, while a command is typed, those of `commands` (name with its slash, help) that fit.
+
+    Posts `Submitted`, `Paged` and `Stop`.
+    """
+
+    DEFAULT_CSS = """
+    Composer { height: auto; max-height: 75%; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "complete", "Complete", show=False, id="composer.complete"),
+        Binding("escape", "stop", "Stop", show=False, id="composer.stop"),
+    ]
+
+    def __init__(
+        self, commands: Sequence[tuple[str, str]] = (), history: Sequence[str] = (), *, id: str | None = None
+    ) -> None:
+        super().__init__(id=id)
+        self._commands = commands
+        self._history = history
+
+    def compose(self) -> ComposeResult:
+        yield CommandList(compact=True)
+        yield _Field(self._history)
+
+    @property
+    def input(self) -> PromptInput:
+        return self.query_one(PromptInput)
+
+    @property
+    def text(self) -> str:
+        """What is written, long pastes in full."""
+        return self.input.full_text
+
+    def put(self, text: str) -> None:
+        """Write `text` in place of what is there, to go on with it."""
+        self.input.put(text)
+        self.input.focus()
+
+    def choose(self, step: int) -> bool:
+        """Go up or down among the commands, if there are any to choose from."""
+        if self._list.display:
+            (self._list.action_cursor_up if step < 0 else self._list.action_cursor_down)()
+        return self._list.display
+
+    def complete(self) -> bool:
+        """Write the chosen command, if there is one to choose and none is there yet."""
+        option = self._list.highlighted_option
+        if not self._list.display or option is None or self.input.text in dict(self._commands):
+            return False
+        self.input.put(f"{option.id} ")
+        return True
+
+    def action_complete(self) -> None:
+        if not self.complete():
+            raise SkipAction
+
+    def action_stop(self) -> None:
+        """Close the list of commands; without one, stop what is going on."""
+        if self._list.display:
+            self._list.display = False
+        else:
+            self.post_message(Stop())
+
+    @property
+    def _list(self) -> CommandList:
+        return self.query_one(CommandList)
+
+    @on(TextArea.Changed)
+    def _offer_commands(self) -> None:
+        text = self.input.text
+        fitting = []
+        if text.startswith("/") and not self.input.is_recalled:
+            fitting = [command for command in self._commands if command[0].startswith(text)]
+        self._list.offer(fitting)
+
+    @on(OptionList.OptionSelected)
+    def _take(self) -> None:
+        self.complete()
+
+
+class CommandList(OptionList, can_focus=False):
+    """The commands that fit what is typed."""
+
+    DEFAULT_CSS = """
+    CommandList {
+        display: none;
+        max-height: 8;
+        margin: 0 1;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        background: $panel;
+        scrollbar-size-vertical: 1;
+    }
+    """
+
+    def offer(self, commands: Sequence[tuple[str, str]]) -> None:
+        """Show these, the first one chosen; none hides the list."""
+        self.display = bool(commands)
+        width = max((len(name) for name, _ in commands), default=0)
+        self.set_options(
+            Option(Content.assemble((name.ljust(width), "bold"), "  ", (help, "dim")), id=name)
+            for name, help in commands
+        )
+        self.highlighted = 0 if commands else None
+
+
+class _Field(PromptInput):
+    """The field of a composer: its keys are for the list of commands first, while there is one."""
+
+    @property
+    def _composer(self) -> Composer:
+        assert isinstance(self.parent, Composer)
+        return self.parent
+
+    def action_submit(self) -> None:
+        if not self._composer.complete():
+            super().action_submit()
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if not self._composer.choose(-1):
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if not self._composer.choose(1):
+            super().action_cursor_down(select)

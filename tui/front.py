@@ -1,0 +1,50 @@
+"""What commands ask of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat import Events, Level
+from edgespec.clipboard import copy_natively
+from edgespec.settings import LoadSettings
+
+if TYPE_CHECKING:
+    from edgespec.tui.app import ChatApp
+
+
+class ScreenFront:
+    """The `Front` of the screen."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app = app
+
+    def say(self, text: str, level: Level = "info") -> None:
+        self._app.say(text, level)
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        self._app.jobs.answer(start)
+
+    def redraw(self) -> None:
+        self._app.call_later(self._app.redraw)
+
+    def put(self, text: str) -> None:
+        self._app.composer.put(text)
+
+    def copy(self, text: str) -> None:
+        self._app.copy_to_clipboard(text)  # OSC 52
+        self._app.run_worker(lambda: copy_natively(text), thread=True, exit_on_error=False)
+        self._app.notify(f"{len(text):,} characters copied")
+
+    def load(self, settings: LoadSettings) -> None:
+        self._app.jobs.load(settings)
+
+    def race(self, prompt: str) -> None:
+        self._app.race(prompt)
+
+    def show_tokens(self) -> None:
+        self._app.transcript.show_tokens = not self._app.transcript.show_tokens
+
+    def leave(self) -> None:
+        self._app.exit()

@@ -1,0 +1,74 @@
+"""The keys and commands on one page."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.events import Resize
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Static
+
+from edgespec.chat_commands import COMMANDS
+
+WIDE = 98  # cells in which the longest line fits
+KEYS = (
+    ("Enter", "Send the message."),
+    ("Ctrl+J", "Begin a new line."),
+    ("Esc", "Stop the answer, close what is open."),
+    ("Up, Down", "Go through what you sent before."),
+    ("Tab", "Complete a command; go on to the next part of the screen."),
+    ("Shift+Tab", "Go to the messages: Up and Down there, E edits, C copies."),
+    ("Ctrl+P", "Search all commands, and choose colours."),
+)
+
+
+class HelpScreen(ModalScreen[None]):
+    """What `COMMANDS` says of itself."""
+
+    DEFAULT_CSS = """
+    HelpScreen {
+        align: center middle;
+        & > VerticalScroll {
+            width: 98;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            border: round $border;
+            background: $background;
+            padding: 0 1;
+            scrollbar-size-vertical: 1;
+        }
+    }
+    """
+    BINDINGS = [Binding("escape,f1,q", "dismiss", "Close", key_display="Esc", id="help.close")]  # noqa: RUF012
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title = "keys and commands"
+            yield Static()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_resize(self, event: Resize) -> None:
+        self.query_one(Static).update(_page(is_wide=event.size.width >= WIDE))
+
+
+def _page(*, is_wide: bool) -> Content:
+    """A line each, or where there is no room for that one for what it is called and one for what it does."""
+    rows = [(key, "", help) for key, help in KEYS]
+    rows += [(shown(command.key), command.title, command.help) for command in COMMANDS]
+    keys, titles = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = []
+    for key, title, help in rows:
+        name = Content.assemble((key.ljust(keys), "bold $text-primary"), "  ", (title.ljust(titles), "bold"))
+        between = "  " if is_wide else "\n" + " " * (keys + 2)
+        if not title:
+            name, between = Content.styled(key.ljust(keys), "bold $text-primary"), "  "
+        lines.append(Content.assemble(name, between, (help, "dim")))
+    return Content("\n").join(lines)
+
+
+def shown(key: str) -> str:
+    """A key as people write it."""
+    return "+".join(part.capitalize() for part in key.split("+"))

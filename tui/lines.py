@@ -1,0 +1,178 @@
+"""A widget of many lines drawn from blocks: what is drawn stays drawn, so that a growing text costs its end alone.
+
+Textual's own Markdown is a widget a paragraph; a chat of 40 turns is then 1,600 widgets, and every layout takes half a
+second. Here a turn is one widget, and a layout takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from rich.segment import Segment
+from rich.style import Style as RichStyle
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
+
+
+@dataclass(frozen=True, slots=True)
+class Brush:
+    """How a widget's theme draws text."""
+
+    style: Style
+    get_style: Callable[[str | Style], Style]
+    is_ansi: bool
+    is_dark: bool
+
+    def draw(self, content: Content, width: int, style: str = "") -> list[Strip]:
+        """The lines of a text, wrapped at `width`, on top of the widget's style."""
+        base = self._styled(style)
+        lines = (line.render(base, "", self.get_style) for line in content.wrap(max(1, width)))
+        return [Strip([Segment(text, _rich(base + over)) for text, over in line]) for line in lines]
+
+    def pad(self, strip: Strip, width: int, style: str = "") -> Strip:
+        return strip.extend_cell_length(width, _rich(self._styled(style)))
+
+    def _styled(self, style: str) -> Style:
+        return self.style + self.get_style(style) if style else self.style
+
+
+@lru_cache(4096)
+def _rich(style: Style) -> RichStyle:
+    return style.rich_style
+
+
+class Block(Hashable, Protocol):
+    """A part of a text that is drawn by itself."""
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]: ...
+
+    def same_as(self, other: Block) -> bool:
+        """Whether the other one looks the same."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A wrapped text. `first` stands before its first line, `rest` before the others, and both are of one width."""
+
+    content: Content
+    first: str = ""
+    rest: str = ""
+    has_gap: bool = False  # an empty line before it
+    style: str = ""
+    is_filled: bool = False  # the style reaches to the end of the lines
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]:
+        room = width - len(self.first)
+        lines = brush.draw(self.content, room, self.style)
+        if self.is_filled:
+            lines = [brush.pad(line, room, self.style) for line in lines]
+        if self.first:
+            first, rest = (brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest))
+            lines = [Strip.join([rest if number else first, line]) for number, line in enumerate(lines)]
+        return [Strip([]), *lines] if self.has_gap else lines
+
+    def same_as(self, other: Block) -> bool:
+        return self == other and isinstance(other, Text) and self.content.is_same(other.content)
+
+
+class Lines(Widget):
+    """Shows blocks one below the other; its text can be selected with the mouse."""
+
+    DEFAULT_CSS = """
+    Lines { height: auto; width: 1fr; }
+    """
+
+    def __init__(self, blocks: Sequence[Block] = (), *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._blocks = list(blocks)
+        self._drawings: list[list[Strip]] = []  # the lines of each block, as far as they are drawn
+        self._lines: list[Strip] = []  # the same in one
+        self._drawn_for: tuple[object, ...] = ()
+
+    @property
+    def plain(self) -> str:
+        """The lines as they are on the screen."""
+        return "\n".join(strip.text.rstrip() for strip in self._drawn())
+
+    def replace(self, keep: int, blocks: Sequence[Block]) -> None:
+        """Put `blocks` after the first `keep` ones that are shown."""
+        start = keep
+        for shown, block in zip(self._blocks[keep:], blocks, strict=False):
+            if not block.same_as(shown):
+                break
+            keep += 1
+        removed = {
+            block: (block, strips) for block, strips in zip(self._blocks[keep:], self._drawings[keep:], strict=False)
+        }
+        self._blocks[keep:] = blocks[keep - start :]
+        if len(self._drawings) < keep or not self._drawn_for:
+            if self.is_mounted:
+                self.refresh(layout=True)
+            return
+        n_before = len(self._lines)
+        n_kept = n_before - sum(map(len, self._drawings[keep:]))
+        del self._lines[n_kept:], self._drawings[keep:]
+        self._draw_rest(removed)
+        changed = Region(0, n_kept, self.content_size.width, len(self._lines) - n_kept)
+        self.refresh(changed, layout=len(self._lines) != n_before)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._drawn(width))
+
+    def render_line(self, y: int) -> Strip:
+        lines = self._drawn()
+        if y >= len(lines):
+            return Strip.blank(self.content_size.width, self.visual_style.rich_style)
+        strip = lines[y]
+        if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
+            strip = _selected(strip, span, self.screen.get_visual_style("screen--selection"))
+        return strip.apply_offsets(0, y)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        return selection.extract(self.plain), "\n"
+
+    def _drawn(self, width: int | None = None) -> list[Strip]:
+        """All lines at this width, in the colours of now."""
+        style = self.visual_style
+        drawn_for = (width or self.content_size.width, style.background, style.foreground, self.app.theme)
+        if drawn_for != self._drawn_for:
+            self._drawn_for = drawn_for
+            self._drawings.clear()
+            self._lines.clear()
+        if len(self._drawings) < len(self._blocks):
+            self._draw_rest({})
+        return self._lines
+
+    def _draw_rest(self, known: Mapping[Block, tuple[Block, list[Strip]]]) -> None:
+        """Draw what is not drawn yet, or take it from `known`."""
+        width = self._drawn_for[0]
+        assert isinstance(width, int)
+        theme = self.app.current_theme
+        brush = Brush(self.visual_style, self._get_style, theme.ansi, theme.dark)
+        for block in self._blocks[len(self._drawings) :]:
+            shown, strips = known.get(block, (None, []))
+            if shown is None or not block.same_as(shown):
+                strips = block.draw(brush, width)
+            self._drawings.append(strips)
+            self._lines += strips
+
+
+def _selected(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
+    """A line with the characters of `span` marked; -1 is its end."""
+    start, end = span
+    length = len(strip.text)
+    cuts = [strip.index_to_cell_position(min(index, length)) for index in (start, length if end == -1 else end)]
+    before, within, after = strip.crop(0, cuts[0]), strip.crop(*cuts), strip.crop(cuts[1])
+    marked = [Segment(text, (old + style.rich_style) if old else style.rich_style) for text, old, _ in within]
+    return Strip.join([before, Strip(marked), after])

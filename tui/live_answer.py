@@ -1,0 +1,96 @@
+"""An answer that is being written, as the blocks that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual.content import Content
+from textual.style import Style
+
+from edgespec.events import TokenEvent
+from edgespec.store import Piece
+from edgespec.thinking import ThinkingStream
+from edgespec.tui.lines import Block, Text
+from edgespec.tui.markdown import GrowingMarkdown
+from edgespec.tui.printable import printable
+from edgespec.tui.token_view import TokenText
+
+
+class LiveAnswer:
+    """Takes tokens in and tells what to draw anew; the settled beginning of a long answer costs nothing."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.sources: set[str] = set()  # the drafters that guessed some of it
+        self._stream = ThinkingStream()
+        self._is_thinking = False
+        self._thought, self._n_thought = "", 0
+        self._markdown, self._new_text = GrowingMarkdown(), ""
+        self._answer: list[Block] = []
+        self._tokens, self._n_taken = TokenText(), 0
+        self._shown_as: tuple[object, ...] = ()
+
+    def add(self, events: Iterable[TokenEvent]) -> None:
+        for event in events:
+            if event.from_draft:
+                self.sources.add(event.source)
+            if event.id >= 0:
+                self.pieces.append(Piece(event.id, event.text, event.source if event.from_draft else "", event.round))
+            parts = self._stream.push(event.text)
+            for kind, text in parts:
+                self._is_thinking = kind == "thinking"
+                if self._is_thinking:
+                    self._thought += text
+                else:
+                    self._new_text += shown(text)
+            self._n_thought += _is_thought(parts)
+
+    def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
+        """How many of the blocks of the last call stay, and those that follow them now."""
+        if as_tokens:
+            if self._shown_as != (True,):
+                self._tokens, self._n_taken = TokenText(), 0
+            self._shown_as = (True,)
+            new, self._n_taken = self.pieces[self._n_taken :], len(self.pieces)
+            keep, lines = self._tokens.add(new)
+            return keep, list(lines)
+        keep = len(self._answer)
+        if self._new_text:
+            keep, blocks = self._markdown.append(self._new_text)
+            self._answer[keep:] = blocks
+            self._new_text = ""
+        thought: list[Block] = []
+        if self._thought:
+            length = f"{self._n_thought} tokens"
+            thought = thought_blocks(self._thought, length, is_open=opens_thought, goes_on=self._is_thinking)
+        shown_as = (False, opens_thought, self._is_thinking, len(thought))
+        if self._is_thinking or shown_as != self._shown_as:
+            self._shown_as = shown_as
+            return 0, [*thought, *self._answer]
+        return len(thought) + keep, self._answer[keep:]
+
+
+def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
+    """One line that opens what was thought, and that if it is open."""
+    said = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
+    click = Style.from_meta({"@click": "open"})
+    blocks: list[Block] = [Text(Content.assemble((said, "italic dim")).stylize(click))]
+    if is_open:
+        lines = shown(thought).strip("\n").split("\n")
+        blocks += [Text(Content(line), "│ ", "│ ", style="dim") for line in lines]
+    return blocks
+
+
+def count_thought(pieces: Iterable[Piece]) -> int:
+    """How many tokens of an answer are thinking."""
+    stream = ThinkingStream()
+    return sum(_is_thought(stream.push(piece.text)) for piece in pieces)
+
+
+def _is_thought(parts: Sequence[tuple[str, str]]) -> bool:
+    return any(kind == "thinking" for kind, _ in parts)
+
+
+def shown(text: str) -> str:
+    """A text as it may be drawn."""
+    return printable(text.replace("\r\n", "\n"))

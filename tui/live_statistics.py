@@ -1,0 +1,75 @@
+"""The figures of an answer while it is written, counted from its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edgespec.core.stats import Stats
+from edgespec.events import TokenEvent
+
+
+class LiveStatistics:
+    """Counts from `started_s` on; times in seconds, of one clock. `context_used` and `context_size` are tokens."""
+
+    def __init__(self, started_s: float = 0.0, context_used: int = 0, context_size: int = 0) -> None:
+        self.context_size = context_size
+        self.tokens = self.rounds = self.proposed = self.accepted = 0
+        self.draft_lengths: list[int] = []  # of each round
+        self.elapsed_s = 0.0
+        self._started_s, self._context_before = started_s, context_used
+        self._first_s, self._n_first = 0.0, 0  # when the first tokens came, and how many
+        self._last_s = 0.0
+        self._round: int | None = None
+        self._final: Stats | None = None
+
+    def add(self, events: Iterable[TokenEvent], now_s: float) -> None:
+        """Count what came by now, which may be nothing."""
+        self.elapsed_s = now_s - self._started_s
+        before = self.tokens
+        for event in events:
+            if event.id < 0:
+                continue
+            self.tokens += 1
+            self.accepted += event.from_draft
+            if event.round != self._round:
+                self._round = event.round
+                self.rounds += 1
+                self.proposed += event.proposed
+                self.draft_lengths.append(event.proposed)
+        if self.tokens > before:
+            self._last_s = now_s
+            if not before:
+                self._first_s, self._n_first = now_s, self.tokens
+
+    def finish(self, stats: Stats) -> None:
+        """The answer is over, and `stats` are its figures."""
+        self._final = stats
+        self.tokens, self.rounds = stats.generated_tokens, stats.rounds
+        self.proposed, self.accepted = stats.proposed, stats.accepted
+        self._context_before = stats.prompt_tokens
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Since the first tokens came; None before there are others."""
+        if self._final is not None:
+            return self._final.tokens_per_s or None
+        took_s = self._last_s - self._first_s
+        return (self.tokens - self._n_first) / took_s if took_s > 0 else None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        return self.tokens / self.rounds if self.rounds else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """The part of the guessed tokens that were right; None where none were guessed."""
+        return self.accepted / self.proposed if self.proposed else None
+
+    @property
+    def context_used(self) -> int:
+        return self._context_before + self.tokens
+
+    @property
+    def context_fill(self) -> float | None:
+        """From 0 to 1; None where the size is not known."""
+        return min(1.0, self.context_used / self.context_size) if self.context_size else None

@@ -1,0 +1,224 @@
+"""Markdown as blocks of lines, also while it is being written.
+
+Line breaks are kept and HTML is text: what a model wrote is all there. Links do nothing until they are clicked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from textual.content import Content, Span
+from textual.strip import Strip
+from textual.style import Style
+from textual.widgets.markdown import MarkdownFence
+
+from edgespec.tui.lines import Block, Brush, Text
+from edgespec.tui.markdown_table import Table
+
+LONG_FENCE = 40  # lines of code after which the first half of an unfinished fence is settled
+BULLETS = "•◦▪"
+HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
+INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
+
+_parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Source text in the colours of its language."""
+
+    code: str
+    language: str
+    first: str = ""
+    rest: str = ""
+    has_gap: bool = False
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]:
+        content = MarkdownFence.highlight(self.code, self.language or "text", brush.is_ansi, brush.is_dark)
+        return Text(content, self.first, self.rest, self.has_gap, "on $surface", is_filled=True).draw(brush, width)
+
+    def same_as(self, other: Block) -> bool:
+        return self == other
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line across."""
+
+    first: str = ""
+    rest: str = ""
+    has_gap: bool = False
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]:
+        line = Content("─" * (width - len(self.first)))
+        return Text(line, self.first, self.rest, self.has_gap, "dim").draw(brush, width)
+
+    def same_as(self, other: Block) -> bool:
+        return self == other
+
+
+Part = Text | Code | Rule | Table
+
+
+def markdown(text: str) -> list[Part]:
+    """The blocks of a whole text."""
+    return [placed.block for placed in _parse(text)]
+
+
+class GrowingMarkdown:
+    """The blocks of a text that is being written; those that no more text can change are settled, and parsed no more.
+
+    What settles early may differ in details from `markdown` of the whole text: numbers and gaps of lists, references.
+    """
+
+    def __init__(self) -> None:
+        self._tail = ""  # what is not settled
+        self._n_settled = 0
+        self._has_gap = False  # before the tail
+
+    def append(self, text: str) -> tuple[int, list[Part]]:
+        """How many of the blocks so far stay, and those that follow them now."""
+        self._tail += text
+        keep, placed = self._n_settled, _parse(self._tail)
+        if not placed:
+            return keep, []
+        placed[0] = replace(placed[0], block=replace(placed[0].block, has_gap=self._has_gap))
+        blocks = [part.block for part in placed]
+        n_complete = self._tail.count("\n")  # the last line may yet turn out to be something else
+        last = max((index for index, part in enumerate(placed) if part.begins and part.line < n_complete), default=0)
+        if last:
+            self._settle(last, blocks[last].has_gap, self._tail.split("\n", placed[last].line)[-1])
+        elif len(blocks) == 1 and isinstance(code := blocks[0], Code) and code.code.count("\n") > LONG_FENCE:
+            opening, body = self._tail.split("\n", 1)
+            if opening.lstrip().startswith(("```", "~~~")):
+                n = LONG_FENCE // 2
+                lines = code.code.split("\n")
+                rest = replace(code, code="\n".join(lines[n:]), has_gap=False)
+                blocks = [replace(code, code="\n".join(lines[:n])), rest]
+                self._settle(1, False, opening + "\n" + body.split("\n", n)[-1])
+        return keep, blocks
+
+    def _settle(self, n_blocks: int, has_gap: bool, tail: str) -> None:
+        self._n_settled += n_blocks
+        self._has_gap, self._tail = has_gap, tail
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A block and its line in the text. Where one `begins`, the text before it is complete."""
+
+    block: Part
+    line: int
+    begins: bool
+
+
+@dataclass(slots=True)
+class _Frame:
+    """What an item of a list, or a quotation, puts before its lines."""
+
+    first: str
+    rest: str
+    is_open: bool = False  # its first line is out
+
+
+def _parse(text: str) -> list[_Placed]:
+    walk = _Walk()
+    for token in _parser.parse(text):
+        walk.take(token)
+    return walk.placed
+
+
+class _Walk:
+    """Goes through the tokens of a text and collects its blocks."""
+
+    def __init__(self) -> None:
+        self.placed: list[_Placed] = []
+        self._frames: list[_Frame] = []
+        self._depth = 0  # of lists
+        self._list_begins = False
+        self._is_tight = False
+        self._style = ""
+        self._begins = False
+        self._line = 0  # where the last top-level block or item began
+        self._rows: list[list[Content]] | None = None  # of the table
+
+    def take(self, token: Token) -> None:
+        kind = token.type
+        if token.map is not None and (token.level == 0 or (kind == "list_item_open" and token.level == 1)):
+            self._line, self._begins = token.map[0], True
+        if kind in ("bullet_list_open", "ordered_list_open"):
+            self._list_begins = not self._depth
+            self._depth += 1
+        elif kind in ("bullet_list_close", "ordered_list_close"):
+            self._depth -= 1
+        elif kind == "list_item_open":
+            mark = f"{token.info}. " if token.info else f"{BULLETS[(self._depth - 1) % len(BULLETS)]} "
+            self._frames.append(_Frame(mark, " " * len(mark)))
+        elif kind == "blockquote_open":
+            self._frames.append(_Frame("▌ ", "▌ "))
+        elif kind in ("list_item_close", "blockquote_close"):
+            if not self._frames[-1].is_open:
+                self._add(Text(Content("")))
+            self._frames.pop()
+        elif kind == "paragraph_open":
+            self._is_tight, self._style = token.hidden, ""
+        elif kind == "heading_open":
+            self._is_tight, self._style = False, HEADINGS.get(token.tag, "bold")
+        elif kind == "inline" and self._rows is None:
+            self._add(Text(_inline(token), style=self._style))
+        elif kind == "inline" and self._rows is not None:
+            self._rows[-1].append(_inline(token))
+        elif kind in ("fence", "code_block"):
+            self._is_tight = False
+            language = token.info.split()[0] if token.info.split() else ""
+            self._add(Code(token.content.removesuffix("\n"), language), margin="  ")
+        elif kind == "hr":
+            self._is_tight = False
+            self._add(Rule())
+        elif kind == "table_open":
+            self._rows = []
+        elif kind == "tr_open" and self._rows is not None:
+            self._rows.append([])
+        elif kind == "table_close" and self._rows is not None:
+            self._is_tight = False
+            self._add(Table(tuple(map(tuple, self._rows))))
+            self._rows = None
+
+    def _add(self, block: Part, margin: str = "") -> None:
+        first = "".join(frame.rest if frame.is_open else frame.first for frame in self._frames) + margin
+        rest = "".join(frame.rest for frame in self._frames) + margin
+        for frame in self._frames:
+            frame.is_open = True
+        has_gap = bool(self.placed) and (not self._is_tight or self._list_begins)
+        block = replace(block, first=first, rest=rest, has_gap=has_gap)
+        self.placed.append(_Placed(block, self._line, self._begins))
+        self._begins = self._list_begins = False
+
+
+def _inline(token: Token) -> Content:
+    """The text of a paragraph with its emphases, code and links."""
+    text, length = [], 0
+    spans: list[Span] = []
+    open_styles: list[tuple[int, str | Style]] = []
+    for child in token.children or []:
+        if child.type in ("softbreak", "hardbreak"):
+            piece = "\n"
+        elif child.type == "image":
+            piece = f"[image: {child.content}]"
+        else:
+            piece = child.content if child.type in ("text", "code_inline") else ""
+        if child.type in INLINE:
+            open_styles.append((length, INLINE[child.type]))
+        elif child.type == "link_open":
+            action = f"link({str(child.attrs.get('href', ''))!r})"
+            open_styles.append((length, Style(underline=True) + Style.from_meta({"@click": action})))
+        elif child.type.endswith("_close") and open_styles:
+            start, style = open_styles.pop()
+            spans.append(Span(start, length, style))
+        elif child.type == "code_inline":
+            spans.append(Span(length, length + len(piece), "$text-warning"))
+        text.append(piece)
+        length += len(piece)
+    return Content("".join(text), spans=spans)

@@ -1,0 +1,73 @@
+"""A table of a Markdown text, in columns where there is room for them and one field a line where there is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from textual.content import Content
+from textual.strip import Strip
+
+from edgespec.tui.lines import Block, Brush, Text
+
+BETWEEN = Content.styled(" │ ", "dim")
+NARROWEST = 8  # cells of a column whose text is broken
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells; the first row holds the titles."""
+
+    rows: tuple[tuple[Content, ...], ...]
+    first: str = ""
+    rest: str = ""
+    has_gap: bool = False
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]:
+        room = width - len(self.rest)
+        widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], room)
+        lines = self._in_columns(brush, widths) if widths else self._as_fields(brush, room)
+        lead = brush.draw(Content(self.rest), width, "dim")[0] if self.rest else Strip([])
+        return [*([Strip([])] if self.has_gap else []), *(Strip.join([lead, line]) for line in lines)]
+
+    def same_as(self, other: Block) -> bool:
+        if not isinstance(other, Table) or self != other:
+            return False
+        return all(map(Content.is_same, chain(*self.rows), chain(*other.rows)))
+
+    def _in_columns(self, brush: Brush, widths: list[int]) -> list[Strip]:
+        between = brush.draw(BETWEEN, 3)[0]
+        lines: list[Strip] = []
+        for number, row in enumerate(self.rows):
+            cells = [brush.draw(cell, width, "" if number else "bold") for cell, width in zip(row, widths, strict=True)]
+            for parts in zip_longest(*cells, fillvalue=Strip([])):
+                padded = [brush.pad(part, width) for part, width in zip(parts, widths, strict=True)]
+                lines.append(Strip.join([piece for part in padded for piece in (between, part)][1:]))
+            if not number:
+                rule = "─┼─".join("─" * width for width in widths)
+                lines += brush.draw(Content(rule), len(rule), "dim")
+        return lines
+
+    def _as_fields(self, brush: Brush, room: int) -> list[Strip]:
+        titles, *rows = self.rows
+        lines: list[Strip] = []
+        for number, row in enumerate(rows):
+            for title, cell in zip(titles, row, strict=True):
+                label = Content.assemble(title.stylize("bold"), ": ")
+                field = Text(Content.assemble(label, cell), "", "  ")
+                lines += field.draw(brush, room)
+            if number < len(rows) - 1:
+                lines += brush.draw(Content("─" * min(room, 3)), room, "dim")
+        return lines
+
+
+def _widths(natural: list[int], room: int) -> list[int]:
+    """Widths of columns that together fit the room, the widest ones cut; none where they would get too narrow."""
+    room -= BETWEEN.cell_length * (len(natural) - 1)
+    widths = [max(1, width) for width in natural]
+    while sum(widths) > room:
+        widest = widths.index(max(widths))
+        if widths[widest] <= NARROWEST:
+            return []
+        widths[widest] -= 1
+    return widths

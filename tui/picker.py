@@ -1,0 +1,300 @@
+"""The screen on which a model is chosen, and beside it a draft that fits it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Vertical, VerticalScroll
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import Worker, WorkerState, get_current_worker
+
+from edgespec.errors import EdgespecError
+from edgespec.header import Header
+from edgespec.models.local import LocalModel, local_model
+from edgespec.models.pair import PairVerdict, check_pair
+from edgespec.models.spec import NAMES
+from edgespec.tui.choices import Choices
+from edgespec.tui.picker_offers import NO_DRAFT, OWN_DRAFT, Offers, label
+from edgespec.tui.printable import one_line
+
+REDRAW_S = 0.05  # after something was heard of, so that many files are drawn at once
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What was chosen, as `LoadSettings` has it; `draft` is None for the one that comes with the model, or "none"."""
+
+    model: str
+    draft: str | None
+
+
+class ModelPicker(ModalScreen[Picked | None]):
+    """Lists `models` while they are read, and for the one that is highlighted what drafts fit it.
+
+    Returns None when it is left without a choice.
+    """
+
+    DEFAULT_CSS = """
+    ModelPicker {
+        align: center middle;
+        & > #picker { background: $surface; max-width: 120; max-height: 40; }
+        & #picker-lists { height: 1fr; layout: vertical; }
+        & Vertical { height: 1fr; }
+        & #picker-title { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+        & Input { height: 1; border: none; padding: 0 1; background: $surface; }
+        & Input:focus { border: none; background: $primary 35%; }
+        & #picker-told { height: 3; scrollbar-size-vertical: 1; }
+        & #picker-said { padding: 0 1; color: $text-muted; }
+        & #picker-said.-error { color: $text-error; }
+        &.-wide > #picker { border: round $primary; width: 94%; height: 90%; }
+        &.-wide #picker-lists { layout: horizontal; }
+        &.-wide #picker-told { margin-top: 1; }
+    }
+    """
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-wide")]  # noqa: RUF012 - Textual declares it so
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape", "leave", "Leave", id="picker.leave"),
+        Binding("slash", "go_to('filter')", "Filter", id="picker.filter"),
+        Binding("p", "go_to('path')", "Path", id="picker.path"),
+        Binding("left", "go_to('models')", show=False, id="picker.models"),
+        Binding("right", "go_to('drafts')", show=False, id="picker.drafts"),
+    ]
+
+    def __init__(
+        self, current_model: str, current_draft: str | None, models: Callable[[], Iterator[LocalModel]]
+    ) -> None:
+        super().__init__()
+        self._offers = Offers(current_model, current_draft)
+        self._read_models = models
+        self._target = ""  # what is highlighted
+        self._draft = ""  # what the user has highlighted for it, "" for nothing in particular
+        self._refusal = ""  # what is said of what the user did last
+        self._is_about_draft = False  # what is told otherwise
+        self._is_reading, self._is_redraw_due = True, False
+        self._judging: tuple[str, Worker[None]] | None = None  # whose drafts are looked at
+        self._judges = threading.Lock()  # one pair at a time
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="picker"):
+            with Container(id="picker-lists"):
+                with Vertical():
+                    yield Input(id="picker-filter")
+                    yield Choices(id="picker-models")
+                with Vertical():
+                    yield Static(id="picker-title", markup=False)
+                    yield Choices(id="picker-drafts")
+            with VerticalScroll(id="picker-told"):
+                yield Static(id="picker-said", markup=False)
+            yield Input(placeholder="Path of a GGUF file that is not listed", id="picker-path")
+            yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self._filter, self._path = self.query_one("#picker-filter", Input), self.query_one("#picker-path", Input)
+        self._models, self._drafts = (
+            self.query_one("#picker-models", Choices),
+            self.query_one("#picker-drafts", Choices),
+        )
+        self._models.focus()
+        self._redraw()
+        self.run_worker(self._read, thread=True, group="models", exit_on_error=False)
+
+    # --- what the threads do --------------------------------------------------------------------------------------
+
+    class Found(Message):
+        """A model was read; `is_typed` if the user asked for it by its path."""
+
+        def __init__(self, model: LocalModel, is_typed: bool = False) -> None:
+            super().__init__()
+            self.model, self.is_typed = model, is_typed
+
+    class Judged(Message):
+        """It is known how a draft fits a target; `pair` are their keys."""
+
+        def __init__(self, pair: tuple[str, str], verdict: PairVerdict) -> None:
+            super().__init__()
+            self.pair, self.verdict = pair, verdict
+
+    def _read(self) -> None:
+        worker = get_current_worker()
+        for spec in (self._offers.model, self._offers.draft):
+            if spec not in (None, NO_DRAFT):
+                with suppress(EdgespecError):
+                    self.post_message(self.Found(local_model(spec)))
+        for model in self._read_models():
+            if worker.is_cancelled:
+                return
+            self.post_message(self.Found(model))
+
+    def _read_typed(self, spec: str) -> None:
+        model = local_model(spec)
+        if spec not in NAMES:
+            model = replace(model, spec=os.path.abspath(model.path))  # noqa: PTH100 - Path.absolute keeps ".."
+        self.post_message(self.Found(model, is_typed=True))
+
+    def _judge(self, target: str, header: Header, drafts: list[tuple[str, Header]]) -> None:
+        worker = get_current_worker()
+        for draft, draft_header in drafts:
+            with self._judges:  # who runs through the list leaves many cancelled ones behind
+                if worker.is_cancelled:
+                    return
+                try:
+                    verdict = check_pair(header, draft_header)
+                except EdgespecError as error:  # the file is another one by now, or gone
+                    verdict = PairVerdict("no", [error.why or error.what], 1.0, 1.0, 0)
+            self.post_message(self.Judged((target, draft), verdict))
+
+    # --- what comes of it -----------------------------------------------------------------------------------------
+
+    def on_model_picker_found(self, event: Found) -> None:
+        key = self._offers.add(event.model)
+        if event.is_typed:
+            self._filter.value = self._path.value = ""
+            self._models.focus()
+            self._aim_at(key)
+        self._redraw_soon()
+
+    def on_model_picker_judged(self, event: Judged) -> None:
+        self._offers.verdicts[event.pair] = event.verdict
+        self._redraw_soon()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.group == "models" and event.worker.is_finished:
+            self._is_reading = False
+        if event.state is WorkerState.ERROR:
+            self._refuse(str(event.worker.error).replace("\n", ";"))
+        elif event.state is WorkerState.SUCCESS:
+            self._redraw_soon()
+
+    def _redraw_soon(self) -> None:
+        if not self._is_redraw_due:
+            self._is_redraw_due = True
+            self.set_timer(REDRAW_S, self._redraw)
+
+    def _redraw(self) -> None:
+        self._is_redraw_due = False
+        if moved_to := self._models.moved_to:
+            self._aim_at(moved_to)
+        listed = self._offers.passing(self._filter.value)
+        if self._target not in listed:
+            self._aim_at(listed[0] if listed else "")
+        n = len(self._offers.models)
+        self._filter.placeholder = f"Filter {n} model{'s' if n != 1 else ''}{' ...' if self._is_reading else ''}"
+        self._models.show([Option(self._offers.model_lines(key), id=key) for key in listed], self._target)
+        self._redraw_drafts()
+
+    def _redraw_drafts(self) -> None:
+        self._draft = self._drafts.moved_to or self._draft
+        target = self._offers.models.get(self._target)
+        self.query_one("#picker-title", Static).update(f"Draft model for {one_line(label(target))}" if target else "")
+        drafts = self._offers.drafts(self._target)
+        options = [Option(self._offers.draft_lines(self._target, draft), id=draft) for draft in drafts]
+        self._drafts.show(options, self._draft or self._offers.preferred(self._target))
+        self._tell()
+        self._judge_what_is_unknown()
+
+    def _judge_what_is_unknown(self) -> None:
+        if self._judging and self._judging[0] == self._target and not self._judging[1].is_finished:
+            return
+        unknown = list(self._offers.unknown(self._target))
+        header = self._offers.models[self._target].header if unknown else None
+        if header is not None:
+            work = partial(self._judge, self._target, header, unknown)
+            worker = self.run_worker(work, thread=True, group="verdicts", exclusive=True, exit_on_error=False)
+            self._judging = (self._target, worker)
+
+    def _aim_at(self, target: str) -> None:
+        if target != self._target:
+            self._target, self._draft = target, ""
+            self._drafts.clear_options()
+
+    # --- what is told below ---------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """Why something was refused, or all that is known of what is highlighted in the list that was used last."""
+        draft = self._drafts.highlighted_option if self._is_about_draft else None
+        if draft is None:
+            known = self._offers.model_details(self._target)
+        else:
+            known = self._offers.draft_details(self._target, str(draft.id))
+        said = self.query_one("#picker-said", Static)
+        said.update(one_line(self._refusal or known))
+        said.set_class(bool(self._refusal), "-error")
+
+    def _refuse(self, why: str) -> None:
+        """Say why something cannot be, until the user does something else."""
+        self._refusal = why
+        self._tell()
+        self.app.bell()
+
+    @on(events.DescendantFocus)
+    def _turn_to(self, event: events.DescendantFocus) -> None:
+        if isinstance(event.widget, Choices):
+            self._refusal, self._is_about_draft = "", event.widget is self._drafts
+            self._tell()
+
+    # --- keys and clicks ------------------------------------------------------------------------------------------
+
+    @on(OptionList.OptionHighlighted)
+    def _follow(self, event: OptionList.OptionHighlighted) -> None:
+        self._refusal = ""
+        if event.option_list is self._models:
+            self._aim_at(str(event.option_id))
+            self._redraw_drafts()
+        else:
+            self._draft = str(event.option_id)
+            self._tell()
+
+    @on(OptionList.OptionSelected, "#picker-models")
+    def _choose_model(self) -> None:
+        problem = self._offers.models[self._target].problem
+        if problem:
+            self._refuse(problem)
+        else:
+            self._drafts.focus()
+
+    @on(OptionList.OptionSelected, "#picker-drafts")
+    def _choose_draft(self, event: OptionList.OptionSelected) -> None:
+        target, draft = self._offers.models[self._target], str(event.option_id)
+        verdict = self._offers.verdict(self._target, draft)
+        if verdict is not None and verdict.verdict == "no":
+            self._refuse("; ".join(verdict.reasons))
+        elif draft in (OWN_DRAFT, NO_DRAFT):
+            self.dismiss(Picked(target.spec, None if draft == OWN_DRAFT else NO_DRAFT))
+        else:
+            self.dismiss(Picked(target.spec, self._offers.models[draft].spec))
+
+    @on(Input.Changed)
+    def _forget_refusal(self) -> None:
+        self._refusal = ""
+        self._tell()
+
+    @on(Input.Changed, "#picker-filter")
+    def _narrow(self) -> None:
+        self._redraw()
+
+    @on(Input.Submitted, "#picker-filter")
+    def _leave_filter(self) -> None:
+        self._models.focus()
+
+    @on(Input.Submitted, "#picker-path")
+    def _open_path(self, event: Input.Submitted) -> None:
+        if spec := event.value.strip():
+            work = partial(self._read_typed, spec)
+            self.run_worker(work, thread=True, group="typed", exclusive=True, exit_on_error=False)
+
+    def action_go_to(self, name: str) -> None:
+        self.query_one(f"#picker-{name}").focus()
+
+    def action_leave(self) -> None:
+        self.dismiss(None)

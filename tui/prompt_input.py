@@ -1,0 +1,207 @@
+"""Where one writes: a field that grows, remembers what was sent, and folds what is pasted in bulk."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.text import Text
+from textual.actions import SkipAction
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+from textual.widgets.text_area import EditResult, Location, Selection
+
+from edgespec.tui.printable import printable
+
+LONG = 10_000  # characters of a text that is folded: what is in the field is wrapped and drawn at every key
+HINTS = (
+    "Write a message · Enter sends · Ctrl+J new line · / commands",
+    "Enter sends · Ctrl+J new line · / commands",
+    "Enter sends · / commands",
+)
+
+
+@dataclass
+class Submitted(Message):
+    """A message or command was sent."""
+
+    text: str
+
+
+@dataclass
+class Paged(Message):
+    """A page up (-1) or down (1) was asked for, where there is none."""
+
+    step: int
+
+
+class PromptInput(TextArea):
+    """Enter sends. Up and down go through `history`, oldest first, from the first and the last line.
+
+    A long text stands there as `[pasted text: 1,048,576 characters]`, which is one character to the keys; it is sent in
+    full.
+    """
+
+    DEFAULT_CSS = """
+    PromptInput {
+        height: auto;
+        max-height: 34vh;
+        border: round $border-blurred;
+        padding: 0 1;
+        background: transparent;
+        scrollbar-size-vertical: 1;
+        &:focus { border: round $border; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Send", priority=True, id="composer.send"),
+        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),
+    ]
+
+    def __init__(self, history: Sequence[str] = (), *, id: str | None = None) -> None:
+        self._folded: dict[str, str] = {}  # what stands in the text for what; the base class asks for it at once
+        super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
+        self.cursor_blink = False
+        self.is_recalled = False  # the text comes from the history, as it was
+        self._history = list(history)
+        self._position = len(self._history)
+        self._draft = ""
+
+    @property
+    def full_text(self) -> str:
+        """The text with everything that is folded in it."""
+        if not self._folded:
+            return self.text
+        pattern = "|".join(map(re.escape, self._folded))
+        return re.sub(pattern, lambda found: self._folded[found.group()], self.text)
+
+    def put(self, text: str) -> None:
+        """Write `text` in place of what is there; undo brings that back."""
+        self.replace(text, (0, 0), self.document.end)
+        self.move_cursor(self.document.end)
+
+    def remember(self, text: str) -> None:
+        """Put `text` into the history, and forget about the place in it."""
+        if text and self._history[-1:] != [text]:
+            self._history.append(text)
+        self._position = len(self._history)
+
+    # --- keys -----------------------------------------------------------------------------------------------------
+
+    def action_submit(self) -> None:
+        text = self.full_text
+        if not text.strip():
+            return
+        self.remember(text)
+        self.put("")
+        self._folded.clear()
+        self.history.clear()
+        self.post_message(Submitted(text))
+
+    def action_newline(self) -> None:
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if select or self._line_of_cursor() > 0 or not self._recall(-1):
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if select or self._line_of_cursor() < self.wrapped_document.height - 1 or not self._recall(1):
+            super().action_cursor_down(select)
+
+    def action_cursor_page_up(self) -> None:
+        self.post_message(Paged(-1))
+
+    def action_cursor_page_down(self) -> None:
+        self.post_message(Paged(1))
+
+    def action_copy(self) -> None:
+        """Copy the selection; without one the key is for others."""
+        if self.selection.is_empty:
+            raise SkipAction
+        super().action_copy()
+
+    def _line_of_cursor(self) -> int:
+        return self.wrapped_document.location_to_offset(self.cursor_location).y
+
+    def _recall(self, step: int) -> bool:
+        """Show the next text of the history; after the last one comes the draft."""
+        position = self._position + step
+        if not 0 <= position <= len(self._history):
+            return False
+        if self._position == len(self._history):
+            self._draft = self.full_text
+        self._position = position
+        self.put(self._draft if position == len(self._history) else self._history[position])
+        self.is_recalled = True
+        return True
+
+    # --- long texts -----------------------------------------------------------------------------------------------
+
+    def replace(
+        self, insert: str, start: Location, end: Location, *, maintain_selection_offset: bool = True
+    ) -> EditResult:
+        start, end = self._around(*sorted((start, end)))
+        self.is_recalled = False
+        return super().replace(self._fold(insert), start, end, maintain_selection_offset=maintain_selection_offset)
+
+    def delete(self, start: Location, end: Location, *, maintain_selection_offset: bool = True) -> EditResult:
+        start, end = self._around(*sorted((start, end)))
+        self.is_recalled = False
+        return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
+
+    def validate_selection(self, selection: Selection) -> Selection:
+        """The cursor steps over what stands for a text."""
+        forwards = selection.end >= self.selection.end
+        return Selection(self._outside(selection.start, forwards), self._outside(selection.end, forwards))
+
+    def get_line(self, line_index: int) -> Text:
+        """A line as it may be drawn."""
+        line = self.document.get_line(line_index)
+        text = Text(printable(line), end="", no_wrap=True)
+        for start, end in self._labels(line_index):
+            text.stylize("reverse", start, end)
+        return text
+
+    def _fold(self, text: str) -> str:
+        if len(text) <= LONG:
+            return text
+        number = ""
+        while True:
+            label = f"[pasted text{number}: {len(text):,} characters]"
+            if self._folded.setdefault(label, text) == text:
+                return label
+            number = f" {int(number or 1) + 1}"
+
+    def _labels(self, row: int) -> list[tuple[int, int]]:
+        """Where in a line something stands for a text."""
+        if not self._folded or row >= self.document.line_count:
+            return []
+        return [found.span() for label in self._folded for found in re.finditer(re.escape(label), self.document[row])]
+
+    def _around(self, start: Location, end: Location) -> tuple[Location, Location]:
+        """A range, with the whole of what it cuts into."""
+        (top, left), (bottom, right) = start, end
+        parts = {top: (left, right)} if top == bottom else {top: (left, sys.maxsize), bottom: (0, right)}
+        for row, (low, high) in parts.items():
+            for label in self._labels(row):
+                if label[0] < high and low < label[1]:
+                    start, end = min(start, (row, label[0])), max(end, (row, label[1]))
+        return start, end
+
+    def _outside(self, location: Location, forwards: bool) -> Location:
+        row, column = location
+        for start, end in self._labels(row):
+            if start < column < end:
+                return row, end if forwards else start
+        return location
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._choose_hint)
+
+    def _choose_hint(self) -> None:
+        self.placeholder = next((hint for hint in HINTS if len(hint) < self.content_size.width), HINTS[-1])

@@ -1,0 +1,53 @@
+"""What to do now that the model has died or could not be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Footer, OptionList, Static
+
+from edgespec.settings import LoadSettings
+from edgespec.tui.printable import printable
+from edgespec.worker import Remedy
+
+
+class RemedyScreen(ModalScreen[LoadSettings | None]):
+    """Says what happened and offers ways to go on; the result is what to load, or None."""
+
+    DEFAULT_CSS = """
+    RemedyScreen {
+        align: center middle;
+        & > Vertical {
+            width: 64;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            border: round $error;
+            background: $background;
+            padding: 0 1;
+        }
+        & #remedy-said { height: auto; padding: 0 0 1 0; }
+        & OptionList { height: auto; max-height: 12; }
+    }
+    """
+    BINDINGS = [Binding("escape", "dismiss(None)", "Not now", id="remedy.close")]  # noqa: RUF012
+
+    def __init__(self, what: str, remedies: Sequence[Remedy]) -> None:
+        super().__init__()
+        self._what, self._remedies = what, remedies
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = "the model has stopped"
+            kept = "Everything that was said is kept."
+            yield Static(Content(f"{printable(self._what)}\n{kept}".strip()), id="remedy-said")
+            yield OptionList(*(Content(remedy.label) for remedy in self._remedies), compact=True)
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._remedies[event.option_index].settings)

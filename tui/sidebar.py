@@ -1,0 +1,272 @@
+"""The list of chats: newest first, searched while one types, with keys to open, rename and delete them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input, OptionList, Static
+from textual.worker import Worker, WorkerState
+
+from edgespec.store import ChatInfo, Hit, Store
+from edgespec.tui.chat_questions import Asking, DeleteChat, Deleting, RenameChat, Renaming
+from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
+from edgespec.tui.printable import one_line
+
+__all__ = ["ChatChosen", "DeleteChat", "NewChat", "RenameChat", "Sidebar"]
+
+TYPING_S = 0.15  # without a key, after which what was typed is searched for
+MINUTE_S = 60.0
+AT_ONCE = 200  # chats in the list, until one scrolls to its end
+HITS = 50
+
+
+class ChatChosen(Message):
+    """A chat is to be opened, at the message `key` if there is one."""
+
+    def __init__(self, chat: str, key: str | None = None) -> None:
+        super().__init__()
+        self.chat, self.key = chat, key
+
+
+class NewChat(Message):
+    """A chat is to be begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the store answered to a query; `hits` only where there was one."""
+
+    query: str
+    chats: Sequence[ChatInfo]
+    hits: Sequence[Hit]
+
+
+class Sidebar(Vertical):
+    """Shows the chats of `store`. It changes nothing itself: what is to be done it posts as a message."""
+
+    DEFAULT_CSS = """
+    Sidebar {
+        width: 32;
+        max-width: 100%;
+        background: $surface;
+        & > #sidebar-search { margin: 0 1; width: 1fr; background: $surface; }
+        & > ChatList { height: 1fr; }
+        & > #sidebar-said { display: none; height: auto; padding: 0 1; color: $text-error; }
+        & > #sidebar-said.-error { display: block; }
+        & > Asking { dock: bottom; }
+    }
+    """
+
+    BINDINGS = [  # noqa: RUF012 - Textual declares it so
+        Binding("slash", "search", "Search", id="sidebar.search"),
+        Binding("n", "new", "New", id="sidebar.new"),
+        Binding("r,f2", "rename", "Rename", id="sidebar.rename"),
+        Binding("d,delete", "delete", "Delete", id="sidebar.delete"),
+        Binding("down", "to_list", "To the list", show=False, id="sidebar.to_list"),
+    ]
+
+    def __init__(self, store: Store, open_chat: str | None = None, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._store, self._open_chat = store, open_chat
+        self._found = _Found("", (), ())
+        self._limit = AT_ONCE
+        self._typing: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        yield SearchField()
+        yield ChatList()
+        yield Static(id="sidebar-said", markup=False)
+
+    def on_mount(self) -> None:
+        self.set_interval(MINUTE_S, self.refresh_chats)
+        self.refresh_chats()
+
+    @property
+    def open_chat(self) -> str | None:
+        """The chat that is marked as open."""
+        return self._open_chat
+
+    @open_chat.setter
+    def open_chat(self, chat: str | None) -> None:
+        self._open_chat = chat
+        self.refresh_chats()
+
+    def refresh_chats(self) -> None:
+        """Read the store again; what is highlighted stays so."""
+        query = self.query_one(SearchField).value.strip()
+        self.run_worker(
+            partial(_look, self._store, query, self._limit), thread=True, exclusive=True, exit_on_error=False
+        )
+
+    def focus_search(self) -> None:
+        self.query_one(SearchField).focus()
+
+    # --- what the store answers -----------------------------------------------------------------------------------
+
+    @on(Input.Changed, "#sidebar-search")
+    def _search_soon(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._typing is not None:
+            self._typing.stop()
+        self._limit = AT_ONCE
+        self._typing = self.set_timer(TYPING_S, self.refresh_chats)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        said = self.query_one("#sidebar-said", Static)
+        if event.state is WorkerState.ERROR:
+            said.update(one_line(str(event.worker.error)))
+            said.add_class("-error")
+        elif event.state is WorkerState.SUCCESS and isinstance(event.worker.result, _Found):
+            said.remove_class("-error")
+            before, self._found = self._found, event.worker.result
+            self._show(from_top=self._found.query != before.query)
+
+    def _show(self, *, from_top: bool) -> None:
+        found, now_s = self._found, time.time()
+        if found.query:
+            rows = rows_found(found.chats, found.hits, self._open_chat, now_s)
+        else:
+            rows = rows_by_day(found.chats, self._open_chat, now_s)
+        chats = self.query_one(ChatList)
+        chats.show(rows, from_top=from_top)
+        if not chats.has_focus and not found.query:
+            chats.highlight(self._open_chat)
+
+    def on_chat_list_end_near(self) -> None:
+        if len(self._found.chats) == self._limit:  # so there may be more
+            self._limit += AT_ONCE
+            self.refresh_chats()
+
+    # --- what the user does ---------------------------------------------------------------------------------------
+
+    @on(OptionList.OptionSelected)
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if isinstance(event.option, Row) and event.option.place is not None:
+            self.post_message(ChatChosen(event.option.place.chat, event.option.place.key))
+
+    @on(Input.Submitted, "#sidebar-search")
+    def _go_to_list(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_to_list()
+
+    def action_to_list(self) -> None:
+        self.query_one(ChatList).focus()
+
+    def action_search(self) -> None:
+        self.focus_search()
+
+    def action_new(self) -> None:
+        self.post_message(NewChat())
+
+    def action_rename(self) -> None:
+        self._ask(Renaming)
+
+    def action_delete(self) -> None:
+        self._ask(Deleting)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A question is answered first; what needs a chat is there where one is highlighted."""
+        if self.query(Asking):
+            return False
+        if action in ("search", "to_list"):
+            return self.query_one(SearchField).has_focus == (action == "to_list")
+        return action == "new" or self._highlighted_chat() is not None
+
+    def _highlighted_chat(self) -> ChatInfo | None:
+        place = self.query_one(ChatList).place
+        return next((chat for chat in self._found.chats if place is not None and chat.id == place.chat), None)
+
+    def _ask(self, asking: type[Asking]) -> None:
+        chat = self._highlighted_chat()
+        if chat is not None:
+            self.mount(asking(chat))
+
+    def on_asking_answered(self, event: Asking.Answered) -> None:
+        event.stop()
+        self.query(Asking).remove()
+        self.query_one(ChatList).focus()
+        if event.message is not None:
+            self.post_message(event.message)
+
+
+def _look(store: Store, query: str, limit: int) -> _Found:
+    return _Found(query, store.chats(limit, query), store.search(query, HITS) if query else ())
+
+
+class SearchField(Input):
+    """What to search for; Escape empties it."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual declares it so
+        Binding("escape", "clear", "Clear", show=False, id="sidebar.clear"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="search chats", compact=True, id="sidebar-search")
+        self.cursor_blink = False
+
+    def action_clear(self) -> None:
+        self.value = ""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "clear" or self.value != ""
+
+
+class ChatList(OptionList):
+    """The rows; keeps its highlight and its place when they change."""
+
+    DEFAULT_CSS = """
+    ChatList {
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        scrollbar-size-vertical: 1;
+        background: $surface;
+        & > .option-list--option { padding: 0 1 0 0; }
+    }
+    """
+
+    class EndNear(Message):
+        """The last rows have come into sight."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, markup=False)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the highlighted row leads."""
+        option = self.highlighted_option
+        return option.place if isinstance(option, Row) else None
+
+    def highlight(self, chat: str | None) -> None:
+        """Go to a chat, if it is there."""
+        places = [option.place for option in self.options if isinstance(option, Row)]
+        index = next((n for n, place in enumerate(places) if place is not None and place.chat == chat), None)
+        if index is not None:
+            self.highlighted = index
+
+    def show(self, rows: Sequence[Row], *, from_top: bool) -> None:
+        """Put other rows in place of these."""
+        place, index, scroll_y = self.place, self.highlighted, self.scroll_y
+        self.set_options(rows)
+        if from_top or index is None:
+            self.action_first()
+            return
+        places = [row.place for row in rows]
+        self.highlighted = places.index(place) if place in places else min(index, len(rows) - 1)
+        if self.place is None:  # what was highlighted has gone, and a heading stands there
+            self.action_cursor_up()
+        self.scroll_to(y=scroll_y, animate=False, force=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value >= self.max_scroll_y - self.size.height:
+            self.post_message(self.EndNear())

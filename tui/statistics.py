@@ -1,0 +1,112 @@
+"""What the answer in the making costs and what guessing brings, as a panel or as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widget import Widget
+
+from edgespec.core.stats import Stats
+from edgespec.events import TokenEvent
+from edgespec.tui.figures import percent, rate
+from edgespec.tui.live_statistics import LiveStatistics
+
+BARS = "▁▂▃▄▅▆▇█"
+Part = str | tuple[str, str]
+
+
+class _Figures(Widget):
+    """The figures of one answer after the other: `begin`, `update_live` often, `finish`."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.figures = LiveStatistics()
+        self._waits = False  # for the first token
+
+    def begin(self, now_s: float, context_used: int = 0, context_size: int = 0) -> None:
+        """An answer begins, with so many tokens before it."""
+        self.figures = LiveStatistics(now_s, context_used, context_size)
+        self._waits = True
+        self.refresh()
+
+    def update_live(self, events: Sequence[TokenEvent], now_s: float) -> None:
+        """Show what came by `now_s`; without events the clock alone."""
+        self.figures.add(events, now_s)
+        self._waits = not self.figures.tokens
+        self.refresh()
+
+    def finish(self, stats: Stats | None) -> None:
+        """The answer is over; `stats` are its figures, if it has some."""
+        self._waits = False
+        if stats is not None:
+            self.figures.finish(stats)
+        self.refresh()
+
+
+class StatisticsLine(_Figures):
+    """The figures in one line."""
+
+    DEFAULT_CSS = """
+    StatisticsLine { width: 1fr; height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def render(self) -> Content:
+        figures = self.figures
+        fill = "" if figures.context_fill is None else f"ctx {percent(figures.context_fill)}"
+        speed = "" if figures.tokens_per_s is None else f"{rate(figures.tokens_per_s)} tok/s"
+        if self._waits:
+            speed = f"reading, {figures.elapsed_s:.1f} s"
+        per_round = "" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f} a round"
+        accepted = "" if figures.acceptance is None else percent(figures.acceptance)
+        line = " · ".join(filter(None, (speed, per_round, accepted, fill)))
+        if len(line) > self.content_size.width:
+            line = " · ".join(filter(None, (speed, accepted, fill)))
+        return Content(line)
+
+
+class StatisticsPanel(_Figures):
+    """The figures with a history of the guesses, for a column of its own; always of as many lines, so nothing jumps."""
+
+    DEFAULT_CSS = """
+    StatisticsPanel { width: 1fr; height: auto; padding: 0 1; }
+    """
+
+    def render(self) -> Content:
+        figures, width = self.figures, max(4, self.content_size.width)
+        speed = "-" if figures.tokens_per_s is None else rate(figures.tokens_per_s)
+        per_round = "-" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f}"
+        accepted = "-" if figures.acceptance is None else percent(figures.acceptance)
+        state = f"reading, {figures.elapsed_s:.1f} s" if self._waits else ""
+        if figures.tokens:
+            state = f"{figures.tokens:,} tokens, {figures.elapsed_s:.1f} s"
+        longest = max(figures.draft_lengths[-width:], default=0)
+        lines: list[list[Part]] = [
+            [(speed, "bold"), " tok/s"],
+            [(per_round, "bold"), " tokens a round"],
+            [(accepted, "bold"), " of guesses right"],
+            [(state, "dim")],
+            [],
+            [f"guessed a round, to {longest}" if longest else "guessed a round"],
+            [(bars(figures.draft_lengths, width), "$text-success")],
+            [],
+            ["context", *([f" {percent(figures.context_fill)}"] if figures.context_fill is not None else [])],
+            _gauge(figures.context_fill or 0.0, width),
+            [(f"{figures.context_used:,} of {figures.context_size:,}" if figures.context_size else "", "dim")],
+        ]
+        return Content("\n").join(Content.assemble(*line) for line in lines)
+
+
+def bars(lengths: Sequence[int], width: int) -> str:
+    """The last `width` lengths as bars, from nothing to the longest of them."""
+    shown = lengths[-width:]
+    longest = max(shown, default=0)
+    if not longest:
+        return BARS[0] * len(shown)
+    return "".join(BARS[round(length / longest * (len(BARS) - 1))] for length in shown)
+
+
+def _gauge(fill: float, width: int) -> list[Part]:
+    """A thick line as long as the fill, a thin one for the rest; nearly full in another colour."""
+    n = min(width, round(fill * width))
+    return [("━" * n, "$text-warning" if fill > 0.9 else "$text-primary"), ("─" * (width - n), "dim")]

@@ -1,0 +1,75 @@
+"""The line on top: which chat, which model, and what is going on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Static
+
+from edgespec.chat import Session
+from edgespec.tui.printable import one_line
+
+
+class TitleBar(Horizontal):
+    """Left the title of the chat, right the model, or how far it is loaded; a mark while something is not saved."""
+
+    DEFAULT_CSS = """
+    TitleBar {
+        height: 1;
+        background: $panel;
+        & > #title { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; text-style: bold; }
+        & > #model { width: auto; max-width: 60%; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        & > #unsaved { width: auto; padding: 0 1; color: $text-error; display: none; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._model, self._loading = "", ""
+
+    def compose(self) -> ComposeResult:
+        yield Static("edgespec", id="title", markup=False)
+        yield Static("! not saved", id="unsaved", markup=False)
+        yield Static("", id="model", markup=False)
+
+    def show(self, session: Session) -> None:
+        """What is open, and what answers."""
+        self.query_one("#title", Static).update(Content(one_line(session.title) or "new chat"))
+        about, model = session.about, Path(session.load_settings.model).name
+        if session.engine is None:
+            self._model = f"{model} (not loaded)"
+        else:
+            draft = f" + {Path(about['draft_model']).name}" if about.get("draft_model") else ""
+            self._model = one_line(f"{model}{draft}")
+        self._refresh_model()
+
+    def loading_of(self, model: str) -> None:
+        """Loading begins."""
+        self._loading = f"loading {one_line(Path(model).name)}"
+        self._refresh_model()
+
+    def progress(self, what: str, done: float) -> None:
+        """How far it has come, 0 to 1."""
+        if self._loading:
+            width = 10
+            filled = round(done * width)
+            percent = f"{done:4.0%}".replace("%", " %")
+            self._loading = f"{what.strip()} {'━' * filled}{'─' * (width - filled)} {percent}"
+            self._refresh_model()
+
+    def loaded(self) -> None:
+        """Loading is over, well or not."""
+        self._loading = ""
+        self._refresh_model()
+
+    def unsaved(self, why: str) -> None:
+        """Mark that something could not be saved; without a reason take the mark away."""
+        mark = self.query_one("#unsaved", Static)
+        mark.display = bool(why)
+        mark.tooltip = why or None
+
+    def _refresh_model(self) -> None:
+        self.query_one("#model", Static).update(Content(self._loading or self._model))

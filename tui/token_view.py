@@ -1,0 +1,75 @@
+"""An answer token by token: who guessed each one, and where a pass of the model began.
+
+Who guessed shows in the colour and in a face of its own (underlined, bold, reversed), so that it can be seen without
+colours too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual.content import Content
+
+from edgespec.store import Piece
+from edgespec.tui.lines import Text
+from edgespec.tui.printable import printable
+
+ROUND = ("╎", "dim")
+FACES = {
+    "draft": "underline $text-success",
+    "suffix": "bold $text-warning",
+    "recycling": "bold underline $text-accent",
+    "corpus": "reverse $text-primary",
+    "lookup": "italic underline $text-secondary",
+    "self": "bold italic $text-error",
+}
+OTHER = "italic $text-success"  # a drafter without a face of its own
+
+
+class TokenText:
+    """The lines of an answer's tokens, also while they come in."""
+
+    def __init__(self) -> None:
+        self.sources: set[str] = set()
+        self._n_complete = 0  # lines
+        self._line: list[tuple[str, str]] = []
+        self._round: int | None = None
+
+    def add(self, pieces: Iterable[Piece]) -> tuple[int, list[Text]]:
+        """How many of the lines so far stay, and those that follow them now."""
+        keep = self._n_complete
+        blocks: list[Text] = []
+        for piece in pieces:
+            style = FACES.get(piece.source, OTHER) if piece.source else ""
+            if piece.source:
+                self.sources.add(piece.source)
+            if piece.round != self._round:
+                if self._round is not None:
+                    self._line.append(ROUND)
+                self._round = piece.round
+            *ended, rest = printable(piece.text.replace("\r\n", "\n")).split("\n")
+            for text in ended:
+                self._line.append((f"{text}↵", style))
+                blocks.append(self._block())
+                self._line.clear()
+                self._n_complete += 1
+            if rest:
+                self._line.append((rest, style))
+        if self._line:
+            blocks.append(self._block())
+        return keep, blocks
+
+    def _block(self) -> Text:
+        return Text(Content.assemble(*self._line))
+
+
+def legend(sources: Sequence[str]) -> Content:
+    """What the marks mean, with a word in the face of each drafter."""
+    faces = [(source, FACES.get(source, OTHER)) for source in sources]
+    words = [part for face in faces for part in (" · ", face)]
+    guessed = ["  guessed by", *words[1:]] if faces else []
+    return Content.assemble("plain: the model itself", *_spaced(guessed), "  ", ROUND, " a pass begins")
+
+
+def _spaced(parts: list[str | tuple[str, str]]) -> list[str | tuple[str, str]]:
+    return [parts[0], " ", *parts[1:]] if parts else []

@@ -1,0 +1,226 @@
+"""The messages of a chat, with the answer that is being written at their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import DescendantFocus
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Static
+
+from edgespec.events import TokenEvent
+from edgespec.store import Piece, Turn
+from edgespec.tui.live_answer import shown
+from edgespec.tui.token_view import legend
+from edgespec.tui.turn_view import TurnView
+from edgespec.tui.turn_window import Entry, Level, Note, TurnWindow
+
+
+class Transcript(TurnWindow):
+    """Shows turns. `pieces` and `siblings` look up tokens and other versions of a turn by its key."""
+
+    DEFAULT_CSS = """
+    Transcript {
+        & > .note { padding: 0 1 1 2; width: 1fr; height: auto; color: $text-muted; }
+        & > .note.-warning { color: $text-warning; }
+        & > .note.-error { color: $text-error; }
+        & > #legend { dock: top; padding: 0 1 0 2; width: 1fr; height: auto; background: $panel; display: none; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Previous message", show=False, id="transcript.previous"),
+        Binding("down", "move(1)", "Next message", show=False, id="transcript.next"),
+        Binding("tab", "leave(1)", "Leave", show=False, id="transcript.leave"),
+        Binding("shift+tab", "leave(-1)", "Leave", show=False, id="transcript.leave_back"),
+    ]
+
+    show_tokens: reactive[bool] = reactive(False, init=False)
+
+    def __init__(
+        self,
+        *,
+        pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
+        siblings: Callable[[str], Sequence[str]] = lambda key: (),
+        id: str | None = None,
+    ) -> None:
+        super().__init__(id=id)
+        self._pieces, self._siblings = pieces, siblings
+        self._answer: TurnView | None = None  # that is being written
+        self._left: tuple[str, int] = ("", 0)  # before which turn how many have left the context
+        self._target: TurnView | None = None  # where the focus is being moved to
+        self._sources: set[str] = set()  # the drafters in the legend
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="legend")
+        yield from super().compose()
+
+    # --- what it shows --------------------------------------------------------------------------------------------
+
+    async def show(self, turns: Sequence[Turn]) -> None:
+        """Show these turns and no others, from their end. Those that are there already stay as they are."""
+        n_kept, n_turns = self._common(turns)
+        if n_kept < len(self.entries):
+            await self._drop_answer()
+        if n_kept < len(self.entries) or n_turns < len(turns):
+            await self.set_entries(n_kept, turns[n_turns:])
+
+    async def add(self, turn: Turn) -> None:
+        """Put a turn at the end."""
+        await self.append(turn)
+
+    async def note(self, text: str, level: Level = "info") -> None:
+        """Say something quietly, between the messages."""
+        await self.append(Note(text, level))
+
+    async def begin_answer(self) -> None:
+        """Go to the end and show that an answer is being written there."""
+        await self._drop_answer()
+        self._answer = self._turn_view(None)
+        await self.begin_live(self._answer)
+
+    async def feed(self, events: Sequence[TokenEvent]) -> None:
+        """Show more of the answer."""
+        if self._answer is not None:
+            self._answer.feed(events)
+            self._update_legend(self._answer)
+
+    async def end_answer(self, turn: Turn | None) -> None:
+        """The answer is stored as `turn`, or nothing of it was kept."""
+        if turn is None or self._answer is None or not self.is_at_end:
+            await self._drop_answer()
+            if turn is not None:
+                await self.append(turn)
+            return
+        view, self._answer, self.live = self._answer, None, None
+        view.finish(turn)
+        await self.append(turn, view)
+
+    def mark_context(self, index: int) -> None:
+        """Say before the turn `index` that those before it, but for the system message, have left the context."""
+        turns = [entry for entry in self.entries if isinstance(entry, Turn)]
+        n_left = sum(turn.role != "system" for turn in turns[:index])
+        self._left = (turns[index].key, n_left) if n_left and index < len(turns) else ("", 0)
+        for view in self._turn_views():
+            if view.turn:
+                view.mark_left(self._n_left(view.turn))
+
+    async def reveal(self, key: str) -> None:
+        """Go to a turn, wherever it is."""
+        for index, entry in enumerate(self.entries):
+            if isinstance(entry, Turn) and entry.key == key:
+                view = await self.show_around(index)
+                self.call_after_refresh(self._go_to, view)
+
+    def view_of(self, entry: Entry) -> Widget:
+        if isinstance(entry, Turn):
+            return self._turn_view(entry)
+        sign = "" if entry.level == "info" else "! "
+        return Static(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
+
+    def _turn_view(self, turn: Turn | None) -> TurnView:
+        n_left = self._n_left(turn) if turn else 0
+        return TurnView(
+            turn, pieces=self._pieces, siblings=self._siblings, shows_tokens=self.show_tokens, n_left=n_left
+        )
+
+    def _turn_views(self) -> list[TurnView]:
+        views = [*self.views, self._answer]
+        return [view for view in views if isinstance(view, TurnView)]
+
+    def _common(self, turns: Sequence[Turn]) -> tuple[int, int]:
+        """How many entries can stay, and how many of the turns they are. Notes belong to the turn before them."""
+        n_turns = 0
+        for index, entry in enumerate(self.entries):
+            if isinstance(entry, Turn):
+                if n_turns == len(turns) or entry.key != turns[n_turns].key:
+                    return (index if n_turns else 0), n_turns
+                n_turns += 1
+        return len(self.entries), n_turns
+
+    def _n_left(self, turn: Turn) -> int:
+        key, n_left = self._left
+        return n_left if turn.key == key else 0
+
+    async def _drop_answer(self) -> None:
+        view, self._answer, self.live = self._answer, None, None
+        if view is not None:
+            await view.remove()
+
+    # --- tokens ---------------------------------------------------------------------------------------------------
+
+    def watch_show_tokens(self, shows: bool) -> None:
+        self._sources.clear()
+        legend_line = self.query_one("#legend", Static)
+        legend_line.display = shows
+        legend_line.update(legend([]))
+        self.run_worker(self._show_tokens(), exclusive=True, group="tokens")
+
+    async def _show_tokens(self) -> None:
+        """Change the views, those one sees first, and let frames pass in between."""
+        views = self._turn_views()
+        visible = [view for view in views if view.region.overlaps(self.region)]
+        for view in [*visible, *reversed(views)]:
+            view.show_tokens(self.show_tokens)
+            self._update_legend(view)
+            await asyncio.sleep(0)
+
+    def _update_legend(self, view: TurnView) -> None:
+        if self.show_tokens and not view.sources <= self._sources:
+            self._sources |= view.sources
+            self.query_one("#legend", Static).update(legend(sorted(self._sources)))
+
+    # --- keys -----------------------------------------------------------------------------------------------------
+
+    async def action_move(self, step: int) -> None:
+        """Focus the message before or after; scroll first where this one goes on in that direction."""
+        views, focused = self._turn_views(), self.screen.focused
+        if not isinstance(focused, TurnView) or focused not in views:
+            return
+        hidden = self.region.y - focused.region.y if step < 0 else focused.region.bottom - self.region.bottom
+        if hidden > 0 and focused.region.overlaps(self.region):
+            self.scroll_relative(y=step * min(hidden, max(1, self.size.height // 2)), animate=False)
+            return
+        if step < 0 and focused is views[0] and self.has_earlier:
+            await self.slide(-1)
+            views = self._turn_views()
+        index = views.index(focused) + step
+        if 0 <= index < len(views):
+            self._go_to(views[index], step)
+        elif step > 0:
+            self.action_leave(1)
+
+    def action_leave(self, step: int) -> None:
+        """Focus what comes after the transcript, or before it."""
+        chain = self.screen.focus_chain
+        inside = [index for index, widget in enumerate(chain) if self in widget.ancestors]
+        if len(inside) < len(chain):
+            index = inside[-1] + 1 if step > 0 else inside[0] - 1
+            self.screen.set_focus(chain[index % len(chain)])
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """Who comes from outside comes to what is visible."""
+        view, target = event.widget, self._target
+        self._target = None
+        if view is not target and not view.region.overlaps(self.region):
+            visible = [view for view in self._turn_views() if view.region.overlaps(self.region)]
+            if visible:
+                visible[-1].focus()
+
+    def _go_to(self, view: Widget, step: int = 1) -> None:
+        """Focus a message and show it, from its end if one comes from below and it is long."""
+        if not isinstance(view, TurnView):
+            return
+        self._target = view
+        self.screen.set_focus(view, scroll_visible=False)
+        place, height = view.virtual_region, self.scrollable_content_region.height
+        is_below = place.bottom > self.scroll_y + height
+        if (place.height > height and step > 0) or (place.y < self.scroll_y and place.height <= height):
+            self.scroll_to(y=place.y, animate=False)
+        elif place.height > height or is_below:
+            self.scroll_to(y=place.bottom - height, animate=False)

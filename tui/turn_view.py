@@ -1,0 +1,253 @@
+"""One message of a chat: its text, what is known about it, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.style import Style
+from textual.timer import Timer
+
+from edgespec.events import TokenEvent
+from edgespec.store import Piece, Turn
+from edgespec.thinking import split
+from edgespec.tui.lines import Block, Lines, Text
+from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks
+from edgespec.tui.markdown import markdown
+from edgespec.tui.token_view import TokenText
+from edgespec.tui.turn_foot import foot_of, tools
+
+LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of what was typed and of an answer
+SLOW_S, REST = 0.01, 4  # where drawing takes longer, it rests so many times as long
+ROLES = ("user", "assistant", "system")
+SAFE_LINKS = ("http://", "https://", "mailto:")
+
+
+@dataclass
+class EditTurn(Message):
+    """The message is to be written anew."""
+
+    key: str
+
+
+@dataclass
+class CopyTurn(Message):
+    """The message is to be copied."""
+
+    key: str
+
+
+@dataclass
+class RegenerateTurn(Message):
+    """Another answer is wanted in place of this one."""
+
+    key: str
+
+
+@dataclass
+class SwitchBranch(Message):
+    """The version of the message `step` further on is wanted."""
+
+    key: str
+    step: int
+
+
+class TurnView(Lines, can_focus=True):
+    """Shows a stored message, or without `turn` an answer that is being written: `feed`, then `finish`."""
+
+    DEFAULT_CSS = """
+    TurnView {
+        padding: 0 1;
+        border-left: blank;
+        link-style: underline;
+        link-style-hover: bold underline;
+        &.-user { border-left: outer $primary; }
+        &.-system { color: $text-muted; }
+        &:focus { border-left: thick $accent; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "edit", "Edit", id="turn.edit"),
+        Binding("c", "copy", "Copy", id="turn.copy"),
+        Binding("r", "regenerate", "Again", id="turn.regenerate"),
+        Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
+        Binding("right", "switch(1)", "Other version", show=False, id="turn.next_version"),
+        Binding("enter", "open", "Show more", show=False, id="turn.open"),
+    ]
+
+    def __init__(
+        self,
+        turn: Turn | None = None,
+        *,
+        pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
+        siblings: Callable[[str], Sequence[str]] = lambda key: (),
+        shows_tokens: bool = False,
+        n_left: int = 0,
+    ) -> None:
+        role = turn.role if turn else "assistant"
+        super().__init__(classes=f"-{role}" if role in ROLES else None)
+        self.turn = turn
+        self.sources: set[str] = set()  # drafters that guessed what is shown as tokens
+        self._pieces, self._siblings_of = pieces, siblings
+        self._shows_tokens, self._n_left = shows_tokens, n_left
+        self._siblings: Sequence[str] = siblings(turn.key) if turn else ()
+        self._live = None if turn else LiveAnswer()
+        self._opens_thought = False
+        self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
+        self._rest: Timer | None = None
+        self._build()
+
+    # --- an answer that is being written --------------------------------------------------------------------------
+
+    def feed(self, events: Sequence[TokenEvent]) -> None:
+        """Show more tokens of the answer, at once or, where drawing takes long, a moment later with others."""
+        assert self._live is not None
+        self._live.add(events)
+        if self._rest is None:
+            self._draw_live()
+
+    def finish(self, turn: Turn) -> None:
+        """The answer is complete: show it as it is stored."""
+        if self._rest is not None:
+            self._rest.stop()
+        self.turn, self._live, self._rest = turn, None, None
+        self._siblings = self._siblings_of(turn.key)
+        self._build()
+
+    def _draw_live(self) -> None:
+        self._rest = None
+        if self._live is None:
+            return
+        started_s = perf_counter()
+        keep, blocks = self._live.blocks(as_tokens=self._shows_tokens, opens_thought=self._opens_thought)
+        self.sources = self._live.sources
+        self.replace(keep, [*blocks, *self._foot()])
+        took_s = perf_counter() - started_s
+        if took_s > SLOW_S:
+            self._rest = self.set_timer(REST * took_s, self._draw_live)
+
+    # --- what is shown --------------------------------------------------------------------------------------------
+
+    def show_tokens(self, shows: bool) -> None:
+        """Show an answer's tokens and who guessed them, or its text."""
+        if shows != self._shows_tokens:
+            self._shows_tokens = shows
+            self._build()
+
+    def mark_left(self, n_left: int) -> None:
+        """Say above the message that `n_left` earlier ones are not sent any more; 0 says nothing."""
+        if n_left != self._n_left and self.turn is not None:
+            self._n_left = n_left
+            self._build()
+
+    def _build(self) -> None:
+        if self._live is not None:
+            self._draw_live()
+        elif self.turn is not None:
+            self.replace(0, [*self._head(), *self._body(self.turn), *self._foot()])
+
+    def _head(self) -> list[Block]:
+        if not self._n_left:
+            return []
+        said = "1 earlier turn has" if self._n_left == 1 else f"{self._n_left} earlier turns have"
+        return [Text(Content(f"┄┄ {said} left the context ┄┄"), style="$text-warning"), Text(Content(""))]
+
+    def _body(self, turn: Turn) -> list[Block]:
+        if turn.role != "assistant":
+            return self._plain(turn)
+        if self._shows_tokens and (pieces := self._pieces(turn.key)):
+            tokens = TokenText()
+            _, lines = tokens.add(pieces)
+            self.sources = tokens.sources
+            return list(lines)
+        blocks: list[Block] = []
+        for kind, text in split(turn.content):
+            if kind == "thinking":
+                n_tokens = count_thought(self._pieces(turn.key))
+                length = f"{n_tokens} tokens" if n_tokens else f"{len(text.split())} words"
+                blocks += thought_blocks(text, length, is_open=self._opens_thought)
+            else:
+                blocks += markdown(shown(text[: self._limit]))
+                blocks += self._more(len(text))
+        return blocks
+
+    def _plain(self, turn: Turn) -> list[Block]:
+        """The text as it was typed; a very long one in parts."""
+        text = shown(turn.content)
+        blocks: list[Block] = [Text(Content(line)) for line in text[: self._limit].split("\n")]
+        if turn.role != "user":
+            blocks.insert(0, Text(Content(shown(turn.role)), style="bold"))
+        return [*blocks, *self._more(len(text))]
+
+    def _more(self, length: int) -> list[Block]:
+        if length <= self._limit:
+            return []
+        click = Style(underline=True) + Style.from_meta({"@click": "open"})
+        return [Text(Content(f"… {length - self._limit:,} more characters").stylize(click), style="dim")]
+
+    def _foot(self) -> list[Block]:
+        if self.turn is None:
+            return [Text(Content("…"), style="dim")]
+        actions: list[tuple[str, str]] = []
+        if self.has_focus or self.mouse_hover:
+            if self.turn.role == "user":
+                actions.append(("edit", "edit"))
+            actions.append(("copy", "copy"))
+            if self.turn.role == "assistant":
+                actions.append(("regenerate", "again"))
+        n_siblings = len(self._siblings)
+        position = self._siblings.index(self.turn.key) if self.turn.key in self._siblings else 0
+        return [*foot_of(self.turn.answer), tools(actions, position, n_siblings)]
+
+    def _refresh_tools(self) -> None:
+        if self.turn is not None and self._blocks:
+            self.replace(len(self._blocks) - 1, self._foot()[-1:])
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self._refresh_tools()
+
+    def watch_mouse_hover(self) -> None:
+        self._refresh_tools()
+
+    # --- what can be done with it ---------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("edit", "copy", "regenerate", "switch"):
+            role = self.turn.role if self.turn else None
+            return role is not None and role == {"edit": "user", "regenerate": "assistant"}.get(action, role)
+        return True
+
+    def action_edit(self) -> None:
+        if self.turn:
+            self.post_message(EditTurn(self.turn.key))
+
+    def action_copy(self) -> None:
+        if self.turn:
+            self.post_message(CopyTurn(self.turn.key))
+
+    def action_regenerate(self) -> None:
+        if self.turn:
+            self.post_message(RegenerateTurn(self.turn.key))
+
+    def action_switch(self, step: int) -> None:
+        if self.turn and len(self._siblings) > 1:
+            self.post_message(SwitchBranch(self.turn.key, step))
+
+    def action_open(self) -> None:
+        """Unfold or fold the thinking; of a long text show more."""
+        self._opens_thought = not self._opens_thought
+        self._limit *= 4
+        self._build()
+
+    def action_link(self, href: str) -> None:
+        """Open what was clicked, if it is on the web; another program is not for a model to start."""
+        if href.startswith(SAFE_LINKS):
+            self.app.open_url(href)
+        else:
+            self.notify(f"not opened: {shown(href)}", markup=False, severity="warning")

@@ -1,0 +1,246 @@
+"""A long column of messages of which only a part is mounted; it moves when one scrolls to its ends.
+
+What one reads stays where it is, whatever comes or goes above it, and at the end the view follows what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.geometry import Offset, Size
+from textual.layout import DockArrangeResult
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from edgespec.store import Turn
+
+Level = Literal["info", "warning", "error"]
+
+FIRST = 6  # entries that are mounted at once
+MOUNTED = 40  # and while nobody waits
+STEP = 20  # more of them when an end is reached
+MOST = 60  # of them where one looks at the end; twice as many elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the program itself says between the messages."""
+
+    text: str
+    level: Level
+
+
+Entry = Turn | Note
+
+
+class TurnWindow(VerticalScroll, can_focus=False):
+    """Shows entries, each in the widget that `view_of` makes of it, and after the last one perhaps a live one."""
+
+    DEFAULT_CSS = """
+    TurnWindow {
+        scrollbar-size-vertical: 1;
+        & > Edge { padding: 0 1 1 2; width: 1fr; height: auto; color: $text-muted; display: none; }
+        & > Edge:hover { text-style: underline; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.entries: list[Entry] = []
+        self.views: list[Widget] = []  # of the entries that are mounted
+        self.live: Widget | None = None  # what comes after the last entry
+        self._first = 0
+        self._moving = asyncio.Lock()
+        self._reading: tuple[Widget, float] | None = (
+            None  # the first visible one and how far it is scrolled; or the end
+        )
+
+    def compose(self) -> ComposeResult:
+        yield Edge(-1)
+        yield Edge(1)
+
+    @abstractmethod
+    def view_of(self, entry: Entry) -> Widget: ...
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last entry is mounted."""
+        return self._last == len(self.entries)
+
+    @property
+    def has_earlier(self) -> bool:
+        return self._first > 0
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    async def set_entries(self, n_kept: int, others: Sequence[Entry]) -> None:
+        """Put others after the first `n_kept` entries, and show their end."""
+        async with self._moving:
+            with self.app.batch_update():
+                await self._move(self._first, min(n_kept, self._last))
+                self.entries[n_kept:] = others
+                n = len(self.entries)
+                await self._move(max(self._first, n - MOST) if self.views else n - FIRST, n)
+                self._reading = None
+        self.run_worker(self._fill(), exclusive=True, group="fill")
+
+    async def append(self, entry: Entry, view: Widget | None = None) -> None:
+        """Put an entry at the end, in its view if it is mounted already, as the live one was."""
+        async with self._moving:
+            was_at_end = self.is_at_end
+            self.entries.append(entry)
+            if was_at_end and view is not None:
+                self.views.append(view)
+            n = len(self.entries)
+            most = MOST if self.is_vertical_scroll_end else 2 * MOST
+            await self._move(max(self._first, n - most) if was_at_end else self._first, n if was_at_end else self._last)
+
+    async def begin_live(self, view: Widget) -> None:
+        """Go to the end and put a live view there."""
+        async with self._moving:
+            n = len(self.entries)
+            await self._move(self._first if self.is_at_end else n - FIRST, n)
+            self.live = view
+            self._reading = None
+            await self.mount(view, before=self._edge(1))
+
+    async def show_around(self, index: int) -> Widget:
+        """Mount the entry `index`, and tell its view."""
+        async with self._moving:
+            if not self._first <= index < self._last:
+                await self._move(index - STEP // 2, index + STEP // 2)
+            return self.views[index - self._first]
+
+    async def slide(self, step: int) -> None:
+        """Mount more entries before (-1) or after (1) those that are."""
+        async with self._moving:
+            if step < 0:
+                first = self._first - STEP
+                await self._move(first, min(self._last, first + 2 * MOST))
+            else:
+                last = self._last + STEP
+                await self._move(max(self._first, last - 2 * MOST), last)
+
+    @property
+    def _last(self) -> int:
+        """The first entry after those that are mounted."""
+        return self._first + len(self.views)
+
+    async def _fill(self) -> None:
+        """Mount what is likely to be wanted next, a few at a time."""
+        while self.has_earlier and self.is_at_end and len(self.views) < MOUNTED:
+            await self._at_rest()
+            async with self._moving:
+                await self._move(self._first - 2, self._last)
+            await asyncio.sleep(0.02)
+
+    async def _move(self, first: int, last: int) -> None:
+        """Have the entries from `first` to `last` mounted and no others."""
+        first, last = max(0, first), min(len(self.entries), last)
+        old_first, old_last = self._first, self._last
+        kept: list[Widget] = []
+        if first < old_last and old_first < last:
+            kept = self.views[max(first - old_first, 0) : last - old_first]
+        else:
+            old_first = old_last = first
+        gone = [view for view in self.views if view not in kept]
+        above = [self.view_of(entry) for entry in self.entries[first : max(first, old_first)]]
+        below = [self.view_of(entry) for entry in self.entries[max(old_last, first) : last]]
+        end = self.live or self._edge(1)
+        self._first, self.views = first, [*above, *kept, *below]
+        with self.app.batch_update():
+            if gone:
+                await self.remove_children(gone)
+            if above:
+                await self.mount_all(above, before=kept[0])
+            if below:
+                await self.mount_all(below, before=end)
+            self._update_edges()
+
+    def _edge(self, step: int) -> Edge:
+        return next(edge for edge in self.query_children(Edge) if edge.step == step)
+
+    def _update_edges(self) -> None:
+        self._edge(-1).tell(self._first)
+        self._edge(1).tell(len(self.entries) - self._last)
+        if self.live is not None:
+            self.live.display = self.is_at_end
+
+    def on_edge_clicked(self, event: Edge.Clicked) -> None:
+        self.call_later(self.slide, event.step)
+
+    # --- scrolling ------------------------------------------------------------------------------------------------
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        is_last_line = new_value >= self.max_scroll_y
+        if is_last_line and self.is_at_end:
+            self._reading = None
+        else:
+            views = [*self.views, *([self.live] if self.live else [])]
+            regions = ((view, view.virtual_region) for view in views)
+            read = ((view, new_value - region.y) for view, region in regions if region.bottom > new_value)
+            self._reading = next(read, None)
+        if new_value <= 0 < old_value and self.has_earlier:
+            self.call_later(self._slide_from_edge, -1)
+        elif is_last_line and not self.is_at_end:
+            self.call_later(self._slide_from_edge, 1)
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """Keep what is being read where it is, or the end in view."""
+        result = super().arrange(size, optimal)
+        if not optimal:
+            end = max(0, result.spatial_map.total_region.bottom - size.height)
+            top: float = end
+            if self._reading is not None:
+                view, offset = self._reading
+                places = (place.region.y + offset for place in result.placements if place.widget is view)
+                top = min(end, next(places, self.scroll_y))
+            if top != self.scroll_y:
+                self.set_reactive(Widget.scroll_y, top)
+                self.set_reactive(Widget.scroll_target_y, top)
+                self.vertical_scrollbar.position = top
+        return result
+
+    async def _slide_from_edge(self, step: int) -> None:
+        await self._at_rest()
+        is_there = self.scroll_y <= 0 if step < 0 else self.is_vertical_scroll_end
+        if is_there and (self.has_earlier if step < 0 else not self.is_at_end):
+            await self.slide(step)
+
+    async def _at_rest(self) -> None:
+        """Wait for an animated scroll: it goes to a line that would be another one after a move."""
+        while self.app.animator.is_being_animated(self, "scroll_y"):
+            await asyncio.sleep(0.01)
+
+    def scroll_to_region(self, *args: Any, **options: Any) -> Offset:
+        """Focus alone does not scroll."""
+        return Offset(0, 0)
+
+
+class Edge(Static):
+    """A line where the mounted part ends and the chat goes on; `step` tells in which direction."""
+
+    @dataclass
+    class Clicked(Message):
+        step: int
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def tell(self, count: int) -> None:
+        """Say how many entries are there; without any, nothing."""
+        self.display = count > 0
+        self.update(Content(f"▲ {count:,} earlier" if self.step < 0 else f"▼ {count:,} later"))
+
+    def on_click(self) -> None:
+        self.post_message(self.Clicked(self.step))

@@ -1,0 +1,42 @@
+"""What stands where no conversation has begun yet."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+from edgespec.chat import Session
+from edgespec.tui.printable import one_line
+
+HINTS = (
+    ("Enter", "sends a message"),
+    ("/", "shows the commands"),
+    ("F1", "shows the keys"),
+    ("Ctrl+B", "shows your chats"),
+    ("Ctrl+L", "chooses a model"),
+    ("F4", "races guessing against not"),
+)
+
+
+class Welcome(Static):
+    """The model that answers, and where to begin."""
+
+    DEFAULT_CSS = """
+    Welcome { height: 1fr; width: 1fr; content-align: center middle; }
+    """
+
+    def show(self, session: Session) -> None:
+        """Say what answers now."""
+        about = session.about
+        if session.engine is None:
+            state = "The model is not loaded yet."
+        else:
+            state = one_line(f"{about['description']}, context of {about['ctx_size']:,} tokens")
+        width = max(len(key) for key, _ in HINTS)
+        text = max(len(text) for _, text in HINTS)
+        lines = [
+            Content.assemble((key.rjust(width), "bold $text-primary"), "  ", (text_of.ljust(text), "dim"))
+            for key, text_of in HINTS
+        ]
+        title = Content.assemble(("edgespec", "bold"))
+        self.update(Content("\n").join([title, Content.styled(state, "dim"), Content(""), *lines]))
