@@ -23,10 +23,11 @@ from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
 from edgespec.header import Header
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model, vocabulary_difference
+from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
+from edgespec.models.pair import vocabulary_difference
 from edgespec.models.self_draft import self_draft
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
@@ -251,7 +252,7 @@ class Loaded(Closable):
 
     def _translation(self, draft: Model) -> Translation | None:
         """How to guess with another vocabulary, if it is another one. Raises PairError where too little is shared."""
-        reason = vocabulary_difference(self.model, draft)
+        reason = vocabulary_difference(self.model.header, draft.header)
         if not reason:
             return None
         translation = Translation.between(self.model, draft)

@@ -1,7 +1,4 @@
-"""Can one model draft for another? Told from the headers of both files, before anything is loaded.
-
-Says what loading would say, and in the same words.
-"""
+"""Can one model draft for another? Told from the headers of both files, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -102,6 +99,11 @@ def vocabulary_differences(target: Vocabulary, draft: Vocabulary) -> list[str]:
     share = len(stored & set(draft.texts)) / max(1, len(stored))
     reasons.append(f"the draft has {math.floor(1000 * share) / 10:g} % of the target's tokens")
     return reasons
+
+
+def vocabulary_difference(target: Header, draft: Header) -> str:
+    """The same of two files, as one text."""
+    return "; ".join(vocabulary_differences(Vocabulary.of(target), Vocabulary.of(draft)))
 
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:

@@ -21,9 +21,10 @@ import edgespec
 from edgespec.errors import EdgespecError, ModelFileError, ModelNotFoundError, UsageError
 from edgespec.header import read_header
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model, vocabulary_difference
+from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
 from edgespec.model_check import check_model
+from edgespec.models.pair import vocabulary_difference
 from edgespec.models.spec import resolve
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
@@ -174,11 +175,10 @@ def test_inflated_pairs_still_speak_one_vocabulary(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.gguf" for name in ("target", "draft", "target-padded", "draft-padded")]
     for index, path in enumerate(paths):
         inflate(DRAFT if index % 2 else TARGET, path, width=512, vocabulary=9000 if index > 1 else None)
-    with Model(TARGET) as bundled, Model(paths[0]) as target, Model(paths[1]) as draft:
-        assert vocabulary_difference(bundled, target) == vocabulary_difference(target, draft) == ""
-        with Model(paths[2]) as padded_target, Model(paths[3]) as padded_draft:
-            assert vocabulary_difference(padded_target, padded_draft) == ""
-            assert vocabulary_difference(target, padded_draft) != ""
+    bundled, target, draft, padded_target, padded_draft = map(check_model, [TARGET, *paths])
+    assert vocabulary_difference(bundled, target) == vocabulary_difference(target, draft) == ""
+    assert vocabulary_difference(padded_target, padded_draft) == ""
+    assert vocabulary_difference(target, padded_draft) != ""
 
 
 # --- sizes and types --------------------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from edgespec.drafters.translation import Translation, _pieces
 from edgespec.errors import PairError
 from edgespec.header import read_header
 from edgespec.llama.context import Context
-from edgespec.llama.model import _VOCABULARY_TYPES, Model, vocabulary_difference
-from edgespec.llama.model import MAX_PADDING as PADDING_WHEN_LOADING
+from edgespec.llama.model import Model
 from edgespec.model_check import check_model
 from edgespec.models.pair import (
     MAX_PADDING,
@@ -28,7 +27,7 @@ from edgespec.models.pair import (
     n_params,
 )
 from edgespec.models.spec import resolve
-from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _SPACES_ESCAPED, _WITHOUT_BOS, KINDS, Vocabulary
+from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
 
 DEMO, DEMO_DRAFT = resolve("demo").path, resolve("demo:draft").path
 NORMAL = 1
@@ -58,7 +57,6 @@ def verdict(target: Path, draft: Path) -> PairVerdict:
 
 def agrees_with_the_vocabularies(found: PairVerdict, target: Path, draft: Path) -> None:
     with Model(target) as ours, Model(draft) as theirs:
-        assert "; ".join(found.reasons) == vocabulary_difference(ours, theirs)
         if found.reasons:
             assert found.overlap == Translation.between(ours, theirs).overlap
 
@@ -143,14 +141,8 @@ def test_tokens_stand_for_what_llama_says(tmp_path: Path, architecture: str, tok
         file = write_file(tmp_path / "vocabulary.gguf", said, {})
         told = Vocabulary.of(read_header(file))
         with Model.load_vocabulary(file) as model:
-            assert told.kind == _VOCABULARY_TYPES[model.vocabulary_type]
             assert (told.bos, told.eos, told.adds_bos) == (model.bos, model.eos, model.adds_bos)
             assert told.pieces() == list(_pieces(model))
-
-
-def test_what_is_said_twice_is_the_same() -> None:
-    assert MAX_PADDING == PADDING_WHEN_LOADING
-    assert set(KINDS.values()) == set(_VOCABULARY_TYPES.values())
 
 
 # --- memories that cannot be rolled back ------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from tiny_gguf import Value, model_metadata, model_tensors, write_file, write_mo
 import edgespec
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import PairError
-from edgespec.llama.model import MAX_PADDING, Model, vocabulary_difference
+from edgespec.llama.model import Model
+from edgespec.model_check import check_model
+from edgespec.models.pair import MAX_PADDING, vocabulary_difference
 
 EXACT: dict[str, Any] = {"threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
 PROMPT = "def f(x):\n    return"
@@ -50,8 +52,7 @@ def padding(n: int) -> list[str]:
 
 
 def difference(target: Path, draft: Path) -> str:
-    with Model(target) as ours, Model(draft) as theirs:
-        return vocabulary_difference(ours, theirs)
+    return vocabulary_difference(check_model(target), check_model(draft))
 
 
 def strange(n: int) -> dict[int, str | bytes]:
@@ -111,8 +112,7 @@ def test_tokens_that_are_no_text_are_compared_and_shown_as_bytes(tmp_path: Path,
     ours = write(tmp_path / "ours.gguf", architecture, more=[b"\xff\xfe"])
     same = write(tmp_path / "same.gguf", architecture, more=[b"\xff\xfe"], noise=0.1)
     theirs = write(tmp_path / "theirs.gguf", architecture, more=[b"\xff\xfd"])
-    with Model(ours) as target, Model(same) as draft:
-        assert vocabulary_difference(target, draft) == ""
+    assert difference(ours, same) == ""
     assert r"is b'\xff\xfe' in the target, b'\xff\xfd' in the draft" in difference(ours, theirs)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 from collections.abc import Callable
 from functools import cached_property
@@ -18,9 +17,6 @@ from edgespec.model_check import check_model
 from edgespec.settings import Offload
 
 SAMPLED_TOKENS = 1024  # by which vocabularies are told apart
-
-MAX_PADDING = 128
-_VOCABULARY_TYPES = {1: "SentencePiece", 2: "byte-level BPE", 3: "WordPiece", 4: "Unigram", 5: "RWKV", 6: "PLaMo-2"}
 
 
 class Model(Closable):
@@ -189,11 +185,6 @@ class Model(Closable):
     # --- vocabulary -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def vocabulary_type(self) -> int:
-        """llama.cpp's number of the tokenizer's kind (SPM, BPE, ...)."""
-        return int(api.llama_vocab_type(self._vocab))
-
-    @cached_property
     def vocabulary_id(self) -> str:
         """Names the vocabulary: token ids mean the same in models of the same name, but for bad luck."""
         digest = sha256(f"{self.n_vocab} {self.bos} {self.eos}".encode())
@@ -280,41 +271,6 @@ class Model(Closable):
         room = sum(gpu.free_bytes for gpu in gpus()) * 0.9 - 5e8
         fitting = int(room / (weights / layers)) if weights else layers
         return -1 if fitting >= layers else max(0, fitting)
-
-
-def vocabulary_difference(target: Model, draft: Model) -> str:
-    """Why the draft's token ids do not mean what the target's mean; empty when they do.
-
-    Vocabularies of one family may be padded to different lengths, within llama.cpp's own tolerance.
-    """
-    texts = [model.header.strings("tokenizer.ggml.tokens") for model in (target, draft)]
-    differing = (id for id, (ours, theirs) in enumerate(zip(*texts, strict=False)) if ours != theirs)
-    first = next(differing, None)
-    same_kind = target.vocabulary_type == draft.vocabulary_type
-    if same_kind and first is None and abs(target.n_vocab - draft.n_vocab) <= MAX_PADDING:
-        starts = [f"BOS {model.bos}" if model.adds_bos else "no BOS" for model in (target, draft)]
-        return "" if starts[0] == starts[1] else "they begin a text differently ({} and {})".format(*starts)
-    kinds = [
-        f"{_VOCABULARY_TYPES.get(model.vocabulary_type, 'another kind')} of {model.n_vocab} tokens"
-        for model in (target, draft)
-    ]
-    parts = ["their vocabularies differ: {} in the target, {} in the draft".format(*kinds)]
-    if first is not None:
-        parts.append("token {} is {} in the target, {} in the draft".format(first, *(_shown(t[first]) for t in texts)))
-    elif same_kind:
-        parts.append(f"they begin alike, but what follows is more than the {MAX_PADDING} tokens that padding may be")
-    shared = len(set(texts[0]) & set(texts[1])) / max(1, len(set(texts[0])))
-    parts.append(f"the draft has {math.floor(1000 * shared) / 10:g} % of the target's tokens")
-    return "; ".join(parts)
-
-
-def _shown(text: bytes) -> str:
-    """A token's text in quotes, without what would upset a terminal; as bytes if it is no text."""
-    try:
-        shown = repr(text.decode("utf-8"))
-    except UnicodeDecodeError:
-        shown = repr(text)
-    return shown if len(shown) <= 40 else f"{shown[:37]}..."
 
 
 def _token_or_none(token: int) -> int | None:
