@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,7 @@ import pytest
 from cli_program import COMMAND, Finished, edgespec, environment
 from tiny_gguf import CHATML, write_model
 
-from edgespec.store import Store, Turn
+from edgespec.store import Store, StoreError, Turn
 
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "12", "--seed", "3", "--temp", "1"]
 ENDLESS = [
@@ -280,18 +280,15 @@ def test_when_the_worker_is_killed_the_chat_says_so_and_goes_on(home: Path) -> N
         said = read_until(master, ">>> ")
         assert "the system killed the process with the model" in said
         assert "again" in said
-        os.write(master, b"/restart 1\n")
-        read_until(master, ">>> ")
-        os.write(master, b"/set max-tokens 5\n")
-        read_until(master, ">>> ")
-        os.write(master, b"/continue\n")
-        read_until(master, ">>> ")
+        for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
+            os.write(master, line + b"\n")
+            said += read_until(master, ">>> ")
         os.write(master, b"\x04")
-        read_rest(master)
+        said += read_rest(master)
     turns = last_turns(home)
     assert [turn.role for turn in turns] == ["user", "assistant"]
     assert turns[-1].answer is not None
-    assert turns[-1].answer.finish_reason == "length"
+    assert turns[-1].answer.finish_reason == "length", said
 
 
 def test_lines_are_remembered_for_the_next_time(home: Path) -> None:
@@ -316,3 +313,19 @@ def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:
         rest = read_rest(master)
         assert program.wait(30) == 0
     assert "\x1b[?1049l" in rest
+
+
+@pytest.mark.parametrize("front", ["--tui", "--plain"])
+def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: str) -> None:
+    """One that is gone without a signal, as when another program held it."""
+    with at_terminal(home, [*ENDLESS, front, "hello"], TERM="xterm-256color") as (program, master):
+        kept: list[str] = []
+        while not kept:
+            os.read(master, 65536)
+            with suppress(StoreError):
+                kept = contents(home)
+        workers = psutil.Process(program.pid).children(recursive=True)
+        os.dup2(os.open(os.devnull, os.O_RDWR), master)  # the last end of it is closed
+        program.wait(60)
+        assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert contents(home)[0] == "hello"

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edgespec.cli.command import Command, Option
-from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.interrupt import Interrupts, leave
 from edgespec.cli.options import chat_options, load_settings, sampling_settings
 from edgespec.cli.output import Output
 from edgespec.errors import UsageError
 
+if TYPE_CHECKING:
+    from edgespec.tui.app import ChatApp
+
+LOOK_S = 1.0  # between looks whether there still is a terminal
+PATIENCE_S = 5.0  # for a screen to leave by itself
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -100,9 +107,28 @@ def _show_screen(session: Any, interrupts: Interrupts, message: str | None) -> N
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
     app = ChatApp(session, message=message)
-    with interrupts.calling(app.leave_soon):
+    asked = threading.Event()
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()
+    with interrupts.calling(asked.set):
         app.run()
+    ended.set()
     interrupts.raise_if_received()
+
+
+def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:
+    """Leave when a signal asked for it, or when the terminal is gone, which does not always say so.
+
+    Then what draws the screen may wait for ever for its output to be taken: the process is ended without it.
+    """
+    while not asked.wait(LOOK_S) and os.isatty(0):
+        if ended.is_set():
+            return
+    app.leave_soon()
+    if not ended.wait(PATIENCE_S):
+        app.jobs.close()
+        app.session.close()
+        leave(getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
 def _chat_settings(values: Mapping[str, Any]) -> Any:

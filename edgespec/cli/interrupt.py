@@ -71,7 +71,7 @@ class Interrupts:
     def prompting(self) -> Iterator[None]:
         """Within this block Ctrl-C raises KeyboardInterrupt, as what reads a line expects it."""
         watched = signal.set_wakeup_fd(-1)  # or the watching thread would hear of it too, after the block
-        before = {number: signal.signal(number, lambda number, frame: _leave(number)) for number in SIGNALS}
+        before = {number: signal.signal(number, lambda number, frame: leave(number)) for number in SIGNALS}
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield
@@ -99,13 +99,13 @@ class Interrupts:
 
     def _handle(self, number: int) -> None:
         if self._first is None or self.received is not None:
-            _leave(number)
+            leave(number)
         self.received = number
         if self._first is not None:
             self._first()
 
 
-def _leave(number: int) -> None:
+def leave(number: int) -> None:
     """End the process as it stands; output that is worth anything has been flushed."""
     remove_unfinished()
     if sys.stderr is not None and sys.stderr.isatty():
