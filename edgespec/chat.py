@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +21,11 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.model_check import check_model
-from edgespec.models.spec import resolve
+from edgespec.models.spec import lasting, resolve
 from edgespec.recording import Recording, turn_of
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.store import Answer, Branch, ChatInfo, Store, StoreError, Turn, UnknownChatError, new_id
+from edgespec.store.data import first_line
 from edgespec.thinking import OPEN
 from edgespec.worker import Remedy, WorkerDiedError, remedies
 
@@ -63,10 +66,11 @@ Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Answerer]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell beside the answer."""
+    """Something to tell beside the answer; what it is `about` a screen may show in another way."""
 
     text: str
     level: Level = "info"
+    about: Literal["", "context"] = ""
 
 
 Events = Iterator[TokenEvent | Notice]
@@ -88,14 +92,20 @@ class Session(Closable):
         load_settings: LoadSettings,
         settings: ChatSettings | None = None,
         system: str = "",
+        store_notes: list[str] | None = None,
     ) -> None:
         self.store, self._open_engine = store, open_engine
         self.load_settings, self.settings, self.system = load_settings, settings or ChatSettings(), system
         self.engine: Answerer | None = None
         self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
         self.last_stats: Stats | None = None
+        self.begun = ""  # of an answer that is gone on with
         self._about: dict[str, Any] = {}
+        self._drafting: dict[str, Any] = {}  # as the engine has it
+        self._store_notes = [] if store_notes is None else store_notes
         self._notes_told = 0
+        self._is_answering = False
+        self._writing = threading.RLock()
         self._failed: tuple[LoadSettings, dict[str, Any], EdgespecError] | None = None
         self._writes: list[Callable[[], object]] = []
         self.store_error: StoreError | None = None
@@ -103,7 +113,8 @@ class Session(Closable):
 
     def close(self) -> None:
         """End the model; the store is the caller's. Safe to call twice."""
-        self._retry()
+        with self._writing:
+            self._retry()
         self.unload()
 
     # --- the model ------------------------------------------------------------------------------------------------
@@ -118,18 +129,20 @@ class Session(Closable):
 
         Raises what Runtime raises; `remedies` tells what could be tried then.
         """
+        self._check_idle()
         wanted = settings or self.load_settings
-        check_model(resolve(wanted.model).path)
-        if wanted.draft_model:
-            check_model(resolve(wanted.draft_model).path)
-        self.unload()
         try:
+            check_model(resolve(wanted.model).path)
+            if wanted.draft_model:
+                check_model(resolve(wanted.draft_model).path)
+            self.unload()
             self.engine = self._open_engine(wanted, progress, cancel)
-            self._notes_told = 0
-            self._about = self.engine.describe()
         except EdgespecError as error:
-            self._failed = (wanted, {}, error)
+            if self.engine is None:
+                self._failed = (wanted, {}, error)
             raise
+        self._notes_told = 0
+        self._about, self._drafting = self.engine.describe(), {}
         self.load_settings, self._failed = wanted, None
         try:
             self._draft_as_set(self.settings)
@@ -165,7 +178,7 @@ class Session(Closable):
     def change(self, name: str, text: str) -> None:
         """Change one setting for the next message on. Raises UsageError."""
         settings = changed(self.settings, name, text)
-        if setting(name).group == "drafting":
+        if setting(name).group == "drafting" and not self._is_answering:
             self._draft_as_set(settings)
         self.settings = settings
         self._save_settings()
@@ -178,26 +191,47 @@ class Session(Closable):
     def verdicts(self) -> list[PaceVerdict]:
         """Why drafters guess or rest in this chat."""
         request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
-        try:
-            return self.engine.pace_verdicts(request) if self.engine is not None else []
-        except UsageError:  # it is answering
+        if self.engine is None or self._is_answering:
             return []
+        with self._watching():
+            return self.engine.pace_verdicts(request)
 
     def _draft_as_set(self, settings: ChatSettings) -> None:
         if self.engine is None:
             return
         loaded = self.load_settings
-        self.engine.draft_with(
-            spec_type=settings.spec_type or loaded.spec_type,
-            pace=settings.pace or loaded.pace,
-            n_max=loaded.draft_n_max if settings.n_max is None else settings.n_max,
-            tree=loaded.spec_tree if settings.tree is None else settings.tree,
-        )
+        wanted: dict[str, Any] = {
+            "spec_type": settings.spec_type or loaded.spec_type,
+            "pace": settings.pace or loaded.pace,
+            "n_max": loaded.draft_n_max if settings.n_max is None else settings.n_max,
+            "tree": loaded.spec_tree if settings.tree is None else settings.tree,
+        }
+        if wanted == self._drafting:
+            return
+        with self._watching():
+            self.engine.draft_with(**wanted)
+            self._about, self._drafting = self.engine.describe(), wanted
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Within this block a model that dies is remembered as dead."""
+        try:
+            yield
+        except WorkerDiedError as error:
+            self._failed = (self.load_settings, self._about, error)
+            self.unload()
+            raise
+
+    def _check_idle(self) -> None:
+        """Raises UsageError while an answer is made."""
+        if self._is_answering:
+            raise UsageError("an answer is being made", hint="stop it first")
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
     def new(self) -> None:
         """Begin another conversation; it comes into the store with its first message."""
+        self._check_idle()
         self.chat: str | None = None
         self._id = new_id()
         self.title = ""
@@ -206,13 +240,16 @@ class Session(Closable):
 
     def open(self, name: str) -> None:
         """Go on with a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        self._check_idle()
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
         self.chat = self._id = info.id
         self.title = info.title
         self.system = str(settings.pop("system", ""))
-        if settings:
-            self.settings = ChatSettings.from_json(settings)
+        if "sampling" in settings:
+            bias = self.settings.sampling.logit_bias  # belongs to a vocabulary, not to a chat
+            kept = ChatSettings.from_json(settings)
+            self.settings = replace(kept, sampling=replace(kept.sampling, logit_bias=bias))
         self._go_to(info.head)
         try:
             self._draft_as_set(self.settings)
@@ -224,49 +261,75 @@ class Session(Closable):
 
         Raises UsageError where the message alone is too long for the context, before anything is kept.
         """
+        self._check_idle()
         text = "\n\n".join([*(_as_block(*file) for file in self.attached), text])
         turn = turn_of(self._id, self._head, "user", text)
-        self._make_room([*self.turns, turn])
+        try:
+            self._make_room([*self.turns, turn])
+        except WorkerDiedError:
+            self.attached = []
+            self._keep(turn)  # what was said is said, and can be answered later
+            raise
         self.attached = []
         self._keep(turn)
         return self._answer(cancel)
 
-    def regenerate(self, cancel: CancelFlag | None = None) -> Events:
-        """Answer the last message again; the answer of before stays a branch. Raises UsageError."""
+    def regenerate(self, cancel: CancelFlag | None = None, index: int | None = None) -> Events:
+        """Answer the last message again, or the one before turn `index`; the answer of before stays a branch.
+
+        Raises UsageError.
+        """
+        self._check_idle()
         self._need_engine()
-        if not self.turns:
+        index = len(self.turns) - 1 if index is None else index
+        if not 0 <= index < len(self.turns):
             raise UsageError("there is nothing to answer yet")
-        if self.turns[-1].role != "assistant":
+        last = self.turns[index]
+        if last.role != "assistant":
+            self._show(self.turns[: index + 1])
             return self._answer(cancel)
-        replaced = self.turns[-1]
-        tried = len(self.store.siblings(self._id, replaced.key)) if self.settings.seed >= 0 else 0
-        self._show(self.turns[:-1])
+        if not index:
+            raise UsageError("this answer follows no message")
+        # The same seed would say the same again: the next sample of it does not.
+        tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and self.settings.seed >= 0 else 0
+        replaced = self.turns[index:]
+        self._show(self.turns[:index])
         return self._answer(cancel, replaced=replaced, sample=tried)
 
     def go_on(self, cancel: CancelFlag | None = None) -> Events:
         """Go on with the last answer, which had stopped. Raises UsageError."""
+        self._check_idle()
         self._need_engine()
-        if not self.turns or self.turns[-1].role != "assistant":
+        if len(self.turns) < 2 or self.turns[-1].role != "assistant":
             raise UsageError("there is no answer to go on with")
         begun = self.turns[-1]
         self._show(self.turns[:-1])
+        self.begun = begun.content
         return self._answer(cancel, begun=begun)
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Say something else at turn `index`; what was said there stays a branch. What the user says is answered."""
+        """Say something else at turn `index`; what was said there stays a branch. What the user says is answered.
+
+        Raises UsageError, where the message is too long too, before anything is kept.
+        """
+        self._check_idle()
         if not 0 <= index < len(self.turns):
             raise UsageError(f"there is no message {index + 1}")
-        old = self.turns[index]
-        before = self.turns[:index]
+        turns, old = self.turns, self.turns[index]
         turn = turn_of(self._id, old.parent, old.role, text)
+        self._show(turns[:index])
         if old.role == "user":
-            self._make_room([*before, turn])
-        self._show(before)
+            try:
+                self._make_room([*self.turns, turn])
+            except EdgespecError:
+                self._show(turns)
+                raise
         self._keep(turn)
         return self._answer(cancel) if old.role == "user" else iter(())
 
     def undo(self) -> str:
         """Take back the last message and its answer, which stay a branch; returns what was said. Raises UsageError."""
+        self._check_idle()
         last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
         if last is None:
             raise UsageError("there is nothing to take back")
@@ -276,6 +339,7 @@ class Session(Closable):
 
     def fork(self) -> str:
         """Go on in a new chat that begins with this one's messages; returns its id. Raises UsageError."""
+        self._check_idle()
         if self.chat is None:
             raise UsageError("there is nothing to fork yet")
         self.chat = self._id = self.store.fork(self.chat, self._head, f"{self.title} (fork)")
@@ -288,7 +352,8 @@ class Session(Closable):
         return self.store.branches(self.chat) if self.chat else []
 
     def switch(self, key: str) -> None:
-        """Show the newest branch that message `key` is part of."""
+        """Show the newest branch that message `key` is part of. Raises UsageError, StoreError."""
+        self._check_idle()
         if (chat := self.chat) is not None:
             leaf = self.store.latest_leaf(chat, key)
             self._go_to(leaf)
@@ -316,7 +381,7 @@ class Session(Closable):
             times[-1],
             self._head,
             len(self.turns),
-            _file_name(str(self._about.get("model", ""))),
+            model_name(str(self._about.get("model", ""))),
         )
 
     @property
@@ -333,11 +398,7 @@ class Session(Closable):
         return self.turns[-1].key if self.turns else None
 
     def _go_to(self, head: str | None) -> None:
-        self.turns = self.store.path(head)
-        keys = [turn.key for turn in self.turns]
-        starts = [str(turn.answer.settings.get("first_sent", "")) for turn in self.turns if turn.answer is not None]
-        start = starts[-1] if starts else ""
-        self.first_sent = self._left_told = keys.index(start) if start in keys else 0
+        self._show(self.store.path(head))
         last = next((turn.answer.stats for turn in reversed(self.turns) if turn.answer is not None), {})
         self.used = int(last.get("context_used", 0))
 
@@ -348,16 +409,19 @@ class Session(Closable):
             self._write(lambda: self.store.set_head(chat, head))
 
     def _show(self, turns: list[Turn]) -> None:
+        """Make these the open path; of the context has left what had when its last answer was made."""
         self.turns = turns
-        if self.first_sent >= len(turns):
-            self.first_sent = self._left_told = 0
+        starts = [str(turn.answer.settings.get("first_sent", "")) for turn in turns if turn.answer is not None]
+        keys = {turn.key: index for index, turn in enumerate(turns)}
+        self.first_sent = self._left_told = keys.get(starts[-1], 0) if starts else 0
 
     def _keep(self, turn: Turn) -> None:
         """Make a turn the last one, here and in the store."""
         chat, settings = self._id, self._settings_as_json()
         if self.chat is None:
-            self.chat, self.title = chat, turn.content.strip().partition("\n")[0][:60]
-            self._write(lambda: self.store.create(chat, settings))
+            title = self.title
+            self.chat, self.title = chat, title or first_line(turn.content)
+            self._write(lambda: self.store.create(chat, settings, title))
         self.turns = [*self.turns, turn]
         self._write(lambda: self.store.append(chat, turn.parent, turn.role, turn.content, turn.answer))
 
@@ -393,11 +457,13 @@ class Session(Closable):
         cancel: CancelFlag | None,
         *,
         begun: Turn | None = None,
-        replaced: Turn | None = None,
+        replaced: Sequence[Turn] = (),
         sample: int = 0,
     ) -> Events:
         """Answer the last turn, going on from what has `begun`; of nothing becomes what was to be `replaced`."""
         engine, chat, cancel = self._need_engine(), self._id, cancel or CancelFlag()
+        self._draft_as_set(self.settings)
+        self._is_answering = True
         request = self.request((), sample=sample)
         if begun is not None and begun.answer is not None and self.settings.seed < 0:
             request = replace(request, seed=begun.answer.seed)
@@ -410,49 +476,54 @@ class Session(Closable):
                 messages, left = self._sent(recording)
                 if self.first_sent != self._left_told:
                     self._left_told = left_now = self.first_sent
-                    yield Notice(f"{left_now} earlier messages have left the context of {self.context_size:,} tokens")
+                    said = f"{left_now} earlier messages have left the context of {self.context_size:,} tokens"
+                    yield Notice(said, about="context")
                 told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
                 stream = engine.answer(replace(request, messages=tuple(messages), left=left, max_tokens=told), cancel)
                 try:
                     for event in stream:
-                        if opened:
+                        if opened and event.finish_reason is None:
                             event, opened = replace(event, text=opened + event.text), ""
                         recording.take(event)
                         if event.finish_reason is None:
                             yield event
                         elif event.text:
                             yield replace(event, finish_reason=None, stats=None)
-                        yield from self.new_notes()
+                        if event.finish_reason is None:
+                            yield from self.new_notes()
                 finally:
                     stream.close()
                 if not self._overflowed(recording, told):
                     break
+                self.new_notes()  # that the context is full, which is mended now
         except GenerationError as error:
             failure = error
             recording.reason = "error"
-            if isinstance(error, WorkerDiedError):
+            if isinstance(error, WorkerDiedError) and self.engine is not None:
                 self._failed = (self.load_settings, self._about, error)
                 self.unload()
         finally:
+            self._is_answering = False
             self._finish(recording, replaced)
         yield from self.new_notes()
         yield recording.last_event()
         if failure is not None:
             raise failure
 
-    def _finish(self, recording: Recording, replaced: Turn | None) -> None:
+    def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
+        self.begun = ""
         stats = recording.stats
         self.last_stats = stats
         self.used = recording.context_used
-        turn = recording.end(self._write, self.turns[self.first_sent].key) or replaced
-        if turn is not None:
-            self.turns = [*self.turns, turn]
+        first = self.turns[self.first_sent].key if self.turns else ""
+        turn = recording.end(self._write, first)
+        self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
 
     def _as_answer(self, request: Request) -> Answer:
         about = self._about
         return Answer(
-            model=_file_name(str(about.get("model", ""))),
-            draft_model=_file_name(about["draft_model"]) if about.get("draft_model") else None,
+            model=model_name(str(about.get("model", ""))),
+            draft_model=model_name(about["draft_model"]) if about.get("draft_model") else None,
             finish_reason="generating",
             seed=request.seed,
             settings=self._settings_as_json() | {"sample": request.sample, "ctx_size": self.context_size},
@@ -461,9 +532,10 @@ class Session(Closable):
 
     def new_notes(self) -> list[Notice]:
         """What the model's side has noted since the last time."""
-        if self.engine is None:
-            return []
-        notes, self._notes_told = self.engine.notes[self._notes_told :], len(self.engine.notes)
+        notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
+        if self.engine is not None:
+            told, self._notes_told = self._notes_told, len(self.engine.notes)
+            notes += self.engine.notes[told:]
         return [Notice(text) for text in notes]
 
     # --- what is sent ---------------------------------------------------------------------------------------------
@@ -498,7 +570,8 @@ class Session(Closable):
         engine, n_ctx = self._need_engine(), self.context_size
 
         def size(first: int) -> int:
-            return engine.count([*self._messages(turns, first), *last])
+            with self._watching():
+                return engine.count([*self._messages(turns, first), *last])
 
         reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
         if size(self.first_sent) <= n_ctx - reserve:
@@ -525,7 +598,9 @@ class Session(Closable):
     # --- the store ------------------------------------------------------------------------------------------------
 
     def _settings_as_json(self) -> dict[str, Any]:
-        return self.settings.as_json() | {"system": self.system}
+        loaded = self.load_settings
+        models = {"model": lasting(loaded.model), "draft_model": loaded.draft_model and lasting(loaded.draft_model)}
+        return self.settings.as_json() | {"system": self.system} | models
 
     def _save_settings(self) -> None:
         if self.chat is not None:
@@ -534,8 +609,9 @@ class Session(Closable):
 
     def _write(self, write: Callable[[], object]) -> None:
         """Write to the store, after what it did not take before. Where it fails that is kept for the next time."""
-        self._writes.append(write)
-        self._retry()
+        with self._writing:  # the screen writes beside the answer
+            self._writes.append(write)
+            self._retry()
 
     def _retry(self) -> None:
         rewritten = False
@@ -565,7 +641,7 @@ class Session(Closable):
         return [partial(self.store.create, chat, settings, title), *appends]
 
 
-def _file_name(path: str) -> str:
+def model_name(path: str) -> str:
     """Without its folder, which is this machine's affair; the bundled ones are told apart by theirs."""
     return Path(path).name if Path(path).parent.name != "demo" else f"demo/{Path(path).name}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat import Events, Level, Session
 from edgespec.chat_settings import SETTINGS, setting
 from edgespec.errors import UsageError
+from edgespec.model_check import check_model
+from edgespec.models.local import local_models
+from edgespec.models.pair import check_pair
+from edgespec.models.spec import resolve
 from edgespec.paths import write_whole
 from edgespec.settings import LoadSettings
 from edgespec.store import ChatInfo, Turn
@@ -71,7 +76,7 @@ class Commands:
 
     def __init__(self, session: Session, front: Front) -> None:
         self.session, self.front = session, front
-        self._listed: Sequence[str] = ()
+        self._listed: Sequence[tuple[str, str | None]] = ()  # chats, and messages in them
 
     def run(self, line: str) -> None:
         """Run a line that begins with a slash."""
@@ -92,6 +97,19 @@ class Commands:
             lines.append(f"draft model {about['draft_model'] or 'none'}")
             lines.append(f"guessing: {', '.join(about['drafters']) or 'nobody'}, pace {about['pace']}")
         self.front.say("\n".join(lines))
+
+    def models(self, _: str) -> None:
+        """The models of this machine, and what each would be as a draft of the one that answers."""
+        target = check_model(resolve(self.session.load_settings.model).path)
+        lines = []
+        for model in local_models():
+            lines.append(f"{model.spec}  {model.quantisation}  {model.size_bytes / 1e6:,.0f} MB")
+            if model.problem:
+                lines.append(f"     {model.problem}")
+            elif model.header is not None and model.path != target.path:
+                verdict = check_pair(target, model.header)
+                lines.append(f"     as a draft here: {verdict.summary}, {verdict.size}")
+        self.front.say("\n".join([*lines, "/model MODEL loads one, /draft MODEL lets one guess"]))
 
     def draft(self, spec: str) -> None:
         session = self.session
@@ -173,8 +191,10 @@ class Commands:
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
-    def regen(self, _: str) -> None:
-        self.front.answer(self.session.regenerate)
+    def regen(self, number: str) -> None:
+        session = self.session
+        index = _number(number, len(session.turns)) if number else None
+        self.front.answer(lambda cancel: session.regenerate(cancel, index))
 
     def go_on(self, _: str) -> None:
         self.front.answer(self.session.go_on)
@@ -231,16 +251,22 @@ class Commands:
         """A chat by its number in the last list, or by its id."""
         if not name:
             raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
+        key = None
         if name.isdigit() and 1 <= int(name) <= len(self._listed):
-            name = self._listed[int(name) - 1]
-        self.session.open(name)
+            name, key = self._listed[int(name) - 1]
+        elif name.isdigit() and len(name) < 3:
+            raise UsageError(f"there is no chat number {name}", hint="/list numbers them")
+        session = self.session
+        session.open(name)
+        if key is not None and all(turn.key != key for turn in session.turns):
+            session.switch(key)
         self.front.redraw()
 
     def list(self, query: str) -> None:
         chats = self.session.store.chats(limit=LISTED, query=query)
         if not chats:
             raise UsageError("there is no such chat" if query else "there are no chats yet")
-        self._listed = [chat.id for chat in chats]
+        self._listed = [(chat.id, None) for chat in chats]
         lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
         self.front.say("\n".join([*lines, "/load N opens one"]))
 
@@ -250,7 +276,7 @@ class Commands:
         hits = self.session.store.search(query, limit=LISTED)
         if not hits:
             raise UsageError(f"nothing was found for {query!r}")
-        self._listed = [hit.chat for hit in hits]
+        self._listed = [(hit.chat, hit.key) for hit in hits]
         lines = []
         for place, hit in enumerate(hits, 1):
             snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
@@ -263,6 +289,17 @@ class Commands:
         self.session.rename(title)
         self.front.redraw()
 
+    def delete(self, name: str) -> None:
+        if not name:
+            raise UsageError("which chat is to go for good?", hint="/delete ID; 'edgespec history list' shows ids")
+        session = self.session
+        info = session.store.find(name)
+        if info.id == session.chat:
+            session.new()
+            self.front.redraw()
+        session.store.remove([info.id])
+        self.front.say(f"{info.title or info.id} is deleted")
+
     def export(self, argument: str) -> None:
         """`/export`, `/export jsonl`, `/export FILE`: by its ending md or jsonl."""
         session = self.session
@@ -271,7 +308,10 @@ class Commands:
         info, turns = session.info(), with_system(session.system, session.turns)
         jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
         name = "" if argument in ("", "md", "jsonl") else argument
-        file = Path(name or f"{session.chat}.{'jsonl' if jsonl else 'md'}").expanduser()
+        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
+        file = Path(name or f"{title}.{'jsonl' if jsonl else 'md'}").expanduser()
+        if file.is_dir():
+            raise UsageError(f"{file} is a folder", hint="name a file in it")
         if file.exists():
             raise UsageError(f"{file} is there already", hint="/export FILE with another name")
         text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
@@ -279,7 +319,7 @@ class Commands:
             write_whole(file, text)
         except OSError as error:
             raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
-        self.front.say(f"written to {file}")
+        self.front.say(f"written to {file.absolute()}")
 
     def copy(self, number: str) -> None:
         turns = self.session.turns
@@ -326,8 +366,8 @@ COMMANDS = (
     Command(
         "model", "[MODEL]", "Load another model, or show the one that answers.", Commands.model, "ctrl+l", waits=True
     ),
+    Command("models", "", "Show the models of this machine, and which would fit as drafts.", Commands.models),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", Commands.draft, waits=True),
-    Command("restart", "[N]", "Load the model again, N: with less, after it has failed.", Commands.restart, waits=True),
     Command("system", "[TEXT|none]", "What the model is told before the conversation.", Commands.system),
     Command("set", "[NAME [VALUE]]", "Show or change how the next message is answered.", Commands.set, "ctrl+s"),
     Command("stats", "", "What the last answer cost, and what guessing earned.", Commands.stats, "ctrl+t"),
@@ -337,7 +377,13 @@ COMMANDS = (
         "race", "[PROMPT]", "Answer a prompt plainly and with guessing, and compare.", Commands.race, "f4", waits=True
     ),
     Command(
-        "regen", "", "Answer the last message again.", Commands.regen, "ctrl+r", ("regenerate", "retry"), waits=True
+        "regen",
+        "[N]",
+        "Answer the last message again, or make answer N anew.",
+        Commands.regen,
+        "ctrl+r",
+        ("regenerate", "retry"),
+        waits=True,
     ),
     Command("continue", "", "Go on with an answer that had stopped.", Commands.go_on, "", ("goon",), waits=True),
     Command("edit", "[N] [TEXT]", "Say something else, and get another answer.", Commands.edit, "f3", waits=True),
@@ -351,10 +397,12 @@ COMMANDS = (
     Command("load", "N|ID|last", "Go on with a chat.", Commands.load, waits=True),
     Command("search", "WORDS", "Find what was said in any chat.", Commands.search, "ctrl+g"),
     Command("rename", "TITLE", "Give this chat another title.", Commands.rename, "f2"),
+    Command("restart", "[N]", "Load the model again, N: with less, after it has failed.", Commands.restart, waits=True),
+    Command("delete", "ID", "Delete a chat for good.", Commands.delete, waits=True),
     Command("export", "[md|jsonl|FILE]", "Write this chat to a file.", Commands.export, "f8"),
     Command("copy", "[N]", "Copy the last answer, or message N.", Commands.copy, "f12"),
     Command("file", "PATH", "Put a text file before your next message.", Commands.file),
-    Command("bye", "", "Leave; the chat is kept.", Commands.bye, "ctrl+q", ("exit", "quit")),
+    Command("bye", "", "Leave the chat.", Commands.bye, "ctrl+q", ("exit", "quit")),
 )
 
 

@@ -20,6 +20,7 @@ from edgespec.events import TokenEvent
 from edgespec.settings import LoadSettings, Request
 
 PLAIN, DRAFTED = 0, 1  # the lanes
+WARM_UP = 8  # tokens
 NOTABLE = 0.02  # a smaller difference of speed may be chance
 
 
@@ -158,10 +159,10 @@ def run_race(
 ) -> Race:
     """Answer `request` as the engine is set to, then plainly; `on_token` hears of each event, lane first.
 
-    A token that nobody times comes before, so that neither answer waits for cold memory; neither finds the prompt in a
+    A few tokens nobody times come before, so that neither answer waits for cold memory; neither finds the prompt in a
     cache. After `cancel` the lanes are as long as they had got. Raises what the engine raises; its pace is put back.
     """
-    with closing(engine.answer(replace(request, max_tokens=1), cancel)) as warming:
+    with closing(engine.answer(replace(request, max_tokens=WARM_UP), cancel)) as warming:
         deque(warming, maxlen=0)
     drafted = _run(engine, request, cancel, DRAFTED, on_token)
     pace = engine.settings.pace

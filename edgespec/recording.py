@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from edgespec.core.stats import Stats
 from edgespec.events import FinishReason, TokenEvent
@@ -34,11 +34,10 @@ class Recording:
         self, store: Store, chat: str, parent: str | None, answer: Answer, begun: Turn | None, begun_ids: Sequence[int]
     ) -> None:
         self._store, self._chat, self._parent, self._answer = store, chat, parent, answer
-        self._texts = [begun.content] if begun else []
         self._ids = list(begun_ids)
         self._pieces = [Piece(-1, begun.content)] if begun else []
-        self._n_begun = len(self._ids)
-        self._cut = False
+        self._begun, self._n_begun = begun, len(self._ids)
+        self._says_all = begun is None or bool(begun_ids)  # whether `_ids` stand for the whole text
         self.reason: str = "cancelled"
         self.stats: Stats | None = None
         self.segment: Stats | None = None
@@ -53,7 +52,7 @@ class Recording:
 
     @property
     def content(self) -> str:
-        return "".join(self._texts)
+        return "".join(piece.text for piece in self._pieces)
 
     def take(self, event: TokenEvent) -> None:
         """What the model said next."""
@@ -62,9 +61,9 @@ class Recording:
             self._pieces.append(Piece(event.id, event.text, event.source, event.round))
         elif event.text:
             self._pieces.append(Piece(-1, event.text))
-        self._texts.append(event.text)
         if event.finish_reason is not None:
-            self.reason, self.segment, self._cut = event.finish_reason, event.stats, event.cut
+            self.reason, self.segment = event.finish_reason, event.stats
+            self._says_all = self._says_all and not event.cut
             if self.stats is None:
                 self.stats = event.stats
             elif event.stats is not None:
@@ -72,28 +71,34 @@ class Recording:
 
     def message(self) -> list[Message]:
         """What there is as a message to go on with."""
-        return [Message("assistant", self.content, tuple(self._ids))] if self.content else []
+        return [Message("assistant", self.content, self._known_ids)] if self.content else []
+
+    @property
+    def _known_ids(self) -> tuple[int, ...]:
+        return tuple(self._ids) if self._says_all else ()
 
     @property
     def context_used(self) -> int:
         return self.segment.prompt_tokens + self.segment.generated_tokens if self.segment else 0
 
     def end(self, write: Callable[[Callable[[], object]], None], first_sent: str) -> Turn | None:
-        """Make it a turn, unless there is nothing of it."""
+        """Make it a turn, unless nothing came: then it is what it was before."""
         self._ended.set()
         self._saver.join()
         row, content, pieces = self._row, self.content, list(self._pieces)
-        if not content:
+        if len(content) == (len(self._begun.content) if self._begun else 0):
             if row is not None:
                 write(lambda: self._store.drop(row))
-            return None
-        stats = self.stats.as_json() if self.stats else {}
+            return self._begun
+        stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
+        if self._begun and self._begun.answer:  # figures of the longer part say more
+            stats = max(self._begun.answer.stats, stats, key=_generated)
         answer = replace(
             self._answer,
             finish_reason=self.reason,
             settings={**self._answer.settings, "first_sent": first_sent},
-            stats=stats | {"context_used": self.context_used},
-            ids=() if self._cut else tuple(self._ids),
+            stats={**stats, "context_used": self.context_used},
+            ids=self._known_ids,
         )
         write(lambda: self._store.finish(row, self._chat, self._parent, content, answer, pieces))
         return turn_of(self._chat, self._parent, "assistant", content, answer)
@@ -104,14 +109,18 @@ class Recording:
     def _save(self) -> None:
         saved = 0
         while not self._ended.wait(SAVED_EVERY_S):
-            n = len(self._pieces)
-            if n == saved:
+            if len(self._pieces) == saved:
                 continue
-            content = "".join(self._texts)
             try:
                 if self._row is None:
                     self._row = self._store.begin(self._chat, self._parent, self._answer)
-                self._store.grow(self._row, content, self._ids[:], self._pieces[:n])
+                pieces = self._pieces[:]
+                content = "".join(piece.text for piece in pieces)
+                self._store.grow(self._row, content, (), pieces)  # ids may be ahead of the text until it ends
             except StoreError:  # the whole answer is written again at its end, and what fails then is told
                 continue
-            saved = n
+            saved = len(pieces)
+
+
+def _generated(stats: Mapping[str, Any]) -> int:
+    return int(stats.get("timings", {}).get("predicted_n", 0))

@@ -51,6 +51,11 @@ def resolve(spec: str) -> ResolvedModel:
     )
 
 
+def lasting(spec: str) -> str:
+    """`spec` as it means the same from any folder."""
+    return str(Path(spec).expanduser().absolute()) if is_path(spec) else spec
+
+
 def is_path(spec: str) -> bool:
     """Whether `spec` can only mean a file: `./x`, `/x`, `~/x`, `C:\\x`, or anything that ends in `.gguf`."""
     if spec.lower().startswith(HUB_PREFIXES):

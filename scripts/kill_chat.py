@@ -24,7 +24,7 @@ import psutil
 
 from edgespec.store import Store, Turn
 
-MARK = b"Leave; the chat is kept.\n"  # what /help bye prints: the answer before it is finished
+MARK = b"Leave the chat.\n"  # what /help bye prints: the answer before it is finished
 GONE_S = 10.0
 
 

@@ -20,8 +20,9 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.runtime import Runtime
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, Message
 from edgespec.store import Store
+from edgespec.transcript import ImportedChat, import_chat
 from edgespec.worker import WorkerDiedError
 
 DEMO = LoadSettings("demo", threads=1, spec_type="none", store=False)
@@ -406,3 +407,107 @@ def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None
     said(session.ask("second"))
     assert session.store_error is None
     assert stored(session) == ["first", "one", "second", "two"]
+
+
+def test_a_model_that_died_while_nobody_asked_is_told_with_the_next_message_which_is_kept(store: Store) -> None:
+    class Dead(FakeEngine):
+        def count(self, messages: Any) -> int:
+            raise WorkerDiedError("the system killed the process with the model")
+
+    session = talking_to(Dead(), store)
+    with pytest.raises(WorkerDiedError):
+        session.ask("hello")
+    assert session.engine is None
+    assert session.remedies()
+    assert stored(session) == ["hello"]
+
+
+def test_while_an_answer_is_made_nothing_else_touches_the_conversation(store: Store) -> None:
+    session = talking_to(FakeEngine("one two", "three"), store)
+    said(session.ask("first"))
+    said(session.regenerate())
+    other = next(branch.leaf for branch in session.branches() if not branch.is_current)
+    events = session.ask("second")
+    next(events)
+    for act in (session.new, session.undo, session.fork, lambda: session.switch(other), lambda: session.open("last")):
+        with pytest.raises(UsageError, match="an answer is being made"):
+            act()
+    session.change("pace", "off")  # counts from the next one on
+    said(events)
+    assert contents(session) == stored(session) == ["first", "three", "second", "three"]
+
+
+def test_what_was_not_generated_here_is_gone_on_with_as_text(store: Store) -> None:
+    engine = FakeEngine("wrong", " and more", "three")
+    session = talking_to(engine, store)
+    said(session.ask("hello"))
+    session.edit(1, "right")
+    said(session.go_on())
+    assert session.turns[-1].content == "right and more"
+    said(session.ask("next"))
+    assert engine.requests[-1].messages[1] == Message("assistant", "right and more")
+
+
+def test_going_on_with_an_answer_that_has_nothing_more_to_say_leaves_it_as_it_was(store: Store) -> None:
+    session = talking_to(FakeEngine("one two", []), store)
+    said(session.ask("count"))
+    before = session.turns[-1]
+    said(session.go_on())
+    assert session.turns[-1] == before
+    assert [piece.text for piece in store.pieces(before.key)] == ["one", " two"]
+
+
+def test_a_fixed_seed_says_something_else_each_time_it_is_asked_again(store: Store) -> None:
+    engine = FakeEngine("the same")
+    session = talking_to(engine, store)
+    said(session.ask("count"))
+    for _ in range(3):
+        said(session.regenerate())
+    assert [request.sample for request in engine.requests] == [0, 1, 2, 3]
+
+
+def test_a_chat_that_begins_with_the_assistant_cannot_be_answered_there(store: Store) -> None:
+    chat = import_chat(store, ImportedChat("", (("assistant", "How can I help?"),)))
+    session = talking_to(FakeEngine(), store)
+    session.open(chat)
+    for act in (session.regenerate, session.go_on):
+        with pytest.raises(UsageError):
+            act()
+    assert contents(session) == ["How can I help?"]
+    said(session.ask("hello"))
+    assert len(session.turns) == 3
+
+
+def test_an_earlier_answer_is_made_anew_where_it_stands(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two", "three"), store)
+    said(session.ask("first"))
+    said(session.ask("second"))
+    said(session.regenerate(index=1))
+    assert contents(session) == stored(session) == ["first", "three"]
+    assert len(session.branches()) == 2
+
+
+def test_what_undo_brings_back_has_the_context_it_had(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store, max_tokens=40)
+    question = "{} What does os.walk do, and why is it there at all?"
+    texts = [said(session.ask(question.format(number))) for number in range(7)]
+    assert session.first_sent
+    for _ in range(5):
+        session.undo()
+    assert not session.first_sent
+    assert [said(session.ask(question.format(number))) for number in range(2, 7)] == texts[2:]
+
+
+def test_a_title_given_before_the_first_message_counts(store: Store) -> None:
+    session = talking_to(FakeEngine(), store)
+    session.rename("My title")
+    said(session.ask("hello"))
+    assert store.find("last").title == session.title == "My title"
+
+
+def test_what_drafts_now_is_what_was_set(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store)
+    session.change("pace", "off")
+    assert session.about["pace"] == "off"
+    session.change("pace", "default")
+    assert session.about["pace"] == "auto"

@@ -87,7 +87,12 @@ def test_a_chat_is_resumed_and_the_same_seed_says_the_same(home: Path) -> None:
 
 def test_without_history_nothing_is_written(home: Path) -> None:
     assert chat("hello", home=home, args=[*CHAT, "--no-history"]).returncode == 0
-    assert not (home / "data" / "chats.db").exists()
+    with at_terminal(home, [*CHAT, "--plain", "--no-history"]) as (_, master):
+        read_until(master, ">>> ")
+        os.write(master, b"hello\n\x04")
+        read_rest(master)
+    assert not (home / "data").exists()
+    assert not (home / "cache" / "answers").exists()
 
 
 def test_commands_work_in_a_pipe(home: Path) -> None:
@@ -156,6 +161,35 @@ def test_a_history_that_cannot_be_written_is_told_and_answers_come(home: Path) -
     assert done.stdout.strip()
     assert "not saved" in done.stderr.decode()
     assert contents(home)[0] == "hello"
+
+
+def test_what_is_asked_for_now_goes_before_what_a_chat_was_set_to(home: Path) -> None:
+    chat("hello", home=home, args=[*CHAT, "-s", "be brief"])
+    chat("/set", "more", home=home, args=["chat", "-m", "tiny.gguf", "-t", "1", "-n", "5", "-r", "last"])
+    first, last = (turn.answer for turn in last_turns(home) if turn.answer is not None)
+    assert (first.settings["max_tokens"], last.settings["max_tokens"]) == (12, 5)
+    assert (first.settings["seed"], last.settings["seed"]) == (3, 3)
+    assert first.settings["system"] == last.settings["system"] == "be brief"
+
+
+def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
+    chat("hello", home=home)
+    done = chat("more", home=home, args=["chat", "-t", "1", "-r", "last"])
+    assert b"demo" not in done.stderr
+    assert [turn.answer.model for turn in last_turns(home) if turn.answer is not None] == ["tiny.gguf"] * 2
+    (home / "tiny.gguf").unlink()
+    assert b"the bundled demo goes on with this chat" in chat(home=home, args=["chat", "-r", "last"]).stderr
+
+
+def test_what_could_not_be_saved_is_written_to_a_file_and_told(home: Path) -> None:
+    chat("hello", home=home)
+    with Store(home / "data" / "chats.db") as store:
+        store._database._connection.execute("BEGIN IMMEDIATE")
+        done = chat("more", home=home)
+    assert done.returncode == 1
+    (file,) = home.glob("edgespec-chat-*.jsonl")
+    assert str(file.name) in done.stderr.decode()
+    assert json.loads(file.read_text())["messages"][0]["content"] == "more"
 
 
 # --- a terminal -------------------------------------------------------------------------------------------------------

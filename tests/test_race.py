@@ -77,7 +77,7 @@ def test_the_answer_with_guesses_comes_first_as_it_must_not_be_looked_up() -> No
     engine = FakeEngine(WORDS)
     run_race(engine, Request("x", seed=5), CancelFlag())
     assert engine.calls == ["answer", "forget", "answer", "pace off", "forget", "answer", "pace auto"]
-    assert [request.max_tokens for request in engine.requests] == [1, -1, -1]
+    assert [request.max_tokens for request in engine.requests] == [8, -1, -1]
     assert {request.seed for request in engine.requests} == {5}
 
 

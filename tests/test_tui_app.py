@@ -39,6 +39,7 @@ def on_screen(
     store: Store | None = None,
     size: tuple[int, int] = (120, 40),
     message: str | None = None,
+    model: str = "demo",
     **settings: Any,
 ) -> ChatApp:
     """Drive the app; each time a model is loaded the next of `engines` answers."""
@@ -54,7 +55,7 @@ def on_screen(
 
     async def drive() -> ChatApp:
         opened = store or Store.in_memory()
-        session = Session(opened, open_engine, LoadSettings("demo"), ChatSettings(**({"seed": 3} | settings)))
+        session = Session(opened, open_engine, LoadSettings(model), ChatSettings(**({"seed": 3} | settings)))
         app = ChatApp(session, message=message)
         async with app.run_test(size=size) as pilot:
             await wait_until(pilot, lambda: not app.jobs.is_busy)
@@ -153,7 +154,14 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
 
 # --- commands and keys ------------------------------------------------------------------------------------------------
 
-SCREENS = {"help": HelpScreen, "model": ModelPicker, "draft": ModelPicker, "set": SettingsScreen, "race": RaceScreen}
+SCREENS = {
+    "help": HelpScreen,
+    "model": ModelPicker,
+    "models": ModelPicker,
+    "draft": ModelPicker,
+    "set": SettingsScreen,
+    "race": RaceScreen,
+}
 KEYS = {command.key: command.name for command in COMMANDS if command.key}
 
 
@@ -213,7 +221,8 @@ DONE: dict[str, Steps] = {
     "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
     "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
     "copy": after("/copy", expects=lambda app: app.clipboard == "two"),
-    "help": after("/help regen", expects=lambda app: "Answer the last message again." in shown(app)),
+    "help": after("/help regen", expects=lambda app: "Answer the last message again" in shown(app)),
+    "delete": after("/clear", "/delete last", expects=lambda app: not app.session.store.chats()),
     "model": after("/model demo", expects=lambda app: app.session.load_settings.model == "demo"),
     "draft": after("/draft none", expects=lambda app: "draft" not in app.session.load_settings.drafters),
     "bye": after("/bye", expects=lambda app: not app.is_running or app._exit),
@@ -226,7 +235,7 @@ def test_every_command_does_what_it_says(name: str) -> None:
 
 
 def test_no_command_goes_untested() -> None:
-    assert {command.name for command in COMMANDS} == set(DONE) | {"race", "export", "file"}
+    assert {command.name for command in COMMANDS} == set(DONE) | {"race", "models", "export", "file"}
 
 
 def test_export_and_file_read_and_write(tmp_path: Path) -> None:
@@ -321,6 +330,18 @@ def test_a_model_that_cannot_be_loaded_is_told_and_another_can_be() -> None:
     on_screen(steps, broken, FakeEngine("one"))
 
 
+def test_a_model_that_is_not_there_is_told_once() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await wait_until(pilot, lambda: "was not found" in shown(app))
+        await pilot.press("escape")
+        for _ in range(5):
+            await pilot.pause(0.1)
+        assert not app.jobs.is_busy
+        assert shown(app).count("was not found") == 1
+
+    on_screen(steps, model="/nowhere/x.gguf")
+
+
 def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
     store = Store(tmp_path / "chats.db")
 
@@ -376,3 +397,40 @@ def test_the_theme_is_remembered(tmp_path: Path) -> None:
     on_screen(choose, store=store)
     on_screen(look, store=store)
     store.close()
+
+
+def test_keys_of_a_burst_arrive_in_the_order_they_were_typed() -> None:
+    """As they come over a slow line, or from dictation: Enter must not overtake what was typed before it."""
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        for message in ("first", "second", "third"):
+            for key in [*message, "enter"]:
+                app.simulate_key(key)
+            await wait_until(pilot, lambda: app.composer.text == "" and app.jobs.is_answering)
+            await idle(app, pilot)
+        assert contents(app)[0::2] == ["first", "second", "third"]
+
+    on_screen(steps, FakeEngine("word " * 20, round_s=0.02))
+
+
+def test_the_palette_lists_the_commands() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p", *"regen")
+        await wait_until(pilot, lambda: "/regen" in shown(app))
+        await pilot.press("escape")
+
+    on_screen(steps)
+
+
+def test_figures_are_those_of_the_chat_that_is_shown() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await wait_until(pilot, lambda: "1 tokens" in shown(app) or "tok/s" in shown(app))
+        assert app.query_one(StatisticsPanel).figures.tokens == 1
+        await type_in(app, pilot, "/clear")
+        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.tokens == 0)
+        await pilot.press("ctrl+r")
+        await wait_until(pilot, lambda: "there is nothing to answer yet" in shown(app))
+        assert app.composer.text == ""
+
+    on_screen(steps)

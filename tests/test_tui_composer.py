@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from tui_harness import Harness, click_on, wait_until
 
-from edgespec.tui.composer import CommandList, Composer, Paged, Stop, Submitted
+from edgespec.tui.composer import CommandChoices, Composer, Paged, Stop, Submitted
 
 COMMANDS = [("/help", "what there is"), ("/regen", "answer again"), ("/redo", "do again"), ("/bye", "leave")]
 HISTORY = ["first", "second\nof two lines"]
@@ -43,7 +43,7 @@ async def write(pilot: Pilot[Any], text: str) -> None:
 
 def offered(composer: Composer) -> list[str | None]:
     """The commands in the list, if it is there."""
-    commands = composer.query_one(CommandList)
+    commands = composer.query_one(CommandChoices)
     return [option.id for option in commands.options] if commands.display else []
 
 
@@ -196,7 +196,7 @@ def test_a_click_takes_a_command() -> None:
     async def script(pilot: Pilot[Any], composer: Composer) -> None:
         await write(pilot, "/re")
         await pilot.pause()
-        await click_on(pilot, composer.query_one(CommandList), "/redo")
+        await click_on(pilot, composer.query_one(CommandChoices), "/redo")
         await wait_until(pilot, lambda: composer.text == "/redo ")
         assert composer.input.has_focus
 

@@ -153,7 +153,7 @@ def test_the_prompt_is_edited_in_place_over_several_lines() -> None:
 
     async def step(pilot: Pilot[Any]) -> None:
         await raced(pilot)
-        await pilot.press("e", "1", "ctrl+j", "r")  # plain letters once it is being edited
+        await pilot.press("e", "end", "1", "ctrl+j", "r")  # plain letters once it is being edited
         await raced(pilot)
         assert engine.requests[-1].prompt == "count1\nr"
 

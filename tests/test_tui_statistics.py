@@ -66,7 +66,9 @@ def test_without_anything_there_are_no_figures() -> None:
 def test_the_end_brings_the_exact_figures() -> None:
     figures = LiveStatistics(context_used=7, context_size=100)
     figures.add(round_of(0, proposed=3, accepted=1), 1.0)
-    figures.finish(Stats(prompt_tokens=10, generated_tokens=30, generation_s=2.0, rounds=20, proposed=40, accepted=10))
+    figures.finish(
+        Stats(prompt_tokens=10, generated_tokens=30, generation_s=2.0, rounds=20, proposed=40, accepted=10), 40
+    )
     assert figures.tokens_per_s == 15.0
     assert figures.tokens_per_round == 1.5
     assert figures.acceptance == 0.25
@@ -124,7 +126,7 @@ def test_before_the_first_token_the_clock_shows_that_the_prompt_is_read() -> Non
             line.begin(100.0)
             line.update_live([], 102.5)
             assert str(line.render()) == "reading, 2.5 s"
-            line.finish(None)
+            line.finish(None, 0)
             assert str(line.render()) == ""
 
     asyncio.run(script())

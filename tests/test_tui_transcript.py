@@ -522,13 +522,13 @@ def test_notes_and_the_mark_of_what_left_the_context_stand_between_the_messages(
         transcript.mark_context(4)
         await transcript.note("[b]loaded[/b]", "warning")
         await pilot.pause()
-        assert "3 earlier turns have left the context" in view(transcript, 4).plain
+        assert "3 earlier messages have left the context" in view(transcript, 4).plain
         assert "left the context" not in view(transcript, 3).plain
         assert notes(transcript) == ["! [b]loaded[/b]"]
         transcript.mark_context(6)
         await pilot.pause()
         assert "left the context" not in view(transcript, 4).plain
-        assert "5 earlier turns have left the context" in view(transcript, 6).plain
+        assert "5 earlier messages have left the context" in view(transcript, 6).plain
 
     run(script)
 

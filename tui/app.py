@@ -74,6 +74,7 @@ class ChatApp(App[None]):
             for command in COMMANDS
             if command.key
         ),
+        Binding("ctrl+p", "command_palette", "Palette", id="palette"),
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
@@ -82,10 +83,13 @@ class ChatApp(App[None]):
         self.session = session
         self.commands = Commands(session, ScreenFront(self))
         self.jobs = ChatJobs(self, waiting=message)
+        self._store_error = ""
+        self._measured = ""  # the message whose figures are shown
         # What the screen has for commands that come without arguments.
         self._screens: dict[str, Callable[[], None]] = {
             "help": self._show_help,
             "model": self._pick_model,
+            "models": self._pick_model,
             "draft": self._pick_model,
             "set": self._show_settings,
             "list": self._toggle_sidebar,
@@ -93,7 +97,7 @@ class ChatApp(App[None]):
             "search": self._search,
             "rename": lambda: self.composer.put(f"/rename {session.title}"),
             "system": lambda: self.composer.put(f"/system {session.system}"),
-            "restart": self.offer_remedies,
+            "restart": self._restart,
         }
 
     def compose(self) -> ComposeResult:
@@ -106,7 +110,7 @@ class ChatApp(App[None]):
                 yield StatisticsLine(id="line")
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
             yield StatisticsPanel(id="figures")
-        yield Footer(show_command_palette=True, compact=True)
+        yield Footer(show_command_palette=False, compact=True)
 
     async def on_mount(self) -> None:
         with suppress(StoreError):
@@ -143,14 +147,17 @@ class ChatApp(App[None]):
     # --- commands -------------------------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers: the commands of the chat, and the theme."""
-        for command in COMMANDS:
+        """What the palette offers: above the chat alone its commands, and the theme."""
+        for command in COMMANDS if screen is self.screen_stack[0] else ():
             yield SystemCommand(f"/{command.name}", command.help, lambda name=command.name: self.action_call(name))
         yield SystemCommand("Theme", "Choose other colours.", self.action_change_theme)
 
     @on(Submitted)
     def _send(self, event: Submitted) -> None:
-        text = event.text
+        self.submit(event.text)
+
+    def submit(self, text: str) -> None:
+        """Run a command, or send a message."""
         if text.startswith("/") and not text.startswith("//"):
             self._run(text)
             return
@@ -202,7 +209,8 @@ class ChatApp(App[None]):
     def action_help_quit(self) -> None:
         """Ctrl-C: stop what is going on, or say how to leave."""
         if not self.jobs.stop():
-            self.notify("Ctrl+Q leaves; the chat is kept")
+            kept = "the chat is kept" if self.session.store.file else "nothing of the chat is kept"
+            self.notify(f"Ctrl+Q leaves; {kept}")
 
     @on(Stop)
     def _stop(self) -> None:
@@ -213,9 +221,19 @@ class ChatApp(App[None]):
         with suppress(RuntimeError):
             self.call_later(self.exit)
 
+    def shows_figures_of(self, key: str) -> None:
+        """The figures are those of this message, until another one is the last."""
+        self._measured = key
+
     def _tell_store(self) -> None:
-        error = self.session.store_error
-        self.title_bar.unsaved(str(error) if error else "")
+        """Mark that something is not saved, and say once why; and say what the store has noted."""
+        error = str(self.session.store_error or "")
+        self.title_bar.unsaved(error)
+        if error and error != self._store_error:
+            self.say(f"not saved yet: {error}", "warning")
+        self._store_error = error
+        for notice in self.session.new_notes():
+            self.say(notice.text, notice.level)
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
@@ -227,6 +245,11 @@ class ChatApp(App[None]):
         self.transcript.display = not is_empty
         await self.transcript.show(session.turns)
         self.transcript.mark_context(session.first_sent)
+        head = session.turns[-1].key if session.turns else ""
+        if not self.jobs.is_answering and head != self._measured:
+            self._measured = head
+            for figures in self.figures:
+                figures.clear(session.used, session.context_size)
         self.title_bar.show(session)
         self._tell_store()
         self.query_one(Welcome).show(session)
@@ -262,16 +285,17 @@ class ChatApp(App[None]):
 
     @on(RegenerateTurn)
     def _regenerate_turn(self, event: RegenerateTurn) -> None:
-        self._run("/regen")
+        self._run(f"/regen {self._index(event.key) + 1}")
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
+        index = self._index(event.key)
         try:
-            self.jobs.check_free()
             self.session.step(event.key, event.step)
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()
+        await self.transcript.reveal(self.session.turns[index].key)
 
     @on(Paged)
     def _page(self, event: Paged) -> None:
@@ -296,17 +320,21 @@ class ChatApp(App[None]):
 
     @on(ChatChosen)
     async def _open_chat(self, event: ChatChosen) -> None:
-        self._run(f"/load {event.chat}")
+        session = self.session
+        try:
+            session.open(event.chat)
+            if event.key is not None and all(turn.key != event.key for turn in session.turns):
+                session.switch(event.key)
+        except EdgespecError as error:
+            self.say(str(error), "error")
+            return
         if not self.screen.has_class("-wide"):
             self.query_one("#sidebar").remove_class("-asked")
+        await self.redraw()
         if event.key is None:
             self.composer.input.focus()
-            return
-        with suppress(StoreError):
-            if all(turn.key != event.key for turn in self.session.turns):
-                self.session.switch(event.key)
-        await self.redraw()
-        await self.transcript.reveal(event.key)
+        else:
+            await self.transcript.reveal(event.key)
 
     @on(NewChat)
     def _new_chat(self) -> None:
@@ -328,10 +356,8 @@ class ChatApp(App[None]):
     async def _delete_chat(self, event: DeleteChat) -> None:
         try:
             if event.chat == self.session.chat:
-                self.jobs.check_free()
-            self.session.store.remove([event.chat])
-            if event.chat == self.session.chat:
                 self.session.new()
+            self.session.store.remove([event.chat])
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()
@@ -363,11 +389,16 @@ class ChatApp(App[None]):
 
         self.push_screen(SettingsScreen(self.session.settings), take)
 
+    def _restart(self) -> None:
+        if self.session.remedies():
+            self.offer_remedies()
+        else:
+            self.jobs.load(self.session.load_settings)
+
     def offer_remedies(self) -> None:
-        """Let the user choose how the model is to be loaded again."""
+        """Let the user choose how the model is to be loaded again, where something has failed."""
         remedies = self.session.remedies()
         if not remedies:
-            self.jobs.load(self.session.load_settings)
             return
 
         def take(settings: LoadSettings | None) -> None:

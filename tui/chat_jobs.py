@@ -47,6 +47,7 @@ class ChatJobs:
         self._asked = ""  # what was sent last, to be given back if it is refused
         self._waiting = waiting  # a message sent before the model was there
         self._last: TokenEvent | None = None
+        self._loads = 0
 
     @property
     def is_busy(self) -> bool:
@@ -65,11 +66,13 @@ class ChatJobs:
     def send(self, text: str) -> None:
         """Ask, or once the model is loaded. Raises EdgespecError while another answer is made."""
         if self.is_loading:
+            if self._waiting is not None:
+                raise EdgespecError("a message waits already", hint="both can be sent when the model is loaded")
             self._waiting = text
             self._app.say("your message is sent when the model is loaded")
             return
-        self._asked = text
         self.answer(lambda cancel: self._session.ask(text, cancel))
+        self._asked = text
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
         """Begin an answer and show it while it comes. Raises EdgespecError while a job runs."""
@@ -81,7 +84,7 @@ class ChatJobs:
             for event in events:
                 tell(event)
 
-        self.is_answering, self._last = True, None
+        self.is_answering, self._last, self._asked = True, None, ""
         self._job = Job(work)
 
     def load(self, settings: LoadSettings) -> None:
@@ -91,6 +94,7 @@ class ChatJobs:
         def work(cancel: CancelFlag, tell: Tell) -> None:
             self._session.load(settings, lambda what, done: tell(Progressed(what, done)), cancel)
 
+        self._loads += 1
         self._app.title_bar.loading_of(settings.model)
         self._job = Job(work)
 
@@ -121,6 +125,8 @@ class ChatJobs:
                 await self._begin_answer()
             elif isinstance(heard, Progressed):
                 app.title_bar.progress(PROGRESS[heard.what].format(""), heard.done)
+            elif heard.about == "context":
+                app.transcript.mark_context(self._session.first_sent)
             else:
                 await app.transcript.note(heard.text, heard.level)
         if self.is_answering:
@@ -136,6 +142,8 @@ class ChatJobs:
         app, session = self._app, self._session
         await app.redraw()
         await app.transcript.begin_answer()
+        if session.begun:
+            await app.transcript.feed([TokenEvent(-1, session.begun)])
         for figures in app.figures:
             figures.begin(perf_counter(), session.used, session.context_size)
 
@@ -146,18 +154,19 @@ class ChatJobs:
             is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
             await app.transcript.end_answer(session.turns[-1] if is_kept else None)
             for figures in app.figures:
-                figures.finish(self._last.stats if self._last else None)
+                figures.finish(self._last.stats if self._last else None, session.used)
+            app.shows_figures_of(session.turns[-1].key if session.turns else "")
         else:
             app.title_bar.loaded()
         await app.redraw()
         if error is not None:
             self._tell(error, was_answering)
         elif not was_answering:
-            for notice in session.new_notes():
-                app.say(notice.text, notice.level)
+            if self._loads > 1:
+                app.notify(f"{session.about['description']} is loaded")
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
-                self.send(waiting)
+                app.submit(waiting)
 
     def _tell(self, error: Exception, was_answering: bool) -> None:
         app, session = self._app, self._session
@@ -167,7 +176,7 @@ class ChatJobs:
         app.say(str(error), "error")
         unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
         said = [turn.content for turn in session.turns if turn.role == "user"]
-        if unsent and unsent not in said[-1:]:
+        if unsent and not (said and said[-1].endswith(unsent)):  # what was attached stands before it
             app.composer.put(unsent)
         if session.engine is None:
             app.offer_remedies()

@@ -47,7 +47,7 @@ class Composer(Vertical):
         self._history = history
 
     def compose(self) -> ComposeResult:
-        yield CommandList(compact=True)
+        yield CommandChoices(compact=True)
         yield _Field(self._history)
 
     @property
@@ -90,8 +90,8 @@ class Composer(Vertical):
             self.post_message(Stop())
 
     @property
-    def _list(self) -> CommandList:
-        return self.query_one(CommandList)
+    def _list(self) -> CommandChoices:
+        return self.query_one(CommandChoices)
 
     @on(TextArea.Changed)
     def _offer_commands(self) -> None:
@@ -106,11 +106,11 @@ class Composer(Vertical):
         self.complete()
 
 
-class CommandList(OptionList, can_focus=False):
-    """The commands that fit what is typed."""
+class CommandChoices(OptionList, can_focus=False):
+    """The commands that fit what is typed. Its name is not that of Textual's palette, whose style it would be."""
 
     DEFAULT_CSS = """
-    CommandList {
+    CommandChoices {
         display: none;
         max-height: 8;
         margin: 0 1;

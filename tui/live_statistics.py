@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from edgespec.core.stats import Stats
@@ -41,12 +42,12 @@ class LiveStatistics:
             if not before:
                 self._first_s, self._n_first = now_s, self.tokens
 
-    def finish(self, stats: Stats) -> None:
+    def finish(self, stats: Stats, context_used: int) -> None:
         """The answer is over, and `stats` are its figures."""
         self._final = stats
         self.tokens, self.rounds = stats.generated_tokens, stats.rounds
         self.proposed, self.accepted = stats.proposed, stats.accepted
-        self._context_before = stats.prompt_tokens
+        self._context_before = context_used - self.tokens
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -67,7 +68,7 @@ class LiveStatistics:
 
     @property
     def context_used(self) -> int:
-        return self._context_before + self.tokens
+        return min(self._context_before + self.tokens, self.context_size or sys.maxsize)
 
     @property
     def context_fill(self) -> float | None:

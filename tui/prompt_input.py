@@ -11,6 +11,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
@@ -39,7 +40,22 @@ class Paged(Message):
     step: int
 
 
-class PromptInput(TextArea):
+class EnterSubmits(TextArea):
+    """A field where Enter submits what was typed before it. A priority binding would overtake keys typed in a burst."""
+
+    async def _on_key(self, event: Key) -> None:
+        if event.key != "enter":
+            await super()._on_key(event)
+            return
+        event.stop()
+        event.prevent_default()
+        self.action_submit()
+
+    def action_submit(self) -> None:
+        raise NotImplementedError
+
+
+class PromptInput(EnterSubmits):
     """Enter sends. Up and down go through `history`, oldest first, from the first and the last line.
 
     A long text stands there as `[pasted text: 1,048,576 characters]`, which is one character to the keys; it is sent in
@@ -58,7 +74,7 @@ class PromptInput(TextArea):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "submit", "Send", priority=True, id="composer.send"),
+        Binding("enter", "submit", "Send", id="composer.send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),
     ]
 

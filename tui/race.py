@@ -22,6 +22,7 @@ from edgespec.race import DRAFTED, Lane, Race, Racer, Timed, run_race
 from edgespec.settings import Request
 from edgespec.tui.lines import Lines, Text
 from edgespec.tui.printable import printable
+from edgespec.tui.prompt_input import EnterSubmits
 
 FRAME_S, LOOK_S = 1 / 30, 0.1  # between frames of the replay, and looks at how far the race has got
 
@@ -238,7 +239,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.{digits}f} s"
 
 
-class RacePrompt(TextArea):
+class RacePrompt(EnterSubmits):
     """A field of a few lines where Enter submits and Ctrl+J begins a new line."""
 
     DEFAULT_CSS = """
@@ -251,7 +252,7 @@ class RacePrompt(TextArea):
     }
     """
     BINDINGS = [  # noqa: RUF012
-        Binding("enter", "submit", "Race", priority=True, id="race.start"),
+        Binding("enter", "submit", "Race", id="race.start"),
         Binding("ctrl+j", "newline", "New line", id="race.newline"),
     ]
 
@@ -264,7 +265,7 @@ class RacePrompt(TextArea):
         self.border_title = "prompt"
 
     def on_mount(self) -> None:
-        self.move_cursor(self.document.end)
+        self.select_all()  # typing takes its place
 
     def action_submit(self) -> None:
         self.post_message(self.Submitted())

@@ -24,6 +24,11 @@ class _Figures(Widget):
         self.figures = LiveStatistics()
         self._waits = False  # for the first token
 
+    def clear(self, context_used: int, context_size: int) -> None:
+        """No answer is shown, in a context with so many tokens."""
+        self.figures, self._waits = LiveStatistics(0.0, context_used, context_size), False
+        self.refresh()
+
     def begin(self, now_s: float, context_used: int = 0, context_size: int = 0) -> None:
         """An answer begins, with so many tokens before it."""
         self.figures = LiveStatistics(now_s, context_used, context_size)
@@ -36,11 +41,11 @@ class _Figures(Widget):
         self._waits = not self.figures.tokens
         self.refresh()
 
-    def finish(self, stats: Stats | None) -> None:
+    def finish(self, stats: Stats | None, context_used: int) -> None:
         """The answer is over; `stats` are its figures, if it has some."""
         self._waits = False
         if stats is not None:
-            self.figures.finish(stats)
+            self.figures.finish(stats, context_used)
         self.refresh()
 
 

@@ -9,7 +9,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec.chat import Session
+from edgespec.chat import Session, model_name
 from edgespec.tui.printable import one_line
 
 
@@ -37,13 +37,14 @@ class TitleBar(Horizontal):
 
     def show(self, session: Session) -> None:
         """What is open, and what answers."""
-        self.query_one("#title", Static).update(Content(one_line(session.title) or "new chat"))
+        kept = "" if session.store.file else " (not kept)"
+        self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
         about, model = session.about, Path(session.load_settings.model).name
         if session.engine is None:
             self._model = f"{model} (not loaded)"
         else:
-            draft = f" + {Path(about['draft_model']).name}" if about.get("draft_model") else ""
-            self._model = one_line(f"{model}{draft}")
+            names = [about["model"], *([about["draft_model"]] if about.get("draft_model") else [])]
+            self._model = one_line(" + ".join(model_name(name).removesuffix(".gguf") for name in names))
         self._refresh_model()
 
     def loading_of(self, model: str) -> None:

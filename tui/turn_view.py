@@ -154,7 +154,7 @@ class TurnView(Lines, can_focus=True):
     def _head(self) -> list[Block]:
         if not self._n_left:
             return []
-        said = "1 earlier turn has" if self._n_left == 1 else f"{self._n_left} earlier turns have"
+        said = "1 earlier message has" if self._n_left == 1 else f"{self._n_left} earlier messages have"
         return [Text(Content(f"┄┄ {said} left the context ┄┄"), style="$text-warning"), Text(Content(""))]
 
     def _body(self, turn: Turn) -> list[Block]:

@@ -6,9 +6,12 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,9 +20,10 @@ from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts, leave
 from edgespec.cli.options import chat_options, load_settings, sampling_settings
 from edgespec.cli.output import Output
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 
 if TYPE_CHECKING:
+    from edgespec.chat import Session
     from edgespec.tui.app import ChatApp
 
 LOOK_S = 1.0  # between looks whether there still is a terminal
@@ -71,36 +75,100 @@ def tui(ctx: click.Context, /, **values: Any) -> None:
 
 def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     """Open the store and the session, and hand both to a front end."""
-    output = Output(quiet=values["quiet"])
-    output.log_to_stderr(verbose=values["verbose"])
-    if values["model"] is None:
-        values["model"] = "demo"
-        output.note("no model given (-m MODEL), so the bundled demo answers")
-    loads, settings = load_settings(values), _chat_settings(values)
-
     from edgespec.chat import Session
     from edgespec.store import Store
     from edgespec.worker import Worker
 
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    notes: list[str] = []  # the store's; a screen must not be written over
     with ExitStack() as stack:
-        store = Store(note=output.note) if values["history"] else Store.in_memory()
-        stack.enter_context(store)
-        session = Session(store, Worker, loads, settings, values["system"] or "")
-        stack.enter_context(session)
+        store = stack.enter_context(Store(note=notes.append) if values["history"] else Store.in_memory())
+        resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
+        if values["model"] is None:
+            values["model"] = _model_of(resumed, values, output)
+        if not values["history"]:
+            values["store"] = False  # of answers to guess from
+        session = Session(store, Worker, load_settings(values), _chat_settings(values), values["system"] or "", notes)
         if values["resume"]:
-            session.open(values["resume"])
-        interrupts = ctx.find_object(Interrupts) or Interrupts()
-        if tui:
-            _show_screen(session, interrupts, values["message"])
-            return
-        from edgespec.cli.repl import Repl
-
-        failed = Repl(session, output, interrupts, details=values["stats"]).run(values["message"])
+            _resume(ctx, session, values)
+        try:
+            failed = _front(ctx, session, output, tui=tui, values=values)
+        finally:
+            session.close()
+            if session.store_error is not None:
+                _rescue(session, output)
     if failed:
         ctx.exit(1)
 
 
-def _show_screen(session: Any, interrupts: Interrupts, message: str | None) -> None:
+def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, values: Mapping[str, Any]) -> bool:
+    """Converse; whether something failed that nobody was there to see."""
+    interrupts = ctx.find_object(Interrupts) or Interrupts()
+    if tui:
+        _show_screen(session, interrupts, values["message"])
+        return False
+    from edgespec.cli.repl import Repl
+
+    repl = Repl(session, output, interrupts, details=values["stats"], remembers=values["history"])
+    return repl.run(values["message"])
+
+
+def _model_of(resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
+    """The model a chat was with, and its draft model, if they are still there; else the bundled one."""
+    from edgespec.models.spec import resolve
+
+    spec = resumed.get("model")
+    if isinstance(spec, str):
+        try:
+            resolve(spec)
+        except EdgespecError as error:
+            output.note(f"{error.what}: the bundled demo goes on with this chat")
+            return "demo"
+        if values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
+            values["draft_model"] = resumed["draft_model"]
+        return spec
+    output.note("no model given (-m MODEL), so the bundled demo answers")
+    return "demo"
+
+
+def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:
+    """Open a chat with its own settings, but for those that are asked for now."""
+    asked = session.settings
+    session.open(values["resume"])
+    typed = {
+        str(param.name)
+        for param in ctx.command.params
+        if ctx.get_parameter_source(str(param.name)) is click.ParameterSource.COMMANDLINE
+    }
+    typed |= {name for option, name in (("spec_draft_n_max", "n_max"), ("spec_tree", "tree")) if option in typed}
+    sampling = {item.name: getattr(asked.sampling, item.name) for item in fields(asked.sampling) if item.name in typed}
+    others = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name in typed}
+    kept = session.settings
+    session.settings = replace(kept, sampling=replace(kept.sampling, **sampling), **others)
+    if "system" in typed:
+        session.set_system(values["system"])
+
+
+def _rescue(session: Session, output: Output) -> None:
+    """Write a conversation that the store did not take into a file of its own. Raises EdgespecError to say so."""
+    from edgespec.paths import write_whole
+    from edgespec.transcript import to_jsonl, with_system
+
+    error = session.store_error
+    text = to_jsonl(session.info(), with_system(session.system, session.turns))
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        file = folder / f"edgespec-chat-{session.info().id}.jsonl"
+        try:
+            write_whole(file, text)
+        except OSError:
+            continue
+        output.error(str(error))
+        raise EdgespecError("the chat could not be saved", hint=f"it is in {file}: 'edgespec history import' takes it")
+    raise EdgespecError("the chat could not be saved anywhere", why=str(error))
+
+
+def _show_screen(session: Session, interrupts: Interrupts, message: str | None) -> None:
     if not _can_show_a_screen():
         raise UsageError("a screen needs a terminal", hint="edgespec chat --plain works in pipes too")
     from edgespec.tui.app import ChatApp

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from edgespec.unfinished import remove_unfinished
@@ -108,6 +108,7 @@ class Interrupts:
 def leave(number: int) -> None:
     """End the process as it stands; output that is worth anything has been flushed."""
     remove_unfinished()
-    if sys.stderr is not None and sys.stderr.isatty():
-        os.write(2, b"\n")
+    with suppress(OSError):  # the terminal may be gone
+        if sys.stderr is not None and sys.stderr.isatty():
+            os.write(2, b"\n")
     os._exit(128 + number)

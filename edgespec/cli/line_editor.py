@@ -17,10 +17,11 @@ FILE = "chat_history"
 
 
 class LineEditor:
-    """Lines typed by a person. `complete` gives the continuations of a line from its beginning on."""
+    """Lines typed by a person. `complete` gives the continuations of a line from its beginning on; only where it
+    `remembers` are lines kept for the next time."""
 
-    def __init__(self, complete: Callable[[str], Sequence[str]]) -> None:
-        self._complete = complete
+    def __init__(self, complete: Callable[[str], Sequence[str]], *, remembers: bool) -> None:
+        self._complete, self._remembers = complete, remembers
         self._found: Sequence[str] = ()
         if readline is None:
             return
@@ -50,7 +51,7 @@ class LineEditor:
 
     def save(self) -> None:
         """Keep the lines for the next time; where that fails they are gone."""
-        if readline is not None:
+        if readline is not None and self._remembers:
             with suppress(OSError):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 readline.write_history_file(self._file)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat import Events, Level, Notice, Session
+from edgespec.chat import Events, Level, Notice, Session, model_name
 from edgespec.chat_commands import COMMANDS, Commands
 from edgespec.cli.footer import footer
 from edgespec.cli.interrupt import Interrupts
@@ -29,15 +28,20 @@ PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
 
 
 class Repl:
-    """Reads messages and commands until the input ends. `details` shows the statistics of every answer."""
+    """Reads messages and commands until the input ends. `details` shows the statistics of every answer, `remembers`
+    whether what is typed may be kept for the next time."""
 
-    def __init__(self, session: Session, output: Output, interrupts: Interrupts, *, details: bool) -> None:
+    def __init__(
+        self, session: Session, output: Output, interrupts: Interrupts, *, details: bool, remembers: bool
+    ) -> None:
         self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
         self.commands = Commands(session, self)
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
+        self._seen: str | None = None  # the last message that was shown
+        self._marks = ""  # who guessed what is being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
-        self._editor = LineEditor(self._completions) if interactive else None
+        self._editor = LineEditor(self._completions, remembers=remembers) if interactive else None
 
     def run(self, first: str | None) -> bool:
         """Converse; whether something failed that nobody was there to see."""
@@ -46,14 +50,15 @@ class Repl:
             self.redraw()
         if self._editor is not None:
             self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves")
-        if first:
-            self._do(first)
-        for text in self._inputs():
-            self._do(text)
-            if self._left:
-                break
-        if self._editor is not None:
-            self._editor.save()
+        try:
+            if first:
+                self._do(first)
+            inputs = self._inputs()
+            while not self._left and (text := next(inputs, None)) is not None:
+                self._do(text)
+        finally:
+            if self._editor is not None:
+                self._editor.save()
         return self._failed and self._editor is None
 
     def _do(self, text: str) -> None:
@@ -65,6 +70,7 @@ class Repl:
                 self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
         except EdgespecError as error:
             self._tell_error(error)
+        self._tell_notes()
         if self.session.store_error is not None:
             self.output.note(f"not saved yet: {self.session.store_error}")
         self._interrupts.go_on()
@@ -90,7 +96,9 @@ class Repl:
         stats: Stats | None = None
         try:
             with self._interrupts.cancelling(cancel):
-                for event in start(cancel):
+                events = start(cancel)
+                thinking.push(self.session.begun)  # is shown already
+                for event in events:
                     if isinstance(event, Notice):
                         self.output.note(event.text)
                         continue
@@ -104,14 +112,14 @@ class Repl:
                             # Behind thinking come blank lines that belong to its mark.
                             text = text if answered or not thought else text.lstrip("\n")
                             answered = answered or bool(text)
-                            self.output.answer(text)
+                            self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
         finally:
             self.output.end_progress()
+            self.output.answer(self._marked("", "") if self._shows_tokens else "")
             self.output.end_answer()
             if thought:
                 self.output.note(f"thought for {thought} tokens, /thought shows it")
-        if self._shows_tokens:
-            self._show_tokens()
+        self._seen = self._head()
         self._account(stats)
 
     def redraw(self) -> None:
@@ -121,14 +129,20 @@ class Repl:
             self.output.note("a new conversation")
             return
         self.output.note(f"{session.title or session.chat}, {len(session.turns)} messages")
-        for turn in session.turns[-2:] if self._editor is not None else ():  # a pipe gets answers alone
-            self._show_turn(turn)
+        for turn in session.turns[-2:]:
+            if self._editor is not None and self._head() != self._seen:  # a pipe gets answers alone
+                self._show_turn(turn)
+        self._seen = self._head()
 
     def put(self, text: str) -> None:
         if self._editor is None:
             self.output.line(text)
         elif not self._editor.put(text):
-            self._next = click.edit(text)
+            try:
+                self._next = click.edit(text)
+            except click.ClickException as error:
+                hint = "EDITOR names one; /edit N TEXT does without"
+                raise UsageError("no editor takes the text", why=error.message, hint=hint) from error
 
     def copy(self, text: str) -> None:
         sent = self.output.control(osc52(text))
@@ -152,10 +166,9 @@ class Repl:
             self.output.end_progress()
         about = self.session.about
         if self._editor is not None:
-            draft = f", draft {about['draft_model']}" if about["draft_model"] else ""
+            draft = f", draft {model_name(about['draft_model'])}" if about["draft_model"] else ""
             self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
-        for notice in self.session.new_notes():
-            self.output.note(notice.text)
+        self._tell_notes()
 
     def race(self, prompt: str) -> None:
         session, cancel = self.session, CancelFlag()
@@ -174,6 +187,7 @@ class Repl:
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
         if self._shows_tokens:
+            self.output.note("brackets tell by whom a part was guessed, here and in what comes: [draft:so]")
             self._show_tokens()
         else:
             self.output.note("answers alone from now on")
@@ -185,6 +199,10 @@ class Repl:
 
     def _progress(self, settings: LoadSettings, what: str, done: float) -> None:
         self.output.progress(PROGRESS[what].format(settings.model), done)
+
+    def _tell_notes(self) -> None:
+        for notice in self.session.new_notes():
+            self.output.note(notice.text)
 
     def _account(self, stats: Stats | None) -> None:
         if stats is None or not (self._details or (self._editor is not None and not self.output.quiet)):
@@ -207,14 +225,21 @@ class Repl:
             self.output.note(f"that answer is not whole ({turn.answer.finish_reason}); /continue goes on with it")
 
     def _show_tokens(self) -> None:
-        """The last answer, with brackets around what was guessed and by whom."""
         last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
-        if last is None:
-            self.output.note("from the next answer on, brackets tell who guessed what")
-            return
-        runs = groupby(self.session.store.pieces(last.key), key=lambda piece: piece.source)
-        texts = ((source, "".join(piece.text for piece in run)) for source, run in runs)
-        self.output.line("".join(f"[{source}:{text}]" if source else text for source, text in texts))
+        for piece in self.session.store.pieces(last.key) if last is not None else ():
+            self.output.answer(self._marked(piece.source, piece.text))
+        self.output.answer(self._marked("", ""))
+        self.output.end_answer()
+
+    def _marked(self, source: str, text: str) -> str:
+        """A part of an answer, with brackets where somebody else begins to guess."""
+        if source != self._marks:
+            text = ("]" if self._marks else "") + (f"[{source}:" if source else "") + text
+            self._marks = source
+        return text
+
+    def _head(self) -> str | None:
+        return self.session.turns[-1].key if self.session.turns else None
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -251,7 +276,8 @@ class Repl:
                 with self._interrupts.prompting():
                     return self._editor.read(prompt)
             except KeyboardInterrupt:
-                self.output.note("\nCtrl-D leaves")
+                self.output.line("")
+                self.output.note("Ctrl-D leaves")
             except EOFError:
                 self.output.line("")
                 return None

@@ -22,7 +22,7 @@ from edgespec.store.schema import MIGRATIONS, migrate, version_of
 T = TypeVar("T")
 
 IN_MEMORY = Path(":memory:")
-LOCK_S = 5.0  # for which another program's writing is waited for
+LOCK_S = 1.0  # a screen waits as long
 
 
 class StoreError(EdgespecError):
