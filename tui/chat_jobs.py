@@ -17,6 +17,7 @@ from edgespec.tui.job import Job
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
 
+COUNTED_EVERY_S = 0.25  # as fast as figures can be read
 LEAVING_S = 3.0  # for an answer to end when the program does
 
 
@@ -48,6 +49,8 @@ class ChatJobs:
         self._waiting = waiting  # a message sent before the model was there
         self._last: TokenEvent | None = None
         self._loads = 0
+        self._uncounted: list[TokenEvent] = []  # tokens that the figures do not show yet
+        self._counted_s = 0.0
 
     @property
     def is_busy(self) -> bool:
@@ -84,7 +87,7 @@ class ChatJobs:
             for event in events:
                 tell(event)
 
-        self.is_answering, self._last, self._asked = True, None, ""
+        self.is_answering, self._last, self._asked, self._uncounted = True, None, "", []
         self._job = Job(work)
 
     def load(self, settings: LoadSettings) -> None:
@@ -129,9 +132,12 @@ class ChatJobs:
                 app.transcript.mark_context(self._session.first_sent)
             else:
                 await app.transcript.note(heard.text, heard.level)
-        if self.is_answering:
+        self._uncounted += tokens
+        now_s = perf_counter()
+        if self.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
             for figures in app.figures:
-                figures.update_live(tokens, perf_counter())
+                figures.update_live(self._uncounted, now_s)
+            self._uncounted, self._counted_s = [], now_s
         if tokens:
             await app.transcript.feed(tokens)
         if is_over:
