@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -38,6 +40,7 @@ from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBra
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.08  # each time costs the engine a few milliseconds of a core
+NICE = 10  # the engine goes first
 THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Leave"}  # at the foot
 
@@ -119,6 +122,8 @@ class ChatApp(App[None]):
                 self.theme = str(theme)
         self.theme_changed_signal.subscribe(self, lambda theme: self._keep_theme(theme.name))
         self.query_one("#sidebar").set_class(bool(self.session.store.chats(limit=1)), "-usual")
+        if sys.platform == "linux" and not self.is_headless:
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)  # of this thread alone, on Linux
         self.set_interval(FETCHED_EVERY_S, self.jobs.fetch)
         self.composer.input.focus()
         await self.redraw()

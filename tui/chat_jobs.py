@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ class ChatJobs:
     def __init__(self, app: ChatApp, waiting: str | None) -> None:
         self._app, self._session = app, app.session
         self._job: Job[Heard] | None = None
+        # A process inherits the priority of the thread that starts it, and the screen lowers its own.
+        self._pool = ThreadPoolExecutor(1, "chat")
+        self._pool.submit(int).result()
         self.is_answering = False
         self._asked = ""  # what was sent last, to be given back if it is refused
         self._waiting = waiting  # a message sent before the model was there
@@ -88,7 +92,7 @@ class ChatJobs:
                 tell(event)
 
         self.is_answering, self._last, self._asked, self._uncounted = True, None, "", []
-        self._job = Job(work)
+        self._job = Job(work, self._pool)
 
     def load(self, settings: LoadSettings) -> None:
         """Load a model. Raises EdgespecError while a job runs."""
@@ -99,7 +103,7 @@ class ChatJobs:
 
         self._loads += 1
         self._app.title_bar.loading_of(settings.model)
-        self._job = Job(work)
+        self._job = Job(work, self._pool)
 
     def stop(self) -> bool:
         """Stop what runs; whether there was something."""

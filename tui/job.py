@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, wait
 from typing import Generic, TypeVar
 
 from edgespec.cancel import CancelFlag
@@ -12,22 +12,25 @@ from edgespec.cancel import CancelFlag
 Item = TypeVar("Item")
 
 
-class Job(threading.Thread, Generic[Item]):
-    """Calls `work` with a flag that stops it and a function that hands something to the screen.
+class Job(Generic[Item]):
+    """Calls `work` in a thread of `pool` with a flag that stops it and a function that hands something to the screen.
 
     `error` is what it raised; `is_over` once it has ended, which is after its last item.
     """
 
-    def __init__(self, work: Callable[[CancelFlag, Callable[[Item], None]], None]) -> None:
-        super().__init__(name="chat", daemon=True)
+    def __init__(self, work: Callable[[CancelFlag, Callable[[Item], None]], None], pool: Executor) -> None:
         self.cancel = CancelFlag()
         self.error: Exception | None = None
         self.is_over = False
         self._work = work
         self._items: deque[Item] = deque()
-        self.start()
+        self._future = pool.submit(self._run)
 
-    def run(self) -> None:
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end, but no longer."""
+        wait([self._future], timeout_s)
+
+    def _run(self) -> None:
         try:
             self._work(self.cancel, self._items.append)
         except Exception as error:
