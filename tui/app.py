@@ -39,7 +39,7 @@ from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBranch
 from edgespec.tui.welcome import Welcome
 
-FETCHED_EVERY_S = 0.08  # each time costs the engine a few milliseconds of a core
+FETCHED_EVERY_S = 0.12  # each time costs the engine a few milliseconds of a core
 NICE = 10  # the engine goes first
 THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Leave"}  # at the foot

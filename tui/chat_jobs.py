@@ -18,7 +18,7 @@ from edgespec.tui.job import Job
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
 
-COUNTED_EVERY_S = 0.25  # as fast as figures can be read
+COUNTED_EVERY_S = 0.5  # as fast as figures can be read
 LEAVING_S = 3.0  # for an answer to end when the program does
 
 
