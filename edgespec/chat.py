@@ -7,7 +7,7 @@ import secrets
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -144,10 +144,7 @@ class Session(Closable):
         self._notes_told = 0
         self._about, self._drafting = self.engine.describe(), {}
         self.load_settings, self._failed = wanted, None
-        try:
-            self._draft_as_set(self.settings)
-        except UsageError:  # what was set for another model
-            self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
+        self._draft_as_set_or_loaded()
 
     def unload(self) -> None:
         """Free the model."""
@@ -212,6 +209,12 @@ class Session(Closable):
             self.engine.draft_with(**wanted)
             self._about, self._drafting = self.engine.describe(), wanted
 
+    def _draft_as_set_or_loaded(self) -> None:
+        try:
+            self._draft_as_set(self.settings)
+        except UsageError:  # what was set for another model
+            self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
+
     @contextmanager
     def _watching(self) -> Iterator[None]:
         """Within this block a model that dies is remembered as dead."""
@@ -251,10 +254,7 @@ class Session(Closable):
             kept = ChatSettings.from_json(settings)
             self.settings = replace(kept, sampling=replace(kept.sampling, logit_bias=bias))
         self._go_to(info.head)
-        try:
-            self._draft_as_set(self.settings)
-        except UsageError:
-            self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
+        self._draft_as_set_or_loaded()
 
     def ask(self, text: str, cancel: CancelFlag | None = None) -> Events:
         """Say something, with the files attached to it, and get the answer.
@@ -334,7 +334,8 @@ class Session(Closable):
         if last is None:
             raise UsageError("there is nothing to take back")
         text = self.turns[last].content
-        self._move(self.turns[:last])
+        self._show(self.turns[:last])
+        self._save_head()
         return text
 
     def fork(self) -> str:
@@ -355,9 +356,8 @@ class Session(Closable):
         """Show the newest branch that message `key` is part of. Raises UsageError, StoreError."""
         self._check_idle()
         if (chat := self.chat) is not None:
-            leaf = self.store.latest_leaf(chat, key)
-            self._go_to(leaf)
-            self._write(lambda: self.store.set_head(chat, leaf))
+            self._go_to(self.store.latest_leaf(chat, key))
+            self._save_head()
 
     def step(self, key: str, by: int) -> None:
         """Show the next (or with -1 the last) of the messages that stand where `key` stands."""
@@ -402,8 +402,7 @@ class Session(Closable):
         last = next((turn.answer.stats for turn in reversed(self.turns) if turn.answer is not None), {})
         self.used = int(last.get("context_used", 0))
 
-    def _move(self, turns: list[Turn]) -> None:
-        self._show(turns)
+    def _save_head(self) -> None:
         if (chat := self.chat) is not None:
             head = self._head
             self._write(lambda: self.store.set_head(chat, head))
@@ -431,16 +430,16 @@ class Session(Closable):
         """A request as the settings have it."""
         settings = self.settings
         seed = settings.seed if settings.seed >= 0 else secrets.randbits(32)
-        plain: dict[str, Any] = {
-            "messages": tuple(messages),
-            "max_tokens": settings.max_tokens,
-            "sampling": settings.sampling,
-            "seed": seed,
-            "stop": settings.stop,
-            "verify": settings.verify,
-            "lenient": True,
-        }
-        return Request(**plain | changes)
+        as_set = Request(
+            messages=tuple(messages),
+            max_tokens=settings.max_tokens,
+            sampling=settings.sampling,
+            seed=seed,
+            stop=settings.stop,
+            verify=settings.verify,
+            lenient=True,
+        )
+        return replace(as_set, **changes)
 
     def race_request(self, prompt: str) -> Request:
         """A question of its own, answered at no great length."""
@@ -469,39 +468,13 @@ class Session(Closable):
             request = replace(request, seed=begun.answer.seed)
         begun_ids = self._message(begun).tokens if begun else ()
         recording = Recording(self.store, chat, self._head, self._as_answer(request), begun, begun_ids)
-        opened = f"{OPEN}\n" if self._about.get("opens_thinking") and begun is None else ""
         failure: GenerationError | None = None
         try:
-            while True:
-                messages, left = self._sent(recording)
-                if self.first_sent != self._left_told:
-                    self._left_told = left_now = self.first_sent
-                    said = f"{left_now} earlier messages have left the context of {self.context_size:,} tokens"
-                    yield Notice(said, about="context")
-                told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
-                stream = engine.answer(replace(request, messages=tuple(messages), left=left, max_tokens=told), cancel)
-                try:
-                    for event in stream:
-                        if opened and event.finish_reason is None:
-                            event, opened = replace(event, text=opened + event.text), ""
-                        recording.take(event)
-                        if event.finish_reason is None:
-                            yield event
-                        elif event.text:
-                            yield replace(event, finish_reason=None, stats=None)
-                        if event.finish_reason is None:
-                            yield from self.new_notes()
-                finally:
-                    stream.close()
-                if not self._overflowed(recording, told):
-                    break
-                self.new_notes()  # that the context is full, which is mended now
+            with self._watching():
+                yield from self._stretches(engine, request, recording, cancel)
         except GenerationError as error:
             failure = error
             recording.reason = "error"
-            if isinstance(error, WorkerDiedError) and self.engine is not None:
-                self._failed = (self.load_settings, self._about, error)
-                self.unload()
         finally:
             self._is_answering = False
             self._finish(recording, replaced)
@@ -509,6 +482,31 @@ class Session(Closable):
         yield recording.last_event()
         if failure is not None:
             raise failure
+
+    def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
+        """The answer in one stretch, or in several: where it fills the context, older messages leave in between."""
+        opened = f"{OPEN}\n" if self._about.get("opens_thinking") and not recording.content else ""
+        while True:
+            messages, left = self._sent(recording)
+            if self.first_sent != self._left_told:
+                self._left_told = left_now = self.first_sent
+                said = f"{left_now} earlier messages have left the context of {self.context_size:,} tokens"
+                yield Notice(said, about="context")
+            told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
+            stretch = replace(request, messages=tuple(messages), left=left, max_tokens=told)
+            with closing(engine.answer(stretch, cancel)) as events:
+                for event in events:
+                    if opened and event.finish_reason is None:
+                        event, opened = replace(event, text=opened + event.text), ""
+                    recording.take(event)
+                    if event.finish_reason is None:
+                        yield event
+                        yield from self.new_notes()
+                    elif event.text:
+                        yield replace(event, finish_reason=None, stats=None)
+            if not self._overflowed(recording, told):
+                return
+            self.new_notes()  # that the context is full, which is mended now
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
         self.begun = ""
@@ -576,7 +574,7 @@ class Session(Closable):
         reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
         if size(self.first_sent) <= n_ctx - reserve:
             return
-        starts = [index for index, turn in enumerate(turns) if turn.role == "user" and index > self.first_sent]
+        starts = self._later_starts(turns)
         at = bisect_left(starts, True, key=lambda start: size(start) <= n_ctx // 2)
         start = starts[min(at, len(starts) - 1)] if starts else self.first_sent
         needed = size(start)
@@ -592,8 +590,11 @@ class Session(Closable):
         stats = recording.segment
         if recording.reason != "length" or stats is None or stats.generated_tokens == told:
             return False
-        users = [index for index, turn in enumerate(self.turns) if turn.role == "user" and index > self.first_sent]
-        return bool(users)
+        return bool(self._later_starts(self.turns))
+
+    def _later_starts(self, turns: Sequence[Turn]) -> list[int]:
+        """Where what is sent could begin once more messages have left."""
+        return [index for index, turn in enumerate(turns) if turn.role == "user" and index > self.first_sent]
 
     # --- the store ------------------------------------------------------------------------------------------------
 

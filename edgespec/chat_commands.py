@@ -13,6 +13,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat import Events, Level, Session
 from edgespec.chat_settings import SETTINGS, setting
 from edgespec.errors import UsageError
+from edgespec.figures import percent
 from edgespec.model_check import check_model
 from edgespec.models.local import local_models
 from edgespec.models.pair import check_pair
@@ -164,8 +165,9 @@ class Commands:
             f"context {session.used:,} of {session.context_size:,} tokens",
         ]
         if stats.proposed:
-            accepted = f"{stats.accepted:,} of {stats.proposed:,} guessed tokens accepted ({stats.acceptance_rate:.0%})"
-            lines.append(f"{accepted.replace('%', ' %')}, {stats.tokens_per_round:.2f} tokens a round")
+            accepted = f"{stats.accepted:,} of {stats.proposed:,} guessed tokens accepted"
+            share, per_round = percent(stats.acceptance_rate), stats.tokens_per_round
+            lines.append(f"{accepted} ({share}), {per_round:.2f} tokens a round")
             lines += [
                 f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
                 for name, counts in stats.by_source.items()

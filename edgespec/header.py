@@ -70,6 +70,33 @@ class Header:
     def weights_bytes(self) -> int:
         return sum(tensor.size_bytes for tensor in self.tensors.values())
 
+    @property
+    def n_params(self) -> int:
+        """How many numbers the weights are."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    @property
+    def kv_values_per_token(self) -> tuple[int, int]:
+        """How many numbers one token adds to the caches of keys and of values, all layers together."""
+        heads = self._head_counts("attention.head_count_kv") or self._head_counts("attention.head_count")
+        size_k, size_v = self.head_sizes
+        return sum(heads) * size_k, sum(heads) * size_v
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """How many numbers an attention head's key and value have; 0 for a model without attention."""
+        heads = max(self._head_counts("attention.head_count"), default=0)
+        width = self.number("embedding_length") // heads if heads else 0
+        return self.number("attention.key_length", width), self.number("attention.value_length", width)
+
+    def _head_counts(self, key: str) -> list[int]:
+        """One count a layer; none when the file does not say."""
+        value = self.metadata.get(f"{self.architecture}.{key}")
+        if isinstance(value, int):
+            # Hybrid models attend in every so many layers only.
+            return [value] * (self.number("block_count") // max(1, self.number("full_attention_interval", 1)))
+        return [int(count) for count in self.numbers(f"{self.architecture}.{key}")]
+
     def number(self, key: str, default: int = 0) -> int:
         """An integer of this architecture, `key` without the architecture's name: `header.number("block_count")`."""
         value = self.metadata.get(f"{self.architecture}.{key}", default)

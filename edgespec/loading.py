@@ -21,6 +21,7 @@ from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
+from edgespec.figures import percent
 from edgespec.header import Header
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -262,7 +263,7 @@ class Loaded(Closable):
                 why=reason,
                 hint="use a draft of the same model family, or none (--spec-type none)",
             )
-        shared = f"{translation.overlap:.0%}".replace("%", " %")
+        shared = percent(translation.overlap)
         self._note(
             f"{draft.path.name} has another vocabulary: it guesses the {shared} of the target's tokens it shares"
         )

@@ -17,6 +17,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 from edgespec.events import TokenEvent
+from edgespec.figures import rate
 from edgespec.settings import LoadSettings, Request
 
 PLAIN, DRAFTED = 0, 1  # the lanes
@@ -131,7 +132,7 @@ class Race:
             stopped = self.plain.was_cancelled or self.drafted.was_cancelled
             return "stopped before there was anything to compare" if stopped else "too short to compare"
         plain, drafted = ((self.n_common - 1) / lane.generation_s(self.n_common) for lane in (self.plain, self.drafted))
-        rates = f"{_rate(drafted)} against {_rate(plain)} tok/s"
+        rates = f"{rate(drafted)} against {rate(plain)} tok/s"
         if not self.drafted.stats.proposed:
             return f"nothing was guessed, a difference is chance: {rates}, {self._same_text()}"
         if abs(speedup - 1) < NOTABLE:
@@ -145,10 +146,6 @@ class Race:
             return f"the same {self.n_common} tokens"
         why = "by rounding" if self.verify == "coupled" else f"as {self.verify} may make it"
         return f"another text from token {index + 1} on, {why}"
-
-
-def _rate(tokens_per_s: float) -> str:
-    return f"{tokens_per_s:.0f}" if tokens_per_s >= 9.95 else f"{tokens_per_s:.1f}"
 
 
 def run_race(

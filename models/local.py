@@ -13,7 +13,6 @@ from pathlib import Path
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.header import Header, read_header
 from edgespec.model_check import check_model
-from edgespec.models.pair import n_params
 from edgespec.models.spec import NAMES, resolve
 
 DEPTH = 3  # levels of folders that are looked into
@@ -85,7 +84,7 @@ def _described(header: Header, spec: str) -> LocalModel:
         path=header.path,
         name=header.name,
         architecture=header.architecture,
-        n_params=n_params(header),
+        n_params=header.n_params,
         quantisation=_quantisation(header),
         size_bytes=header.size_bytes,
         n_ctx_train=header.number("context_length"),

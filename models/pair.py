@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
+from edgespec.figures import percent
 from edgespec.header import Header
 from edgespec.models.vocabulary import Vocabulary
 
@@ -37,9 +38,9 @@ class PairVerdict:
         if self.verdict == "works":
             return "works"
         if self.verdict == "shared":
-            return f"works through {_percent(self.overlap)} shared tokens"
+            return f"works through {percent(self.overlap)} shared tokens"
         if self.overlap < LEAST_OVERLAP:
-            return f"no: shares {_percent(self.overlap)} of the tokens"
+            return f"no: shares {percent(self.overlap)} of the tokens"
         return f"no: {self.reasons[0]}"
 
     @property
@@ -74,7 +75,7 @@ def check_pair(target: Header, draft: Header) -> PairVerdict:
         verdict,
         reasons=obstacles + differences,
         overlap=overlap,
-        times_smaller=n_params(target) / max(1, n_params(draft)),
+        times_smaller=target.n_params / max(1, draft.n_params),
         memory_bytes=memory_bytes(draft, min(CTX_SIZE, target.number("context_length") or CTX_SIZE)),
     )
 
@@ -112,37 +113,9 @@ def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
     return sum(piece in theirs for piece in target.pieces()) / max(1, len(target.texts))
 
 
-def n_params(header: Header) -> int:
-    """How many numbers a model consists of."""
-    return sum(math.prod(tensor.shape) for tensor in header.tensors.values())
-
-
 def memory_bytes(header: Header, n_ctx: int) -> int:
     """About what a model takes: weights and the 16-bit keys and values of `n_ctx` tokens."""
-    return header.weights_bytes + 2 * n_ctx * sum(kv_values_per_token(header))
-
-
-def kv_values_per_token(header: Header) -> tuple[int, int]:
-    """How many numbers one token adds to the caches of keys and of values, all layers together."""
-    heads, heads_kv = _heads(header, "attention.head_count"), _heads(header, "attention.head_count_kv")
-    width = header.number("embedding_length") // max(heads) if max(heads, default=0) else 0
-    size_k, size_v = (header.number(f"attention.{what}_length", width) for what in ("key", "value"))
-    n_heads = sum(heads_kv or heads)
-    return n_heads * size_k, n_heads * size_v
-
-
-def _heads(header: Header, key: str) -> list[int]:
-    """Attention heads of each layer that has any; none when the file does not say."""
-    key = f"{header.architecture}.{key}"
-    value = header.metadata.get(key)
-    if isinstance(value, int):
-        # Hybrid models attend in every so many layers only.
-        return [value] * (header.number("block_count") // max(1, header.number("full_attention_interval", 1)))
-    return [int(count) for count in header.numbers(key)]
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
+    return header.weights_bytes + 2 * n_ctx * sum(header.kv_values_per_token)
 
 
 def shown(text: bytes) -> str:

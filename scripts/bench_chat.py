@@ -246,14 +246,14 @@ def answered(front: str, home: str, options: argparse.Namespace, seed: int) -> f
         program = subprocess.Popen([*args, question], stdin=slave, stdout=slave, stderr=slave, env=environ)
         os.close(slave)
         threading.Thread(target=drain, args=(master,), daemon=True).start()
-        while not is_answered(home, seed):
+        while not speed_of_answer(home, seed):
             time.sleep(0.5)
         os.write(master, b"\x11")
         program.wait(30)
-    return is_answered(home, seed)
+    return speed_of_answer(home, seed)
 
 
-def is_answered(home: str, seed: int) -> float:
+def speed_of_answer(home: str, seed: int) -> float:
     """The speed of the last answer if it is the one with this seed, else 0."""
     with suppress(Exception), Store(Path(home) / "data" / "chats.db") as store:
         last = store.path(store.find("last").head)[-1]

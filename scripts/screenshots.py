@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -53,9 +52,6 @@ async def draw(folder: Path) -> None:
             app.action_call("tokens")
             await pilot.pause(0.5)
             save(app, folder / "tokens.svg")
-            app.action_call("tokens")
-            await on_screen(app, pilot, lambda: app.action_call("race"), folder / "race.svg", press_first="enter")
-            await on_screen(app, pilot, lambda: app.action_call("model"), folder / "models.svg")
         session.close()
 
 
@@ -68,20 +64,6 @@ async def ask(app: ChatApp, pilot: Pilot[None], text: str) -> None:
 async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
     while app.jobs.is_busy:
         await pilot.pause(0.05)
-    await pilot.pause(0.3)
-
-
-async def on_screen(
-    app: ChatApp, pilot: Pilot[None], opening: Callable[[], None], file: Path, *, press_first: str = ""
-) -> None:
-    """A picture of a screen above the chat, which is left again."""
-    opening()
-    await pilot.pause(1)
-    if press_first:
-        await pilot.press(press_first)
-        await pilot.pause(6)
-    save(app, file)
-    await pilot.press("escape")
     await pilot.pause(0.3)
 
 

@@ -147,7 +147,7 @@ def test_a_cache_type_that_cannot_hold_the_heads_is_refused(
     tmp_path: Path, flash_attention: Literal["on", "off"]
 ) -> None:
     with Model(write_model(tmp_path / "tiny.gguf", "llama")) as tiny:
-        assert tiny.head_sizes == (16, 16)
+        assert tiny.header.head_sizes == (16, 16)
         with pytest.raises(UsageError, match="32 values at a time, and the attention heads have 16"):
             Context(tiny, n_ctx=256, cache_type_k="q8_0", flash_attention=flash_attention)
 

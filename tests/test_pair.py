@@ -22,9 +22,7 @@ from edgespec.models.pair import (
     MAX_PADDING,
     PairVerdict,
     check_pair,
-    kv_values_per_token,
     memory_bytes,
-    n_params,
 )
 from edgespec.models.spec import resolve
 from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
@@ -176,9 +174,9 @@ def test_a_draft_that_cannot_roll_back_is_refused_for_the_reason_given(tmp_path:
 def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> None:
     header = check_model(write_model(tmp_path / "model.gguf", architecture))
     with Model(header) as model:
-        assert n_params(header) == model.n_params
-        assert kv_values_per_token(header) == model.kv_values_per_token
-    assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(kv_values_per_token(header))
+        assert header.n_params == model.n_params
+        assert header.number("block_count") == model.n_layer  # by which the cache is counted
+    assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(header.kv_values_per_token)
 
 
 def test_the_size_of_a_draft_is_told_against_the_rule_of_thumb(tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ class ChatApp(App[None]):
             theme = self.session.store.preference(THEME)
             if theme in self.available_themes:
                 self.theme = str(theme)
+            self.query_one("#sidebar").set_class(bool(self.session.store.chats(limit=1)), "-usual")
         self.theme_changed_signal.subscribe(self, lambda theme: self._keep_theme(theme.name))
-        self.query_one("#sidebar").set_class(bool(self.session.store.chats(limit=1)), "-usual")
         if sys.platform == "linux" and not self.is_headless:
             os.setpriority(os.PRIO_PROCESS, 0, NICE)  # of this thread alone, on Linux
         self.set_interval(FETCHED_EVERY_S, self.jobs.fetch)

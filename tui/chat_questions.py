@@ -8,9 +8,9 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
+from edgespec.printable import one_line
 from edgespec.store import ChatInfo
 from edgespec.tui.chat_rows import messages
-from edgespec.tui.printable import one_line
 
 
 class RenameChat(Message):

@@ -24,9 +24,9 @@ from edgespec.header import Header
 from edgespec.models.local import LocalModel, local_model
 from edgespec.models.pair import PairVerdict, check_pair
 from edgespec.models.spec import NAMES
+from edgespec.printable import one_line
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker_offers import NO_DRAFT, OWN_DRAFT, Offers, label
-from edgespec.tui.printable import one_line
 
 REDRAW_S = 0.05  # after something was heard of, so that many files are drawn at once
 

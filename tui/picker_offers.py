@@ -15,7 +15,7 @@ from edgespec.header import Header
 from edgespec.models.local import LocalModel
 from edgespec.models.pair import USUAL_RATIO, PairVerdict
 from edgespec.models.spec import NAMES
-from edgespec.tui.printable import one_line
+from edgespec.printable import one_line
 
 NO_DRAFT, OWN_DRAFT = "none", "own"  # among the keys of drafts, where the others are files
 

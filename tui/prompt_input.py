@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
 
-from edgespec.tui.printable import printable
+from edgespec.printable import printable
 
 LONG = 10_000  # characters of a text that is folded: what is in the field is wrapped and drawn at every key
 HINTS = (

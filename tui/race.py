@@ -18,10 +18,10 @@ from textual.worker import Worker, WorkerState
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
 from edgespec.events import TokenEvent
+from edgespec.printable import printable
 from edgespec.race import DRAFTED, Lane, Race, Racer, Timed, run_race
 from edgespec.settings import Request
 from edgespec.tui.lines import Lines, Text
-from edgespec.tui.printable import printable
 from edgespec.tui.prompt_input import EnterSubmits
 
 FRAME_S, LOOK_S = 1 / 30, 0.1  # between frames of the replay, and looks at how far the race has got

@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, OptionList, Static
 
+from edgespec.printable import printable
 from edgespec.settings import LoadSettings
-from edgespec.tui.printable import printable
 from edgespec.worker import Remedy
 
 

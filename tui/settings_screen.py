@@ -14,7 +14,7 @@ from textual.widgets import Footer, Input, Select, Static
 
 from edgespec.chat_settings import SETTINGS, ChatSettings, Setting, changed
 from edgespec.errors import UsageError
-from edgespec.tui.printable import printable
+from edgespec.printable import printable
 
 
 class SettingsScreen(ModalScreen[dict[str, str] | None]):

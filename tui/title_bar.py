@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgespec.chat import Session, model_name
-from edgespec.tui.printable import one_line
+from edgespec.printable import one_line
 
 
 class TitleBar(Horizontal):

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
+from edgespec.printable import printable
 from edgespec.store import Piece
 from edgespec.tui.lines import Text
-from edgespec.tui.printable import printable
 
 ROUND = ("╎", "dim")
 FACES = {

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.style import Style
 
+from edgespec.figures import percent, rate
+from edgespec.printable import one_line
 from edgespec.store import Answer
-from edgespec.tui.figures import percent, rate
 from edgespec.tui.lines import Block, Text
-from edgespec.tui.printable import one_line
 
 PREVIOUS, NEXT = "\u2039", "\u203a"  # single angle quotes
 ENDS = {

@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgespec.chat import Session
-from edgespec.tui.printable import one_line
+from edgespec.printable import one_line
 
 HINTS = (
     ("Enter", "sends a message"),

@@ -18,7 +18,7 @@ import click
 
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts, leave
-from edgespec.cli.options import chat_options, load_settings, sampling_settings
+from edgespec.cli.options import NO_MODEL, chat_options, load_settings, sampling_settings
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, UsageError
 
@@ -128,7 +128,7 @@ def _model_of(resumed: Mapping[str, Any], values: dict[str, Any], output: Output
         if values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
             values["draft_model"] = resumed["draft_model"]
         return spec
-    output.note("no model given (-m MODEL), so the bundled demo answers")
+    output.note(NO_MODEL)
     return "demo"
 
 

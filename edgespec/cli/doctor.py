@@ -222,7 +222,7 @@ def _model_facts(model: Model) -> Facts:
         "parameters": model.n_params,
         "can_roll_back": model.can_roll_back,
         "drafts": "trees" if model.can_roll_back else "chains" if _keeps_states(model) else "none",
-        "kv_bytes_per_token": 2 * sum(model.kv_values_per_token),
+        "kv_bytes_per_token": 2 * sum(model.header.kv_values_per_token),
         "notes": list(model.notes),
     }
 

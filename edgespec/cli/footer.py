@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edgespec.core.auto_pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
+from edgespec.figures import percent, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,10 +24,10 @@ def footer(
     pace: Sequence[PaceVerdict],
 ) -> list[str]:
     """Lines about an answer: one, or with `details` a few more; `rounding` is None if it was not measured."""
-    parts = [f"{_rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
+    parts = [f"{rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     parts.append(_count(stats.generated_tokens, "token"))
     if stats.proposed:
-        parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted".replace("%", " %"))
+        parts.append(f"{percent(stats.acceptance_rate)} of drafts accepted")
         parts.append(f"{stats.tokens_per_round:.1f} tokens a round")
     if verify in CHANGES_LAW:
         parts.append(f"{verify} acceptance: changes the distribution")
@@ -64,7 +65,7 @@ def _ties(stats: Stats, rounding: float) -> str:
 def _details(stats: Stats) -> list[str]:
     prompt = f"prompt: {_count(stats.prompt_tokens, 'token')} in {stats.prompt_s:.2f} s"
     if stats.prompt_s:
-        prompt += f", {_rate(stats.prompt_tokens_per_s)} tok/s"
+        prompt += f", {rate(stats.prompt_tokens_per_s)} tok/s"
     if stats.cached_tokens:
         prompt += f", {stats.cached_tokens} of them remembered"
     lines = [
@@ -104,14 +105,14 @@ def explanation(stats: Stats, pace: Sequence[PaceVerdict]) -> RenderableType:
                 {True: "rests", False: "guesses", None: ""}[rests.get(name)],
             ]
         )
-    title = f"{_rate(stats.tokens_per_s)} tok/s; what each drafter did, and what it added or cost"
+    title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and what it added or cost"
     return Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
 
 
 def _positions(stats: Stats) -> str:
     """How often the first, second, ... token of a draft was accepted."""
     pairs = zip(stats.accepted_per_pos, stats.proposed_per_pos, strict=True)
-    return ", ".join(f"{accepted / proposed:.0%}".replace("%", " %") for accepted, proposed in pairs if proposed)
+    return ", ".join(percent(accepted / proposed) for accepted, proposed in pairs if proposed)
 
 
 def _histogram(counts: Sequence[int]) -> str:
@@ -120,7 +121,3 @@ def _histogram(counts: Sequence[int]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.1f}"

@@ -31,6 +31,7 @@ from edgespec.settings import (
 )
 
 LARGEST = 2**31 - 1
+NO_MODEL = "no model given (-m MODEL), so the bundled demo answers"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from edgespec.errors import EdgespecError
+from edgespec.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# A model must not be able to drive the terminal: control characters but tab and newline are shown as U+FFFD.
-_CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd") | {ord("\t"): "\t", ord("\n"): "\n"}
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
 
@@ -88,20 +87,20 @@ class Output:
 
     def aside(self, text: str) -> None:
         """A line on stderr that keeps in the background."""
-        shown = _printable(text)
+        shown = printable(text)
         self._tell((click.style(shown, dim=True) if self._has_colour() else shown) + "\n")
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
         """Say why the program ends; with -v also where (`trace`)."""
         if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
             self._tell(traceback.format_exc())
-        self._tell(_printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "") + "\n")
+        self._tell(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "") + "\n")
 
     def progress(self, what: str, done: float | None) -> None:
         """Show on a terminal how much of something is done, 0 to 1; the next output takes the line away again."""
         if self.quiet or not self.stderr_is_terminal:
             return
-        text = _printable(what if done is None else f"{what} {done:4.0%}").ljust(self._progress)
+        text = printable(what if done is None else f"{what} {done:4.0%}").ljust(self._progress)
         self._emit("\r" + text)
         self._progress = len(text)
 
@@ -134,7 +133,7 @@ class Output:
         if self._stdout is None:
             raise StdoutClosed
         try:
-            self._stdout.write(text if as_is or not self._stdout.isatty() else _printable(text))
+            self._stdout.write(text if as_is or not self._stdout.isatty() else printable(text))
             self._stdout.flush()
         except (OSError, ValueError) as error:
             _discard(self._stdout)
@@ -188,10 +187,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _printable(text: str) -> str:
-    return text.translate(_CONTROL)
 
 
 def _discard(stream: TextIO) -> None:

@@ -14,7 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.footer import explanation, footer
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import generation_options, load_settings, request
+from edgespec.cli.options import NO_MODEL, generation_options, load_settings, request
 from edgespec.cli.output import Output
 from edgespec.cli.prompt import read_prompt
 from edgespec.core.verify import CHANGES_LAW
@@ -51,7 +51,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     _refuse_contradictions(ctx, text, values)
     if values["model"] is None:
         values["model"] = "demo"
-        output.note("no model given (-m MODEL), so the bundled demo answers")
+        output.note(NO_MODEL)
     settings = replace(load_settings(values), measure_rounding=values["stats"])
     check_rule(settings, values["verify"])
     with _load(settings, output) as llm:

@@ -88,7 +88,7 @@ class Context(Closable):
     ) -> None:
         type_k, type_v = (
             _cache_type(name, head_size)
-            for name, head_size in zip((cache_type_k, cache_type_v), model.head_sizes, strict=True)
+            for name, head_size in zip((cache_type_k, cache_type_v), model.header.head_sizes, strict=True)
         )
         if flash_attention == "off" and type_v.block > 1:
             raise UsageError(
@@ -278,7 +278,7 @@ class Context(Closable):
         """Refuse a cache that cannot fit before the system starts to kill processes over it."""
         if self.model.is_offloaded:  # the cache lies on the GPU, whose driver refuses by itself
             return
-        row_k, row_v = self.model.kv_values_per_token
+        row_k, row_v = self.model.header.kv_values_per_token
         per_token = row_k * type_k.block_bytes / type_k.block + row_v * type_v.block_bytes / type_v.block
         rows = self.max_outputs * self.model.n_vocab * 4
         needed, free = cells * per_token + rows, available_memory_bytes()

@@ -136,29 +136,6 @@ class Model(Closable):
         return int(api.llama_model_n_layer(self.handle))
 
     @cached_property
-    def kv_values_per_token(self) -> tuple[int, int]:
-        """How many numbers one token adds to the caches of keys and of values, all layers together."""
-        heads = self._head_counts("attention.head_count_kv") or self._head_counts("attention.head_count")
-        size_k, size_v = self.head_sizes
-        return sum(heads) * size_k, sum(heads) * size_v
-
-    @cached_property
-    def head_sizes(self) -> tuple[int, int]:
-        """How many numbers an attention head's key and value have; 0 for a model without attention."""
-        heads = max(self._head_counts("attention.head_count"), default=0)
-        width = self.header.number("embedding_length") // heads if heads else 0
-        number = self.header.number
-        return number("attention.key_length", width), number("attention.value_length", width)
-
-    def _head_counts(self, key: str) -> list[int]:
-        """One count a layer; none when the file does not say."""
-        value = self.header.metadata.get(f"{self.header.architecture}.{key}")
-        if isinstance(value, int):
-            # Hybrid models attend in every so many layers only.
-            return [value] * (self.n_layer // max(1, self.header.number("full_attention_interval", 1)))
-        return [int(count) for count in self.header.numbers(f"{self.header.architecture}.{key}")]
-
-    @cached_property
     def can_roll_back(self) -> bool:
         """Whether tokens can be taken out of its memory again: not so for recurrent and hybrid models."""
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
