@@ -7,8 +7,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -196,12 +197,14 @@ def test_what_could_not_be_saved_is_written_to_a_file_and_told(home: Path) -> No
 
 
 @contextmanager
-def at_terminal(home: Path, args: list[str], **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def at_terminal(
+    home: Path, args: list[str], command: Sequence[str] = COMMAND, **variables: str
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The program on a pseudo-terminal of its own, of which the other end is given."""
     pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
     master, slave = pty.openpty()
     program = subprocess.Popen(
-        [*COMMAND, *args], stdin=slave, stdout=slave, stderr=slave, cwd=home, start_new_session=True,
+        [*command, *args], stdin=slave, stdout=slave, stderr=slave, cwd=home, start_new_session=True,
         env=environment(home, **({"TERM": "xterm"} | variables)),
     )  # fmt: skip
     os.close(slave)
@@ -347,6 +350,26 @@ def test_the_screen_is_the_default_where_there_is_one(home: Path) -> None:
         rest = read_rest(master)
         assert program.wait(30) == 0
     assert "\x1b[?1049l" in rest
+
+
+def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
+    lines = [
+        "import sys",
+        "from edgespec.cli import main",
+        "from edgespec.tui.transcript import Transcript",
+        "Transcript.note = None",
+        "if __name__ == '__main__':",
+        "    sys.exit(main())",
+    ]
+    (home / "program.py").write_text("\n".join(lines))
+    with at_terminal(home, CHAT, [sys.executable, "program.py"], TERM="xterm-256color") as (program, master):
+        read_until(master, "edgespec")
+        time.sleep(2)
+        os.write(master, b"/branches\r")
+        rest = read_rest(master)
+        assert program.wait(30) == 1
+    assert "TypeError" in rest
+    assert "edgespec chat --plain does without it" in rest
 
 
 @pytest.mark.parametrize("front", ["--tui", "--plain"])

@@ -370,7 +370,7 @@ def test_what_the_store_does_not_take_is_marked(tmp_path: Path) -> None:
 def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello there")
-        assert app.query_one(StatisticsPanel).display is panel
+        assert app.query_one("#figures").display is panel
         assert app.query_one(StatisticsLine).display is not panel
         assert app.composer.region.right <= size[0]
         assert "hello there" in shown(app)
@@ -382,6 +382,21 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
         assert "hello there" in shown(app)
 
     on_screen(steps, size=size)
+
+
+def test_a_screen_that_shrinks_at_once_with_all_of_its_columns() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello there")
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: app.query_one(Sidebar).display)
+        assert app.query_one("#figures").display
+        await pilot.resize_terminal(40, 20)
+        await pilot.pause()
+        await pilot.press("ctrl+b")
+        assert app.composer.region.right <= 40
+        assert "hello there" in shown(app)
+
+    on_screen(steps, size=(120, 40))
 
 
 def test_the_theme_is_remembered(tmp_path: Path) -> None:

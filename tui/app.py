@@ -39,7 +39,7 @@ from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBranch
 from edgespec.tui.welcome import Welcome
 
-FETCHED_EVERY_S = 0.12  # each time costs the engine a few milliseconds of a core
+FETCHED_EVERY_S = 0.15  # each time costs the engine a few milliseconds of a core
 NICE = 10  # the engine goes first
 THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Leave"}  # at the foot
@@ -53,10 +53,10 @@ class ChatApp(App[None]):
     CSS = """
     Screen { layers: base above; }
     #body { height: 1fr; }
-    #middle { width: 1fr; }
+    #middle { width: 1fr; min-width: 20; }
     Transcript { height: 1fr; }
     #sidebar { display: none; border-right: solid $panel; }
-    #figures { display: none; width: 28; height: 100%; padding: 1 1 0 1; border-left: solid $panel; }
+    #figures { display: none; width: 28; padding: 1 1 0 1; border-left: solid $panel; }
     .-wide #figures { display: block; }
     .-wide #line { display: none; }
     .-wide #sidebar.-asked, .-wide #sidebar.-usual { display: block; }
@@ -112,7 +112,8 @@ class ChatApp(App[None]):
                 yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
-            yield StatisticsPanel(id="figures")
+            with Vertical(id="figures"):
+                yield StatisticsPanel()
         yield Footer(show_command_palette=False, compact=True)
 
     async def on_mount(self) -> None:

@@ -182,6 +182,8 @@ def _show_screen(session: Session, interrupts: Interrupts, message: str | None) 
         app.run()
     ended.set()
     interrupts.raise_if_received()
+    if app.return_code:
+        raise EdgespecError("the screen has failed", hint="edgespec chat --plain does without it")
 
 
 def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:
