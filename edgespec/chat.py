@@ -438,6 +438,7 @@ class Session(Closable):
             stop=settings.stop,
             verify=settings.verify,
             lenient=True,
+            **settings.constraints,
         )
         return replace(as_set, **changes)
 

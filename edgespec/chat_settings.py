@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from edgespec.constraint import constraint_text, settled
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import MAX_DRAFT, MAX_LEAVES, LoadSettings, Request, check_load_settings, check_request
+from edgespec.settings import (
+    CONSTRAINTS,
+    MAX_DRAFT,
+    MAX_LEAVES,
+    LoadSettings,
+    Request,
+    check_load_settings,
+    check_request,
+)
 
 Kind = Literal["number", "integer", "choice", "text"]
 Group = Literal["sampling", "answer", "drafting"]
@@ -17,12 +26,16 @@ Group = Literal["sampling", "answer", "drafting"]
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How the next message is answered. `seed` -1 draws one for each answer; None means "as loaded"."""
+    """How the next message is answered. `seed` -1 draws one for each answer; None means "as loaded". Grammars and
+    schemas are texts or the files they are in."""
 
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = -1
     max_tokens: int = -1
     stop: tuple[str, ...] = ()
+    grammar: str = ""
+    json_schema: str = ""
+    regex: str = ""
     verify: VerifyRule = "coupled"
     spec_type: str | None = None
     pace: str | None = None
@@ -33,6 +46,11 @@ class ChatSettings:
     def drafting(self) -> dict[str, Any]:
         """The keywords of `Runtime.draft_with`."""
         return {name: getattr(self, name) for name in ("spec_type", "pace", "n_max", "tree")}
+
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """What answers are to be made of, as fields of a request. Raises UsageError for a file that is gone."""
+        return {kind: constraint_text(kind, getattr(self, kind)) for kind in CONSTRAINTS}
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, without the logit biases: they belong to one vocabulary."""
@@ -94,6 +112,8 @@ class Setting:
                 raise UsageError(f"{self.name} must be {what}, not {text!r}") from None
         if self.field == "stop":
             return tuple(_unquoted(part.strip()) for part in text.split(",") if part.strip())
+        if self.field in CONSTRAINTS:
+            return settled(self.field, text)
         return text.replace(" ", "").lower() if self.group == "drafting" else text
 
 
@@ -110,6 +130,9 @@ SETTINGS = (
     Setting("seed", "seed", "integer", "answer", "Same seed, same text; -1 draws one for each answer."),
     Setting("max-tokens", "max_tokens", "integer", "answer", "Most tokens of an answer; -1 until it ends."),
     Setting("stop", "stop", "text", "answer", "Texts that end an answer, with commas between."),
+    Setting("json-schema", "json_schema", "text", "answer", "Answers are JSON that fits this: a file, or the schema."),
+    Setting("grammar", "grammar", "text", "answer", "Answers are what this allows: a file, or rules in GBNF."),
+    Setting("regex", "regex", "text", "answer", "Whole answers match this regular expression."),
     Setting("verify", "verify", "choice", "answer", "How guesses are judged.", get_args(VerifyRule)),
     Setting("spec-type", "spec_type", "text", "drafting", "Who guesses: auto, none, or drafters with commas between."),
     Setting("pace", "pace", "text", "drafting", "How much is guessed: auto, fixed:K or off."),
@@ -146,7 +169,15 @@ def _checked(settings: ChatSettings) -> ChatSettings:
     """Raises UsageError for what no model could be asked."""
     seed = max(settings.seed, 0) if settings.seed == -1 else settings.seed
     check_request(
-        Request("x", max_tokens=settings.max_tokens, seed=seed, stop=settings.stop, verify=settings.verify), 1
+        Request(
+            "x",
+            max_tokens=settings.max_tokens,
+            seed=seed,
+            stop=settings.stop,
+            verify=settings.verify,
+            **{kind: getattr(settings, kind) for kind in CONSTRAINTS},
+        ),
+        1,
     )
     names = {"n_max": "spec_draft_n_max", "tree": "spec_tree"}
     given = {names.get(name, name): value for name, value in settings.drafting.items() if value is not None}

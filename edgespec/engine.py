@@ -31,9 +31,10 @@ LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
 LOOK_EVERY = 16  # rounds, for a drafter that rests
 
 
-def kind_of(rule: VerifyRule, sampling: SamplingSettings) -> str:
+def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
     """How tokens are chosen and judged, on which it depends how many guesses are accepted."""
-    return f"{rule}, greedy" if sampling.temperature == 0 else rule
+    greedy, constrained = ", greedy" * (sampling.temperature == 0), ", constrained" * is_constrained
+    return f"{rule}{greedy}{constrained}"
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +42,8 @@ class Sequence:
     """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
 
     `rule` is how drafts are judged, `kind` that and how tokens are chosen, `off` names the drafters that failed,
-    `finish` is set when the sequence is over. `shares` is another sequence and how many tokens of its prompt this one
-    begins with and waits for.
+    `finish` is set when the sequence is over, `error` where that is why. `shares` is another sequence and how many
+    tokens of its prompt this one begins with and waits for.
     """
 
     slot: int
@@ -58,6 +59,7 @@ class Sequence:
     off: set[str] = field(default_factory=set)
     shares: tuple[Sequence, int] | None = None
     finish: FinishReason | None = None
+    error: GenerationError | None = None
     started_s: float = 0.0
     first_token_s: float = 0.0
 
@@ -189,7 +191,7 @@ class Engine:
     ) -> Sequence:
         """Admit a prompt of at least one token. `n_decoded` tokens of it are in the cache of the free slot already."""
         room = self.context.n_ctx - len(tokens)
-        kind = kind_of(rule, chooser.settings)
+        kind = kind_of(rule, chooser.settings, is_constrained=chooser.constraint is not None)
         sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel, rule, kind)
         sequence.n_prompt = len(tokens)
         self._keep(sequence, min(n_decoded, len(tokens) - 1))
@@ -219,7 +221,8 @@ class Engine:
             self._propose(parts)
             started_s = perf_counter()
             self._decode(parts)
-            emissions = [self._commit(part, self._verify(part)) for part in parts if part.is_complete]
+            verdicts = [(part, self._verify(part)) for part in parts if part.is_complete]
+            emissions = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
             self._observe(parts, emissions, perf_counter() - started_s)
             return emissions
         except CancelledError:
@@ -275,8 +278,8 @@ class Engine:
 
     def _propose(self, parts: list[_Part]) -> None:
         """Give each part the best draft that the pace wants and that fits into the batch."""
-        names = [drafter.name for drafter in self.drafters]
         for part in parts:
+            names = [drafter.name for drafter in self.drafters if drafter.can_guess(part.sequence)]
             part.awake = self.pace.awake(part.sequence.kind, names)
         wanting = [part for part in parts if part.awake and self._room(part) > 0]
         for drafter in self.drafters if wanting else ():
@@ -413,7 +416,8 @@ class Engine:
 
     # --- verify and commit ----------------------------------------------------------------------------------------
 
-    def _verify(self, part: _Part) -> Verdict:
+    def _verify(self, part: _Part) -> Verdict | None:
+        """What of a draft stays; None where nothing can be chosen, which ends this sequence and no other."""
         sequence = part.sequence
         last = part.start + part.n_pending - 1
         try:
@@ -427,7 +431,10 @@ class Engine:
                 sequence.round,
             )
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
-            raise GenerationError("cannot choose a token", why=str(error)) from error
+            sequence.error = GenerationError("cannot choose a token", why=str(error))
+            sequence.finish = "error"
+            self._keep(sequence, 0)
+            return None
 
     def _commit(self, part: _Part, verdict: Verdict) -> Emission:
         sequence, stats, now_s = part.sequence, part.sequence.stats, perf_counter()

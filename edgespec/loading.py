@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from edgespec.core.pace import FixedPace, Pace
 from edgespec.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.corpus import CorpusDrafter
+from edgespec.drafters.grammar import GrammarDrafter
 from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
@@ -23,7 +25,8 @@ from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
 from edgespec.figures import percent
 from edgespec.header import Header
-from edgespec.llama.context import Context
+from edgespec.llama.context import Context, available_memory_bytes, cache_bytes
+from edgespec.llama.grammar import Grammars
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
@@ -36,6 +39,9 @@ from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadS
 
 # A model may have been trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
+# Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
+MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
+CHAINS = {"lookup", "grammar"}  # drafters that guess no trees
 
 
 class Loaded(Closable):
@@ -54,6 +60,7 @@ class Loaded(Closable):
     leaves: int
     n_max: int
     template: ChatTemplate
+    grammars: Grammars
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
         self._settings, self._progress, self._note = settings, progress, note
@@ -90,13 +97,16 @@ class Loaded(Closable):
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
         header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
         self.model = self._open_model(header, settings.gpu_layers)
+        if settings.sequences == 0:
+            self._settings = settings = replace(settings, sequences=self._how_many())
         self.template = ChatTemplate(self.model)
+        self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
         names = [
             name for name in settings.drafters if self._n_max > 0 and (name not in ("draft", "self") or draft_header)
         ]
         drafts = bool(names)
-        self.leaves = leaves = settings.spec_tree if self.model.can_roll_back and set(names) - {"lookup"} else 1
+        self.leaves = leaves = settings.spec_tree if self.model.can_roll_back and set(names) - CHAINS else 1
         self.context = self._open_target_context(leaves, drafts=drafts)
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
@@ -106,6 +116,8 @@ class Loaded(Closable):
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
         drafters: list[Drafter] = []
+        if "grammar" in names:
+            drafters.append(GrammarDrafter())
         if "lookup" in names:
             drafters.append(LookupDrafter())
         if "suffix" in names:
@@ -171,16 +183,35 @@ class Loaded(Closable):
             self._note(f"{settings.draft_model} does not draft here: --spec-type or --spec-draft-n-max leaves it out")
         if settings.corpus and "corpus" not in settings.drafters:
             self._note(f"{settings.corpus} is not looked into: --spec-type leaves the corpus out")
-        if settings.spec_tree > 1 and drafts and set(names) == {"lookup"}:
-            self._note("drafting chains: lookup guesses no trees")
+        if settings.spec_tree > 1 and drafts and {*names} <= CHAINS:
+            self._note(f"drafting chains: {' and '.join(names)} guess no trees")
         elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
             self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
             self._note(f"drafting chains: {settings.sequences} sequences leave no room for branches")
 
+    def _how_many(self) -> int:
+        """How many answers to make at a time: as many as a pass has room for, and the memory."""
+        settings = self._settings
+        if settings.strict:
+            return 1
+        n_bytes = cache_bytes(self.model, self._n_ctx, settings.cache_type_k, settings.cache_type_v)
+        fitting = int(MEMORY_SHARE * available_memory_bytes() / max(1.0, n_bytes))
+        return MOST_SEQUENCES if self.model.is_offloaded else max(1, min(MOST_SEQUENCES, fitting))
+
+    @property
+    def sequences(self) -> int:
+        """How many answers are made at a time."""
+        return self._settings.sequences
+
+    @property
+    def _n_ctx(self) -> int:
+        """Tokens of the context of one answer."""
+        return self._settings.ctx_size or min(self.model.n_ctx_train, DEFAULT_CTX_SIZE)
+
     def _open_target_context(self, leaves: int, *, drafts: bool) -> Context:
         settings, model = self._settings, self.model
-        n_ctx = settings.ctx_size or min(model.n_ctx_train, DEFAULT_CTX_SIZE)
+        n_ctx = self._n_ctx
         if n_ctx > model.n_ctx_train:
             self._note(f"the model was trained for {model.n_ctx_train} tokens of context, not for {n_ctx}")
         width = self._widest if drafts or settings.strict else 1

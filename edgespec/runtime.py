@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine import Emission, kind_of
 from edgespec.engine import Sequence as EngineSequence
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.template import tokenize_leniently
@@ -35,6 +34,7 @@ MEASURED_DEPTH, READ = 128, 32  # tokens behind which passes are measured, and t
 
 Answer = Generator[TokenEvent, None, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
+Stream = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 
 
 class Runtime(Closable):
@@ -48,11 +48,12 @@ class Runtime(Closable):
         check_load_settings(settings)
         self.settings = settings
         self._progress = progress or (lambda what, done: None)
-        self._streams: weakref.WeakSet[Answers] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.notes: list[str] = []
         self.stats = Stats()
         self._cached: list[int] = []
         self._loaded = loaded = Loaded(settings, self._progress, self.note)
+        self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
 
     def draft_with(
@@ -112,6 +113,7 @@ class Runtime(Closable):
             "description": self.model.description,
             "draft_model": str(self.draft.path) if self.draft else None,
             "ctx_size": self.context.n_ctx,
+            "sequences": self.context.sequences,
             "threads": self.context.threads,
             "threads_batch": self.context.threads_batch,
             "drafters": [drafter.name for drafter in self.engine.drafters],
@@ -129,7 +131,7 @@ class Runtime(Closable):
         pace = self.engine.pace
         if isinstance(pace, Recorder):
             pace = pace.pace
-        return pace.verdicts(kind_of(request.verify, request.sampling)) if isinstance(pace, AutoPace) else []
+        return pace.verdicts(_kind(request)) if isinstance(pace, AutoPace) else []
 
     def forget(self) -> None:
         """Let the next answer find nothing in a cache that the last one has left."""
@@ -151,7 +153,7 @@ class Runtime(Closable):
         if engine.tree_width > 1 or self.settings.sequences > 1:
             raise UsageError("a trace records chains of one answer", hint="leave out --spec-tree")
         header = {
-            "kind": kind_of(request.verify, request.sampling),
+            "kind": _kind(request),
             "temperature": request.sampling.temperature,
             "seed": request.seed,
             "n_max": n_max,
@@ -231,15 +233,46 @@ class Runtime(Closable):
 
         As many as the setting `sequences` allows are decoded together; a finished one makes room for the next.
         """
-        prompts = []
+        jobs = [self._checked(request) for request in requests]
+        return self._raising(self._open(iter(jobs), cancel or CancelFlag(), self._tell_progress))
+
+    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Stream:
+        """As `answers`, for requests that are taken when there is room for them, until `cancel` is set; None says that
+        there is none right now. An error in place of an event says why a request is not answered; the others are."""
+        cancel = cancel or CancelFlag()
+        return self._open(self._arriving(requests, cancel), cancel, lambda answers: None)
+
+    def _arriving(self, requests: Iterable[Request | None], cancel: CancelFlag) -> Iterator[_Job | None]:
         for request in requests:
-            check_request(request, self.model.n_vocab)
-            check_rule(self.settings, request.verify)
-            self._note_limits(request.verify)
-            prompts.append(self._prompt(request))
-        stream = self._run(list(zip(requests, prompts, strict=True)), cancel or CancelFlag())
+            if cancel.is_set():
+                return
+            try:
+                yield self._checked(request) if request is not None else None
+            except EdgespecError as error:
+                yield error
+
+    def _checked(self, request: Request) -> tuple[Request, _Prompt]:
+        """A request with its prompt. Raises UsageError."""
+        check_request(request, self.model.n_vocab)
+        check_rule(self.settings, request.verify)
+        if request.constraint is not None:
+            self._loaded.grammars.check(*request.constraint)
+        self._note_limits(request.verify)
+        return request, self._prompt(request)
+
+    def _open(self, jobs: Iterator[_Job | None], cancel: CancelFlag, tell: Callable[..., None]) -> Stream:
+        stream = self._run(jobs, cancel, tell)
         self._streams.add(stream)
         return stream
+
+    def _raising(self, stream: Stream) -> Answers:
+        """One answer that fails ends the others."""
+        with closing(stream):
+            for index, event in stream:
+                if isinstance(event, EdgespecError):
+                    yield index, TokenEvent(-1, "", finish_reason="error", stats=self.stats)
+                    raise event
+                yield index, event
 
     def count(self, messages: Sequence[Message]) -> int:
         """How many tokens these messages make of a prompt, however many the context holds."""
@@ -278,26 +311,38 @@ class Runtime(Closable):
         if rule == "block" and self.engine.tree_width > 1:
             self.note("drafting chains: block verification checks no trees")
 
-    def _run(self, jobs: list[tuple[Request, _Prompt]], cancel: CancelFlag) -> Answers:
+    def _run(
+        self, jobs: Iterator[_Job | None], cancel: CancelFlag, tell: Callable[[Iterable[_Answer]], None]
+    ) -> Stream:
         if self.engine.active:
             raise UsageError("this model is answering already", hint="finish or close the other answer first")
-        waiting = deque(enumerate(jobs))
         answers: dict[int, _Answer] = {}
+        is_last, n_taken = False, 0
         self._watch(cancel)
         try:
-            while waiting or answers:
-                while waiting and self.engine.has_room:
-                    index, (request, prompt) = waiting.popleft()
-                    answer = self._start(index, request, prompt, cancel)
-                    answers[answer.sequence.slot] = answer
+            while answers or not is_last:
+                while self.engine.has_room and not is_last:
+                    job = next(jobs, _LAST)
+                    if job is None:
+                        break
+                    if job is _LAST:
+                        is_last = True
+                    elif isinstance(job, EdgespecError):
+                        yield n_taken, job
+                    else:
+                        answer = self._start(n_taken, *job, cancel)
+                        answers[answer.sequence.slot] = answer
+                    n_taken += 1
                 for emission in self.engine.round():
                     yield from answers[emission.sequence.slot].events(emission)
-                self._tell_progress(answers.values())
+                tell(answers.values())
                 for answer in [answer for answer in answers.values() if answer.sequence.finish]:
                     del answers[answer.sequence.slot]
                     self._remember(answer)
                     self._end(answer.sequence)
-                    yield answer.last_event()
+                    yield (
+                        answer.last_event() if answer.sequence.error is None else (answer.index, answer.sequence.error)
+                    )
         except GenerationError:
             for answer in answers.values():
                 answer.sequence.finish = "error"
@@ -311,7 +356,7 @@ class Runtime(Closable):
             self._loaded.tuning.save(now=False)
 
     def _start(self, index: int, request: Request, prompt: _Prompt, cancel: CancelFlag) -> _Answer:
-        tokens = prompt.tokens
+        tokens, constraint = prompt.tokens, request.constraint
         chooser = Chooser(
             request.sampling,
             request.seed,
@@ -321,6 +366,7 @@ class Runtime(Closable):
             self.model.end_tokens if request.ignore_eos else (),
             self.rounding,
             request.left,
+            constraint and self._loaded.grammars.constraint(*constraint, _answer_start(request, tokens)),
         )
         text = TextStream((*request.stop, *prompt.stop))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
@@ -362,10 +408,24 @@ class Runtime(Closable):
             context.watch(cancel)
 
 
+def _answer_start(request: Request, tokens: list[int]) -> int:
+    """Where the answer begins in a prompt: at its end, unless that is the beginning of an answer that is to go on."""
+    begun = request.messages[-1].tokens if request.messages and request.messages[-1].role == "assistant" else ()
+    return len(tokens) - len(begun) if begun and tuple(tokens[-len(begun) :]) == begun else len(tokens)
+
+
+def _kind(request: Request) -> str:
+    return kind_of(request.verify, request.sampling, is_constrained=request.constraint is not None)
+
+
 def _without_index(answers: Answers) -> Answer:
     with closing(answers):
         for _, event in answers:
             yield event
+
+
+_Job = tuple[Request, "_Prompt"] | EdgespecError
+_LAST = UsageError("no further request")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,15 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 
+Constraint = Literal["grammar", "json_schema", "regex"]
+"""The fields of a request that say what an answer is to be made of."""
+CONSTRAINTS: dict[Constraint, str] = {
+    "grammar": "grammar",
+    "json_schema": "JSON schema",
+    "regex": "regular expression",
+}
 Offload = int | Literal["auto", "all"]
-DRAFTERS = ("lookup", "suffix", "recycling", "corpus", "self", "draft")  # the cheap ones are asked first
+DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "corpus", "self", "draft")  # the cheap ones are asked first
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
 SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
 
@@ -56,9 +63,9 @@ class LoadSettings:
     that the drafter of this name looks into. `spec_draft_n_max` is the most tokens (None: see
     `draft_n_max`) and `spec_tree` the most leaves of a draft. `pace` is "auto" (as many as pay, as measured), "fixed:K"
     (always K) or "off" (none). `strict` makes the bytes independent of drafting, `measure_rounding` finds out how far
-    they depend on it otherwise. `store` lets the suffix drafter look into answers of earlier runs. Zero stands for
-    "choose for me": `ctx_size` (tokens), `threads`; for the draft model (`..._draft`) it and None mean "as for the
-    target".
+    they depend on it otherwise. `store` lets the suffix drafter look into answers of earlier runs. `sequences` is how
+    many answers are made at a time, each with a context of `ctx_size` tokens. Zero stands for "choose for me":
+    `ctx_size`, `threads`, `sequences`; for the draft model (`..._draft`) it and None mean "as for the target".
     """
 
     model: str
@@ -90,7 +97,7 @@ class LoadSettings:
     def drafters(self) -> tuple[str, ...]:
         """The drafters that `spec_type` names, in the order in which they are asked."""
         if self.spec_type == "auto":
-            return ("suffix", "recycling", *(["corpus"] if self.corpus else []), "draft")
+            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), "draft")
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
     @property
@@ -140,9 +147,11 @@ class Request:
     beside each token's own log-probability; None reports nothing. `special` lets control tokens written in the prompt
     text stand for themselves. `sample` tells samples of one prompt and seed apart. `verify` is the rule by which drafts
     are judged: with "coupled" they never change the text, with "rejection" and "block" they keep its law, "typical"
-    changes that. `reference` are token ids that the answer consists of, whatever the model says: what guessing would
-    earn on a given text. `left` counts the tokens of the conversation that have left before the prompt: noise goes on
-    where it was. `lenient` mends what the chat template refuses, and says so, instead of raising an error.
+    changes that. Of `grammar` (GBNF, or llguidance's dialect of Lark), `json_schema` and `regex` one can say what the
+    whole answer is to be made of. `reference` are token ids that the answer consists of, whatever the model says: what
+    guessing would earn on a given text. `left` counts the tokens of the conversation that have left before the prompt:
+    noise goes on where it was. `lenient` mends what the chat template refuses, and says so, instead of raising an
+    error.
     """
 
     prompt: str = ""
@@ -157,8 +166,16 @@ class Request:
     logprobs: int | None = None
     special: bool = False
     ignore_eos: bool = False
+    grammar: str = ""
+    json_schema: str = ""
+    regex: str = ""
     left: int = 0
     lenient: bool = False
+
+    @property
+    def constraint(self) -> tuple[Constraint, str] | None:
+        """What the answer is to be made of, if anything was said about that."""
+        return next(((kind, text) for kind in CONSTRAINTS if (text := getattr(self, kind))), None)
 
 
 def check_load_settings(settings: LoadSettings) -> None:
@@ -179,7 +196,7 @@ def check_load_settings(settings: LoadSettings) -> None:
         ("threads_draft", 0, MAX_THREADS),
         ("threads_batch", 0, MAX_THREADS),
         ("threads_batch_draft", 0, MAX_THREADS),
-        ("sequences", 1, MAX_SEQUENCES),
+        ("sequences", 0, MAX_SEQUENCES),
     ):
         _check_integer(name, getattr(settings, name), least, most)
     types = tuple(CACHE_TYPES)
@@ -285,6 +302,15 @@ def check_request(request: Request, n_vocab: int) -> None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
         raise UsageError("stop must be a tuple of texts, none of them empty")
+    constraints = [name for name in CONSTRAINTS if getattr(request, name)]
+    if len(constraints) > 1:
+        raise UsageError(f"{constraints[0]} and {constraints[1]} exclude each other", hint="name one of them")
+    if constraints and (request.ignore_eos or request.reference):
+        excluded = "ignore_eos" if request.ignore_eos else "a reference answer"
+        raise UsageError(
+            f"{constraints[0]} and {excluded} exclude each other",
+            why=f"the {CONSTRAINTS[constraints[0]]} says where an answer ends",
+        )
     for token in request.reference:
         _check_integer("a token id in reference", token, 0, n_vocab - 1)
     if request.reference and request.verify != "coupled":

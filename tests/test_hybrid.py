@@ -74,13 +74,19 @@ def test_who_guessed_a_node_is_known_in_any_part_of_a_merged_tree() -> None:
 
 
 def test_all_that_are_possible_guess_if_one_says_so() -> None:
-    assert LoadSettings("demo", spec_type="auto").drafters == ("suffix", "recycling", "draft")
-    assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == ("suffix", "recycling", "corpus", "draft")
+    assert LoadSettings("demo", spec_type="auto").drafters == ("grammar", "suffix", "recycling", "draft")
+    assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == (
+        "grammar",
+        "suffix",
+        "recycling",
+        "corpus",
+        "draft",
+    )
     assert LoadSettings("demo", spec_type="draft,lookup").drafters == ("lookup", "draft")
     with edgespec.load("demo", spec_type="auto", threads=1) as llm:
-        assert llm.describe()["drafters"] == ["suffix", "recycling", "draft"]
+        assert llm.describe()["drafters"] == ["grammar", "suffix", "recycling", "draft"]
     with edgespec.load("demo:draft", spec_type="auto", threads=1) as llm:
-        assert llm.describe()["drafters"] == ["suffix", "recycling"] and not llm.notes
+        assert llm.describe()["drafters"] == ["grammar", "suffix", "recycling"] and not llm.notes
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 import edgespec
+from edgespec import loading
 from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
 from edgespec.drafters.model import ModelDrafter
-from edgespec.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.llama.context import cache_bytes
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -155,6 +159,56 @@ def test_one_runtime_gives_one_answer_at_a_time(llm: Runtime) -> None:
     with pytest.raises(UsageError, match="answering already"):
         next(llm.generate("import", max_tokens=8, ignore_eos=True))
     assert list(first)[-1].finish_reason in ("length", "stop")
+
+
+def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sequences(**settings: Any) -> int:
+        with edgespec.load("demo", sequences=0, threads=1, spec_type="none", **settings) as llm:
+            assert llm.settings.sequences == llm.context.sequences == llm.describe()["sequences"]
+            return llm.context.sequences
+
+    assert sequences() == 16
+    assert sequences(strict=True) == 1
+    with edgespec.load("demo", threads=1, spec_type="none") as llm:
+        one = cache_bytes(llm.model, llm.context.n_ctx, "f16", "f16")
+    for free, wanted in ((10 * one, 5), (one, 1)):
+        monkeypatch.setattr(loading, "available_memory_bytes", lambda free=free: free)
+        assert sequences() == wanted
+
+
+def test_in_a_stream_what_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with edgespec.load("demo", spec_type="none", sequences=3, threads=1) as llm:
+        asked = [
+            Request("import os\n", max_tokens=6, ignore_eos=True),
+            Request("def", max_tokens=-2),
+            Request("import os\n", regex="[0-9", max_tokens=6),
+            Request("def f", max_tokens=9, ignore_eos=True),
+            None,
+            Request("x " * 2000),
+            Request("class A", max_tokens=3, ignore_eos=True),
+        ]
+        original, broken = Chooser.choose, 6
+
+        def choose(self: Chooser, row: Any, tokens: Any, position: int) -> Any:
+            if self.seed == broken:
+                raise ValueError("no")
+            return original(self, row, tokens, position)
+
+        monkeypatch.setattr(Chooser, "choose", choose)
+        asked.append(Request("def g", max_tokens=9, seed=broken))
+        n_tokens: Counter[int] = Counter()
+        errors: dict[int, str] = {}
+        for index, event in llm.stream(asked):
+            if isinstance(event, EdgespecError):
+                errors[index] = event.what
+            elif event.finish_reason is None:
+                n_tokens[index] += 1
+        assert {**n_tokens} == {0: 6, 3: 9, 5: 3}
+        assert errors[1].startswith("max_tokens must be")
+        assert errors[2] == "cannot use this regular expression"
+        assert errors[4].startswith("the prompt has")
+        assert errors[6] == "cannot choose a token"
+        assert not llm.engine.active
 
 
 def test_a_row_without_numbers_ends_the_answer_with_an_error(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from cli_program import environment
 from tiny_gguf import CHATML, write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.errors import ModelNotFoundError, OutOfMemoryError, PairError, UsageError
+from edgespec.errors import EdgespecError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
@@ -79,7 +80,7 @@ def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytes
     sizes = []
     original = worker._events
 
-    def counting(rows: list[tuple[Any, ...]]) -> list[TokenEvent]:
+    def counting(rows: list[Any]) -> Any:
         sizes.append(len(rows))
         return original(rows)
 
@@ -88,6 +89,62 @@ def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytes
     assert sum(sizes) == 201
     assert len(sizes) > 3
     assert sizes[0] == 1  # nothing came before it that it could share a message with
+
+
+def test_a_stream_takes_requests_while_others_are_answered() -> None:
+    taken: list[int] = []
+
+    def requests() -> Iterator[Request]:
+        for number in range(12):
+            taken.append(number)
+            prompt = "x " * 2000 if number == 5 else SHORT.prompt
+            yield replace(SHORT, prompt=prompt, seed=number, max_tokens=4 + number)
+
+    with Worker(replace(DEMO, sequences=2)) as worker:
+        assert worker.describe()["sequences"] == 2
+        ended: dict[int, TokenEvent] = {}
+        errors: dict[int, EdgespecError] = {}
+        n_tokens: Counter[int] = Counter()
+        n_taken_at_first = 0
+        for index, event in worker.stream(requests()):
+            n_taken_at_first = n_taken_at_first or len(taken)
+            if isinstance(event, EdgespecError):
+                errors[index] = event
+            elif event.finish_reason is not None:
+                ended[index] = event
+            else:
+                n_tokens[index] += 1
+        assert n_taken_at_first < len(taken) == 12
+        assert errors[5].what.startswith("the prompt has")
+        assert {**n_tokens} == {number: 4 + number for number in range(12) if number != 5}
+        assert {*ended} == {*n_tokens}
+        assert all(event.finish_reason == "length" for event in ended.values())
+        assert is_whole(list(worker.answer(SHORT)))
+
+
+def test_a_stream_that_is_cancelled_takes_no_more() -> None:
+    cancel = CancelFlag()
+    asked = 0
+
+    def requests() -> Iterator[Request]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield LONG
+
+    with Worker(replace(DEMO, sequences=2)) as worker:
+        ends = []
+        for _, event in worker.stream(requests(), cancel):
+            cancel.set()
+            assert isinstance(event, TokenEvent)
+            ends += [event.finish_reason] if event.finish_reason else []
+        assert ends == ["cancelled", "cancelled"]
+        assert asked <= 6
+        stream = worker.stream(requests())
+        next(stream)
+        stream.close()
+        assert list(worker.stream([])) == []
+        assert is_whole(list(worker.answer(SHORT)))
 
 
 def test_prompts_are_counted_and_tokens_shown(worker: Worker) -> None:
@@ -546,7 +603,7 @@ def test_remedies_ask_for_less() -> None:
     same, shorter, plainer, fewer, smaller = (remedy.settings for remedy in found)
     assert same == settings
     assert shorter == replace(settings, ctx_size=512)
-    assert plainer == replace(settings, spec_type="suffix,recycling")
+    assert plainer == replace(settings, spec_type="grammar,suffix,recycling")
     assert fewer == replace(settings, gpu_layers=4)
     assert smaller == replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
 

@@ -122,7 +122,8 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
     from edgespec.models.spec import resolve
 
     has_draft = settings.draft_model is not None or resolve(settings.model).default_draft is not None
-    possible = [name for name in replace(settings, spec_type="auto").drafters if name != "draft" or has_draft]
+    idle = {"grammar"} if has_draft else {"grammar", "draft"}  # no prompt of a suite has a grammar
+    possible = [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
     modes = with_plain(parse_mode(text, possible) for text in texts)
     if not texts:
         if not has_draft:

@@ -203,6 +203,7 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
 
 def _chat_settings(values: Mapping[str, Any]) -> Any:
     from edgespec.chat_settings import ChatSettings
+    from edgespec.settings import CONSTRAINTS
 
     return ChatSettings(
         sampling=sampling_settings(values),
@@ -210,6 +211,7 @@ def _chat_settings(values: Mapping[str, Any]) -> Any:
         max_tokens=values["max_tokens"],
         stop=tuple(values["stop"]),
         verify=values["verify"],
+        **{kind: values[kind] for kind in CONSTRAINTS},
     )
 
 

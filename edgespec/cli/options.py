@@ -13,12 +13,25 @@ import click
 
 from edgespec import __version__
 from edgespec.cli.command import Option
-from edgespec.cli.types import Integer, Layers, LogitBias, ModelSpec, Number, Pace, SpecType, StopText, Text
+from edgespec.cli.types import (
+    ConstraintText,
+    Integer,
+    Layers,
+    LogitBias,
+    ModelSpec,
+    Number,
+    Pace,
+    SpecType,
+    StopText,
+    Text,
+)
+from edgespec.constraint import constraint_text
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.settings import (
     CACHE_TYPES,
+    CONSTRAINTS,
     DRAFT_N_MAX,
     MAX_DRAFT,
     MAX_LEAVES,
@@ -256,6 +269,19 @@ ENDS = [
         "Answer", Request, "--stop", "stop", type=StopText(), multiple=True, metavar="TEXT",
         help="End the answer before TEXT. Repeatable.",
     ),
+    _declare(
+        "Answer", Request, "--grammar", "grammar", type=ConstraintText("grammar"), metavar="FILE|GBNF",
+        show_default=False, help="Let the answer be made of what a grammar allows.",
+    ),
+    _declare(
+        "Answer", Request, "-j", "--json-schema", "json_schema", type=ConstraintText("json_schema"),
+        metavar="FILE|JSON", show_default=False,
+        help="Let the answer be JSON that fits a schema; {} takes any JSON.",
+    ),
+    _declare(
+        "Answer", Request, "--regex", "regex", type=ConstraintText("regex"), metavar="REGEX", show_default=False,
+        help="Let the whole answer match a regular expression.",
+    ),
 ]  # fmt: skip
 
 ANSWER = [
@@ -316,15 +342,10 @@ def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) ->
     """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
     system = values["system"]
     turns = [Message("system", system)] if system else []
-    return Request(
-        **_given(Request, values)
-        | {
-            "prompt": "" if chat else prompt,
-            "messages": (*turns, Message("user", prompt)) if chat else (),
-            "sampling": sampling_settings(values),
-            "seed": seed,
-        }
-    )
+    texts: dict[str, Any] = {kind: constraint_text(kind, values[kind]) for kind in CONSTRAINTS}
+    what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
+    how = {"sampling": sampling_settings(values), "seed": seed}
+    return Request(**_given(Request, values) | texts | what | how)
 
 
 def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:

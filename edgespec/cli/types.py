@@ -14,6 +14,8 @@ from edgespec.errors import UsageError
 from edgespec.models.spec import NAMES, is_path
 
 if TYPE_CHECKING:
+    from edgespec.settings import Constraint
+
     ParamType = click.ParamType[Any]
 else:
     ParamType = click.ParamType  # a generic class in the newest versions of click only
@@ -43,6 +45,26 @@ class StopText(Text):
         if not text:
             self.fail("a stop string cannot be empty.", param, ctx)
         return text
+
+
+class ConstraintText(Text):
+    """A grammar, a JSON schema or a regular expression, or the file that one of the first two is in."""
+
+    def __init__(self, kind: Constraint) -> None:
+        self.kind = kind
+
+    def relative_to(self, folder: Path, given: str) -> str:
+        from edgespec.constraint import is_text
+
+        return given if not given or is_text(self.kind, given) else str(folder / Path(given).expanduser())
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgespec.constraint import settled
+
+        try:
+            return settled(self.kind, super().convert(value, param, ctx))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class ModelSpec(Text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,16 @@ class Choice:
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
+class Constraint(Protocol):
+    """What an answer may be made of, as a grammar has it; a function of the prefix, whatever it was asked before."""
+
+    def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        """bool[V]: which ids may follow `tokens`, prompt and answer. Raises ValueError where it cannot say."""
+
+    def forced(self, tokens: Sequence[int]) -> list[int]:
+        """Ids that most likely follow because nothing else may; empty where there is a choice."""
+
+
 class Chooser:
     """Chooses `argmax(logits / temperature + Gumbel noise)` over what the sampling chain leaves (2408.07978).
 
@@ -47,7 +58,8 @@ class Chooser:
     draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case without
     noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
     alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known. `first` is
-    the position of the first token for the noise: not 0 where a conversation has lost its beginning.
+    the position of the first token for the noise: not 0 where a conversation has lost its beginning. What `constraint`
+    does not allow is never chosen.
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class Chooser:
         banned: Sequence[int] = (),
         rounding: float | None = None,
         first: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
         key(seed, sample, 0)
         self.settings = settings
@@ -70,13 +83,19 @@ class Chooser:
         self.banned = tuple(banned)
         self.rounding = rounding
         self.first = first
+        self.constraint = constraint
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether what may be chosen depends on the tokens before, beyond what the model makes of them."""
+        return self.settings.penalizes or self.constraint is not None
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
         """The token that follows the prefix `tokens`, of which `row`, float32[V], holds the logits.
 
         Raises ValueError when the row has no finite logit, or a NaN.
         """
-        adjusted = self._adjusted(row, tokens)
+        adjusted = self._checked(row, tokens)
         noise_key = self.noise_key(position)
         token, gap = self._best(adjusted, noise_key)
         near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, noise_key)
@@ -115,7 +134,7 @@ class Chooser:
 
     def law(self, row: FloatRow, tokens: Sequence[int]) -> Law:
         """What the sampling chain makes of the row. Raises ValueError as `choose` does."""
-        return Law.of(draw_from(self._adjusted(row, tokens), self.settings))
+        return Law.of(draw_from(self._checked(row, tokens), self.settings))
 
     def draw(self, law: Law, position: int, stream: Stream, round: int) -> int:
         """A token of that law, by the noise of a stream."""
@@ -127,15 +146,22 @@ class Chooser:
         """A token that was not chosen by `choose`, with the log-probabilities that were asked for."""
         if self.logprobs is None:
             return Choice(token, math.inf)
-        return self._choice(self._adjusted(row, tokens), token, math.inf)
+        return self._choice(self._checked(row, tokens), token, math.inf)
 
-    def _adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
+    def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
+        """The first half of the sampling chain: bias, penalties, and what is allowed. A row may be shorter than V."""
+        adjusted = adjust(row, self.settings, tokens, self.banned)
+        if self.constraint is None:
+            return adjusted
+        return np.where(self.constraint.allowed(tokens)[: len(row)], adjusted, np.float32(-np.inf))
+
+    def _checked(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):
             raise ValueError(f"a row of {self.n_vocab} logits is wanted, not one of shape {row.shape}")
-        return adjust(row, self.settings, tokens, self.banned)
+        return self.adjusted(row, tokens)
 
     def _choice(self, adjusted: FloatRow, token: int, gap: float, near_tie: bool | None = None) -> Choice:
-        """Log-probabilities are of the softmax after bias and penalties, before truncation and temperature."""
+        """Log-probabilities are of the softmax after bias, penalties and mask, before truncation and temperature."""
         if self.logprobs is None:
             return Choice(token, gap, near_tie)
         normalizer = log_sum_exp(adjusted)
@@ -158,6 +184,7 @@ class ReferenceChooser(Chooser):
             chooser.banned,
             chooser.rounding,
             chooser.first,
+            chooser.constraint,
         )
         self._start, self._reference = start, tuple(reference)
 

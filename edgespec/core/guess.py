@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgespec.core.choose import Chooser, log_sum_exp, perturbed_ranking
 from edgespec.core.law import Law
 from edgespec.core.noise import Stream
-from edgespec.core.sampling import Candidates, FloatRow, adjust, draw_from, largest, truncate
+from edgespec.core.sampling import Candidates, FloatRow, draw_from, largest, truncate
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def guesses(
     branch of a tree tells something about the other. The confidence of a draw does not depend on what was drawn:
     leaving a draw out for its own sake changes the law.
     """
-    adjusted = adjust(row[: chooser.n_vocab], chooser.settings, tokens, chooser.banned)
+    adjusted = chooser.adjusted(row[: chooser.n_vocab], tokens)
     if chooser.settings.temperature == 0:
         return _likeliest(chooser, adjusted, k)
     candidates = draw_from(adjusted, chooser.settings)
@@ -69,7 +69,7 @@ def certainty(chooser: Chooser, row: FloatRow, tokens: Sequence[int], token: int
 
     Greedy, the law is the one of temperature 1, as in what others stop drafts by.
     """
-    adjusted = adjust(row[: chooser.n_vocab], chooser.settings, tokens, chooser.banned)
+    adjusted = chooser.adjusted(row[: chooser.n_vocab], tokens)
     greedy = chooser.settings.temperature == 0
     law = Law.of(Candidates(None, adjusted) if greedy else draw_from(adjusted, chooser.settings))
     return law.probability(token), law.entropy()

@@ -217,6 +217,6 @@ class NoiseJudge:
 
     def _prefix(self, path: list[int]) -> list[int]:
         """What the sampling chain sees as the tokens so far; nothing where it does not look at them."""
-        if not self.chooser.settings.penalizes:
+        if not self.chooser.reads_prefix:
             return []
         return self.tokens + [self.draft.tokens[node] for node in path]

@@ -65,6 +65,10 @@ class Drafter(ABC):
     looks: bool = False
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
 
+    def can_guess(self, sequence: Guessable) -> bool:
+        """Whether this is one of the sequences that the drafter is for."""
+        return True
+
     def lag(self, sequence: Guessable) -> int:
         """How many tokens of the sequence, beside the last, have to be read before the next guess."""
         return 0

@@ -68,7 +68,7 @@ class _Growth:
 
     def prefix(self, node: int) -> list[int]:
         """The tokens before a child of `node`, if the sampling chain looks at them."""
-        if not self.sequence.chooser.settings.penalizes:
+        if not self.sequence.chooser.reads_prefix:
             return []
         return self.sequence.tokens + self.tree.path(node)
 

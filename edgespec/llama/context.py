@@ -278,8 +278,7 @@ class Context(Closable):
         """Refuse a cache that cannot fit before the system starts to kill processes over it."""
         if self.model.is_offloaded:  # the cache lies on the GPU, whose driver refuses by itself
             return
-        row_k, row_v = self.model.header.kv_values_per_token
-        per_token = row_k * type_k.block_bytes / type_k.block + row_v * type_v.block_bytes / type_v.block
+        per_token = _bytes_per_token(self.model, type_k, type_v)
         rows = self.max_outputs * self.model.n_vocab * 4
         needed, free = cells * per_token + rows, available_memory_bytes()
         if needed > free:
@@ -347,6 +346,16 @@ def _cache_type(name: str, head_size: int) -> CacheType:
             hint="use f16",
         )
     return cache_type
+
+
+def cache_bytes(model: Model, n_ctx: int, cache_type_k: str, cache_type_v: str) -> float:
+    """Memory that the KV cache of so many tokens takes."""
+    return n_ctx * _bytes_per_token(model, CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v])
+
+
+def _bytes_per_token(model: Model, type_k: CacheType, type_v: CacheType) -> float:
+    row_k, row_v = model.header.kv_values_per_token
+    return row_k * type_k.block_bytes / type_k.block + row_v * type_v.block_bytes / type_v.block
 
 
 def available_memory_bytes() -> int:

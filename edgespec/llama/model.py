@@ -73,7 +73,7 @@ class Model(Closable):
         }
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
-        self.n_vocab: int = api.llama_vocab_n_tokens(self._vocab)
+        self.n_vocab: int = api.llama_vocab_n_tokens(self.vocabulary_handle)
 
     @classmethod
     def load_vocabulary(cls, path: str | os.PathLike[str]) -> Model:
@@ -88,7 +88,8 @@ class Model(Closable):
         return int(self._native)
 
     @property
-    def _vocab(self) -> int:
+    def vocabulary_handle(self) -> int:
+        """The native vocabulary."""
         return int(api.llama_model_get_vocab(self.handle))
 
     def close(self) -> None:
@@ -171,21 +172,21 @@ class Model(Closable):
 
     @cached_property
     def bos(self) -> int | None:
-        return _token_or_none(api.llama_vocab_bos(self._vocab))
+        return _token_or_none(api.llama_vocab_bos(self.vocabulary_handle))
 
     @cached_property
     def eos(self) -> int | None:
-        return _token_or_none(api.llama_vocab_eos(self._vocab))
+        return _token_or_none(api.llama_vocab_eos(self.vocabulary_handle))
 
     @cached_property
     def adds_bos(self) -> bool:
-        return bool(api.llama_vocab_get_add_bos(self._vocab))
+        return bool(api.llama_vocab_get_add_bos(self.vocabulary_handle))
 
     def is_end(self, token: int) -> bool:
         """Whether this id ends a generation."""
         known = self._ends.get(token)
         if known is None:
-            known = self._ends[token] = bool(api.llama_vocab_is_eog(self._vocab, token))
+            known = self._ends[token] = bool(api.llama_vocab_is_eog(self.vocabulary_handle, token))
         return known
 
     @cached_property
@@ -194,7 +195,7 @@ class Model(Closable):
         return tuple(token for token in range(self.n_vocab) if self.is_end(token))
 
     def is_control(self, token: int) -> bool:
-        return bool(api.llama_vocab_is_control(self._vocab, token))
+        return bool(api.llama_vocab_is_control(self.vocabulary_handle, token))
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Text to ids. `add_special` adds what the model wants around a prompt (BOS), `parse_special` lets control
@@ -203,7 +204,7 @@ class Model(Closable):
         room = len(data) + 16
         while True:
             ids = (api.llama_token * room)()
-            count = api.llama_tokenize(self._vocab, data, len(data), ids, room, add_special, parse_special)
+            count = api.llama_tokenize(self.vocabulary_handle, data, len(data), ids, room, add_special, parse_special)
             if count >= 0:
                 return list(ids[:count])
             if count == -(2**31):
@@ -225,7 +226,7 @@ class Model(Closable):
         room = 64
         while True:
             buffer = ctypes.create_string_buffer(room)
-            length = api.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            length = api.llama_token_to_piece(self.vocabulary_handle, token, buffer, room, 0, special)
             if length >= 0:
                 return buffer.raw[:length]
             room = -length

@@ -10,8 +10,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +23,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.settings import LoadSettings, Message, Request
-from edgespec.worker.child import CANCEL, CLOSE, DEAF_TO, kill_all, run_child
+from edgespec.worker.child import CANCEL, CLOSE, DEAF_TO, REQUEST, kill_all, run_child
 from edgespec.worker.death import Remedy, WorkerDiedError, explained, remedies
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadingStoppedError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
+AHEAD = 2  # requests that are sent for each that can be answered at a time
 POLL_S = 0.03  # how long a cancel may go unnoticed
 GRACE_S = 3.0  # for a child to save what it learnt
 
@@ -143,6 +144,16 @@ class Worker(Closable):
         self._call("check", request)
         return self._answer(request, cancel or CancelFlag())
 
+    def stream(
+        self, requests: Iterable[Request], cancel: CancelFlag | None = None
+    ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
+        """Many answers at once, with the index of their request; requests are taken a few ahead, until `cancel` is set.
+
+        An error in place of an event says why a request is not answered; the others are. Raises WorkerDiedError.
+        """
+        ahead = AHEAD * int(self._about["sequences"])
+        return self._exchange(("stream", (), {}), iter(requests), ahead, cancel or CancelFlag())
+
     # --- the parent's end of the pipes ----------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -179,20 +190,36 @@ class Worker(Closable):
             return self._result(reply)
 
     def _answer(self, request: Request, cancel: CancelFlag) -> Generator[TokenEvent, None, None]:
+        with closing(self._exchange(("answer", (request,), {}), iter(()), 0, cancel)) as events:
+            for _, event in events:
+                assert isinstance(event, TokenEvent)
+                yield event
+
+    def _exchange(
+        self, command: Any, requests: Iterator[Request], ahead: int, cancel: CancelFlag
+    ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
+        """Send a command, then so many requests ahead of their answers; hear what comes of them."""
         with self._turn():
-            self._send(("answer", (request,), {}))
+            self._send(command)
             self._answering = True
             self.stats = Stats()
-        told = over = False
+        told = over = is_last = False
         try:
             while not over:
                 if cancel.is_set() and not told:
                     self._send(CANCEL)
-                    told = True
+                    told = is_last = True
+                while ahead > 0 and not is_last:
+                    request = next(requests, None)
+                    self._send((REQUEST, request))
+                    is_last = request is None
+                    ahead -= 1
                 if (reply := self._receive()) is None:
                     continue
                 if reply[0] == "events":
-                    yield from self._events(reply[1])
+                    for index, event in self._events(reply[1]):
+                        ahead += isinstance(event, EdgespecError) or event.finish_reason is not None
+                        yield index, event
                     continue
                 over = True
                 if reply[0] != "closed":
@@ -210,14 +237,19 @@ class Worker(Closable):
             while self._death is None:
                 reply = self._read()
                 if reply is not None and reply[0] == "events":
-                    self._events(reply[1])
+                    for _ in self._events(reply[1]):
+                        pass
                 elif reply is not None and reply[0] in _LAST:
                     return
 
-    def _events(self, rows: list[tuple[Any, ...]]) -> list[TokenEvent]:
-        events = [TokenEvent(*row) for row in rows]
-        self.stats = events[-1].stats or self.stats
-        return events
+    def _events(self, rows: list[tuple[int, tuple[Any, ...]]]) -> Iterator[tuple[int, TokenEvent | EdgespecError]]:
+        for index, row in rows:
+            if isinstance(row[0], type):
+                yield index, _error(row)
+                continue
+            event = TokenEvent(*row)
+            self.stats = event.stats or self.stats
+            yield index, event
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -282,8 +314,7 @@ class Worker(Closable):
             raise UsageError("this model is closed")
         if isinstance(value, Exception):
             raise value
-        error, what, why, hint = value
-        raise error(what, why=why, hint=hint)
+        raise _error(value)
 
     def _died(self) -> WorkerDiedError:
         """What to tell of a child whose pipe is closed."""
@@ -306,6 +337,13 @@ class Worker(Closable):
         self._process.join()
         self._replies.close()
         self._log_file.unlink(missing_ok=True)
+
+
+def _error(row: tuple[Any, ...]) -> EdgespecError:
+    """What the child's `error_row` was made of."""
+    error, what, why, hint = row
+    made: EdgespecError = error(what, why=why, hint=hint)
+    return made
 
 
 @contextmanager

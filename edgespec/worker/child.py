@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgespec.runtime import Runtime
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
-CANCEL, CLOSE = "cancel", "close"
+CANCEL, CLOSE, REQUEST = "cancel", "close", "request"
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
 
 log = logging.getLogger("edgespec.worker")
@@ -94,6 +94,7 @@ class _Child:
         self._commands, self._replies, self._log_file = commands, replies, log_file
         self._sending = threading.Lock()
         self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._cancel = CancelFlag()
         self._checked: tuple[Request, Generator[TokenEvent, None, None]] | None = None
         self._notes: list[str] = []
@@ -136,9 +137,14 @@ class _Child:
                 continue
             if command == CANCEL:
                 self._cancel.set()
+                self._requests.put(None)  # for who waits there
                 continue
-            if command[0] == "answer":
+            if command[0] == REQUEST:
+                self._requests.put(command[1])
+                continue
+            if command[0] in ("answer", "stream"):
                 self._cancel.clear()  # in the order of commands: what comes behind this one is meant for it
+                self._requests = queue.SimpleQueue()
             self._tasks.put(command)
 
     def _leave(self) -> NoReturn:
@@ -154,23 +160,41 @@ class _Child:
             self._checked = args[0], runtime.answer(args[0], self._cancel)
             return None
         if name == "answer":
-            return self._answer(runtime, args[0])
+            return self._send_events(runtime, ((0, event) for event in self._answer(runtime, args[0])))
+        if name == "stream":
+            return self._send_events(runtime, runtime.stream(self._arriving(runtime), self._cancel))
         done = getattr(runtime, name)(*args, **settings)
         return (runtime.settings, runtime.describe()) if name == "draft_with" else done
 
-    def _answer(self, runtime: Runtime, request: Request) -> None:
-        """Send the events of an answer, several at a time where they come fast."""
+    def _answer(self, runtime: Runtime, request: Request) -> Generator[TokenEvent, None, None]:
         checked, self._checked = self._checked, None
-        stream = checked[1] if checked and checked[0] == request else runtime.answer(request, self._cancel)
-        rows: list[tuple[Any, ...]] = []
+        return checked[1] if checked and checked[0] == request else runtime.answer(request, self._cancel)
+
+    def _arriving(self, runtime: Runtime) -> Iterator[Request | None]:
+        """The requests of a stream as they come; None where there is none yet, but enough to do."""
+        requests = self._requests
+        while True:
+            try:
+                request = requests.get(block=not runtime.engine.active)
+            except queue.Empty:
+                yield None
+                continue
+            if request is None:
+                return
+            yield request
+
+    def _send_events(self, runtime: Runtime, stream: Iterable[tuple[int, TokenEvent | EdgespecError]]) -> None:
+        """Send events with the index of their request, several at a time where they come fast."""
+        rows: list[tuple[int, tuple[Any, ...]]] = []
         n_events, sent_s = 0, float("-inf")
         try:
-            for event in stream:
-                rows.append(_row(event))
+            for index, event in stream:
+                rows.append((index, error_row(event) if isinstance(event, EdgespecError) else _row(event)))
                 n_events += 1
                 # What is left of a round comes without delay; then there is a pass, which may take its time.
                 is_round = n_events >= runtime.stats.generated_tokens
-                if event.finish_reason is not None or (is_round and perf_counter() - sent_s > BATCH_S):
+                is_last = isinstance(event, EdgespecError) or event.finish_reason is not None
+                if is_last or (is_round and perf_counter() - sent_s > BATCH_S):
                     self.send("events", rows)
                     rows, sent_s = [], perf_counter()
         finally:
@@ -180,7 +204,7 @@ class _Child:
     def _fail(self, error: Exception) -> None:
         """Send an error as something that surely survives the way: not every exception can be pickled."""
         if isinstance(error, EdgespecError):
-            self.send("error", (type(error), error.what, error.why, error.hint))
+            self.send("error", error_row(error))
             return
         log.debug("%s", traceback.format_exc())
         try:
@@ -189,6 +213,11 @@ class _Child:
             self.send("error", (GenerationError, f"unexpected {type(error).__name__}", str(error), ""))
         else:
             self.send("error", error)
+
+
+def error_row(error: EdgespecError) -> tuple[Any, ...]:
+    """An error as something that surely survives the way."""
+    return type(error), error.what, error.why, error.hint
 
 
 class _Forwarding(logging.Handler):

@@ -1,0 +1,120 @@
+"""What an answer may be made of: grammars, JSON schemas and regular expressions, as masks over a model's tokens.
+
+The parsing is llguidance's. A matcher there has a state; here it follows whatever prefix it is asked about.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.llamacpp import lltokenizer_from_vocab
+from numpy.typing import NDArray
+
+from edgespec.core.prefix import common_prefix
+from edgespec.errors import UsageError
+from edgespec.llama.model import Model
+from edgespec.settings import CONSTRAINTS, Constraint
+
+REMEMBERED = 64  # compiled ones
+LIMITS = LLParserLimits(verbose_errors=False)  # or they go on for pages
+# Models that may write blanks do so without end; what may not differ can be guessed. A schema can say x-guidance.
+JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class Grammars:
+    """Compiles what a model's answers are to be made of. The first time takes a second where a vocabulary is large."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled = lru_cache(REMEMBERED)(self._compile)
+
+    def check(self, kind: Constraint, text: str) -> None:
+        """Raises UsageError, saying what is wrong in the text."""
+        self._compiled(kind, text)
+
+    def constraint(self, kind: Constraint, text: str, start: int) -> GrammarConstraint:
+        """The tokens of a sequence from `start` on are to fit. Raises UsageError."""
+        return GrammarConstraint(self._compiled(kind, text).deep_copy(), start, self._model.n_vocab)
+
+    def _compile(self, kind: Constraint, text: str) -> LLMatcher:
+        what = f"cannot use this {CONSTRAINTS[kind]}"
+        try:
+            grammar = _READERS[kind](text)
+        except GbnfToLarkError as error:
+            said, at = str(error).partition(" at line ")[0], error.pos
+            before = at.text[: at.pos]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
+        except Exception as error:  # what it raises for unknown rules
+            raise UsageError(what, why=str(error)) from error
+        matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise UsageError(what, why=matcher.get_error().strip())
+        return matcher
+
+    @property
+    def _llguidance(self) -> LLTokenizer:
+        if self._tokenizer is None:
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # one a token, in llama_cpp
+                self._tokenizer = lltokenizer_from_vocab(
+                    self._model.vocabulary_handle, eos_token=list(self._model.end_tokens)
+                )
+        return self._tokenizer
+
+
+class GrammarConstraint:
+    """Which tokens may follow a prefix, for `core.choose`. Raises ValueError where the grammar is too much work."""
+
+    def __init__(self, matcher: LLMatcher, start: int, n_vocab: int) -> None:
+        self._matcher, self._start, self._n_vocab = matcher, start, n_vocab
+        self._read: list[int] = []
+
+    def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        """bool[V]: which ids may follow `tokens`, prompt and answer; at the end of what the grammar has, end tokens.
+
+        All may behind what does not fit itself: the law there is never drawn from, but block verification looks at it.
+        """
+        if not self._go_to(tokens):
+            return np.ones(self._n_vocab, np.bool_)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+
+    def forced(self, tokens: Sequence[int]) -> list[int]:
+        """What must follow `tokens`, as the vocabulary would usually spell it; empty where there is a choice."""
+        return self._matcher.compute_ff_tokens() if self._go_to(tokens) else []
+
+    def _go_to(self, tokens: Sequence[int]) -> bool:
+        """Whether these tokens fit, and the matcher stands behind them."""
+        answer = list(tokens[self._start :])
+        agreed = common_prefix(self._read, answer)
+        if agreed < len(self._read):
+            self._matcher.rollback(len(self._read) - agreed)
+        n_read = agreed + self._matcher.try_consume_tokens(answer[agreed:])
+        self._read = answer[:n_read]
+        self._check()
+        return n_read == len(answer)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise ValueError(f"the grammar cannot go on: {self._matcher.get_error().strip()}")
+
+
+def _schema(text: str) -> str:
+    json.loads(text)  # says where it is wrong
+    return LLMatcher.grammar_from_json_schema(text, defaults=JSON_LAYOUT)
+
+
+_READERS: dict[Constraint, Callable[[str], str]] = {
+    "grammar": lambda text: LLMatcher.grammar_from_lark(any_to_lark(text)),
+    "json_schema": _schema,
+    "regex": LLMatcher.grammar_from_regex,
+}

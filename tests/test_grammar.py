@@ -1,0 +1,324 @@
+"""Constrained answers: masks that depend on the prefix alone, the same bytes with guessing, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_program import edgespec_here
+from numpy.typing import NDArray
+
+import edgespec
+from edgespec.chat_settings import ChatSettings, changed, setting
+from edgespec.constraint import constraint_text, settled
+from edgespec.core.choose import Chooser
+from edgespec.core.guess import guesses
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.events import TokenEvent
+from edgespec.llama.grammar import Grammars
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings, Message, Request, check_request
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA = json.dumps(PERSON)
+GBNF = 'root ::= "yes " word+\nword ::= [a-z]{2,6} " "?'
+STRICT = {"strict": True, "store": False, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Runtime]:
+    with edgespec.load("demo", spec_type="none", threads=1) as runtime:
+        yield runtime
+
+
+@pytest.fixture(scope="module")
+def grammars(llm: Runtime) -> Grammars:
+    return Grammars(llm.model)
+
+
+def text_of(events: Iterator[TokenEvent]) -> str:
+    return "".join(event.text for event in events)
+
+
+def is_person(text: str) -> bool:
+    value = json.loads(text)
+    return (
+        list(value) == ["name", "age", "tags"]
+        and len(value["name"]) <= 12
+        and 0 <= value["age"] <= 150
+        and len(value["tags"]) <= 3
+        and {*value["tags"]} <= {"red", "green", "blue"}
+    )
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+
+def test_allowed_are_the_tokens_that_keep_a_match_possible(llm: Runtime, grammars: Grammars) -> None:
+    constraint = grammars.constraint("regex", "[0-9]+-[a-z]{3}", 2)
+    texts = [llm.model.token_bytes(token) for token in range(llm.model.n_vocab)]
+    prompt = llm.model.tokenize("ab")[:1] * 2
+    for written, rest in (
+        ("", rb"[0-9]+(-[a-z]{0,3})?"),
+        ("1", rb"([0-9]+(-[a-z]{0,3})?|-[a-z]{0,3})"),
+        ("1-a", rb"[a-z]{1,2}"),
+    ):
+        prefix = prompt + [texts.index(bytes([byte])) for byte in written.encode()]
+        allowed = {int(token) for token in np.flatnonzero(constraint.allowed(prefix))}
+        fitting = {
+            token
+            for token, text in enumerate(texts)
+            if text and re.fullmatch(rest, text) and not llm.model.is_control(token)
+        }
+        assert allowed == fitting
+
+
+def test_a_complete_text_allows_the_end_alone_and_one_that_may_go_on_more(llm: Runtime, grammars: Grammars) -> None:
+    ends = {*llm.model.end_tokens}
+    tokens = llm.model.tokenize("1-abc", add_special=False)
+    done = grammars.constraint("regex", "[0-9]+-[a-z]{3}", 0).allowed(tokens)
+    assert {*np.flatnonzero(done)} == ends
+    open_ended = grammars.constraint("regex", "[0-9]-[a-z]+", 0).allowed(tokens)
+    assert ends < {*np.flatnonzero(open_ended)}
+    assert not grammars.constraint("regex", "[0-9]-[a-z]{5}", 0).allowed(tokens)[sorted(ends)].any()
+
+
+def test_a_mask_depends_on_the_prefix_and_not_on_what_was_asked_before(llm: Runtime, grammars: Grammars) -> None:
+    answer = llm.model.tokenize('{"name": "Ann", "age": 41, "tags": ["red", "blue"]}', add_special=False)
+    wanted = [grammars.constraint("json_schema", SCHEMA, 0).allowed(answer[:n]) for n in range(len(answer) + 1)]
+    wandering, rng = grammars.constraint("json_schema", SCHEMA, 0), random.Random(3)
+    for n in rng.choices(range(len(answer) + 1), k=60):
+        assert (wandering.allowed(answer[:n]) == wanted[n]).all()
+    astray = llm.model.tokenize("}]", add_special=False)
+    assert wandering.allowed(astray).all()
+    assert wandering.forced(astray) == []
+    elsewhere = llm.model.tokenize('{"name": "Bo"', add_special=False)
+    wandering.allowed(elsewhere)
+    assert (wandering.allowed(answer) == wanted[-1]).all()
+
+
+def test_what_is_forced_is_allowed_token_by_token(llm: Runtime, grammars: Grammars) -> None:
+    constraint = grammars.constraint("json_schema", SCHEMA, 0)
+    tokens = llm.model.tokenize('{"name": "Ann"', add_special=False)
+    forced = constraint.forced(tokens)
+    assert llm.model.detokenize(forced).decode().startswith(', "age": ')
+    for token in forced:
+        assert constraint.allowed(tokens)[token]
+        tokens.append(token)
+    assert constraint.forced(llm.model.tokenize('{"name": "A', add_special=False)) == []
+
+
+class Some:
+    """Allows some ids, whatever came before."""
+
+    def __init__(self, n_vocab: int, *ids: int) -> None:
+        self._allowed = np.zeros(n_vocab, np.bool_)
+        self._allowed[list(ids)] = True
+
+    def allowed(self, tokens: Any) -> NDArray[np.bool_]:
+        return self._allowed
+
+    def forced(self, tokens: Any) -> list[int]:
+        return []
+
+
+def test_truncation_looks_at_what_is_allowed_alone() -> None:
+    """Top-k of the mask, not the mask of the top k, by which nothing might be left."""
+    row = np.arange(30, dtype=np.float32)
+    chain = SamplingSettings(temperature=1, top_k=2, top_p=1, min_p=0)
+    chooser = Chooser(chain, 1, 0, 30, constraint=Some(30, 3, 7, 11))
+    law = chooser.law(row, [])
+    assert {*law.ids} == {7, 11}
+    assert np.allclose(law.probability(11), 1 / (1 + np.exp(-4.0)))
+    assert {chooser.choose(row, [], position).id for position in range(200)} == {7, 11}
+    assert {guess.token for guess in guesses(chooser, row[:20], [], 0, 4)} == {7, 11}
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("kind", "text"), [("json_schema", SCHEMA), ("grammar", GBNF), ("regex", "[A-Z][a-z]{1,9}( [a-z]{1,9}){3}[.]")]
+)
+def test_guessing_changes_no_byte(kind: str, text: str, temperature: float) -> None:
+    answers, constraint = [], dict[str, Any]({kind: text})
+    for spec_type in ("none", "auto", "grammar", "draft", "lookup"):
+        with edgespec.load("demo", spec_type=spec_type, **STRICT) as runtime:
+            answers.append(
+                [
+                    text_of(runtime.generate("Say: ", seed=seed, temperature=temperature, max_tokens=48, **constraint))
+                    for seed in range(3)
+                ]
+            )
+    assert all(answer == answers[0] for answer in answers)
+    assert all(answers[0])
+
+
+@pytest.mark.parametrize("verify", ["coupled", "rejection", "block", "typical"])
+def test_answers_fit_the_schema_under_every_rule(verify: str) -> None:
+    with edgespec.load("demo", pace="fixed:4", store=False, threads=1) as runtime:
+        for seed in range(4):
+            events = runtime.generate("A person: ", seed=seed, json_schema=SCHEMA, verify=verify, max_tokens=90)
+            assert is_person(text_of(events))
+            assert runtime.stats.by_source["grammar"].accepted > 0
+
+
+def test_what_the_grammar_forces_takes_fewer_passes() -> None:
+    with edgespec.load("demo", spec_type="grammar", **STRICT) as runtime:
+        *tokens, last = runtime.generate("A person: ", seed=1, json_schema=SCHEMA, max_tokens=90)
+        assert last.finish_reason == "stop"
+        assert runtime.stats.rounds < runtime.stats.generated_tokens
+        assert {token.source for token in tokens if token.from_draft} == {"grammar"}
+        list(runtime.generate("A person: ", max_tokens=16))
+        assert runtime.stats.proposed == 0  # nothing to guess from
+
+
+def test_many_answers_at_once_each_fit_their_own(llm: Runtime) -> None:
+    with edgespec.load("demo", sequences=3, store=False, threads=1) as runtime:
+        asked = [
+            Request("A: ", regex="[0-9]{4}", max_tokens=20),
+            Request("A: ", json_schema=SCHEMA, max_tokens=90),
+            Request("A: ", max_tokens=10, ignore_eos=True),
+            Request("A: ", grammar='root ::= "no"', max_tokens=20),
+        ]
+        texts = [""] * 4
+        for index, event in runtime.answers(asked):
+            texts[index] += event.text
+    assert re.fullmatch("[0-9]{4}", texts[0])
+    assert is_person(texts[1])
+    assert texts[3] == "no"
+    assert texts[2]
+
+
+def test_an_answer_that_was_begun_goes_on_as_the_grammar_wants(llm: Runtime) -> None:
+    begun = tuple(llm.model.tokenize("12", add_special=False))
+    messages = (Message("user", "A number"), Message("assistant", "12", begun))
+    events = llm.answer(Request(messages=messages, regex="[0-9]{4}", max_tokens=20))
+    assert re.fullmatch("[0-9]{2}", text_of(events))
+
+
+def test_log_probabilities_are_those_among_what_is_allowed(llm: Runtime) -> None:
+    first, *_ = llm.generate("A: ", regex="(yes|no)", logprobs=4, temperature=0, max_tokens=4)
+    assert first.logprob is not None
+    assert first.top_logprobs[0] == (first.id, first.logprob)
+    assert sum(np.exp(logprob) for _, logprob in first.top_logprobs) <= 1 + 1e-6
+    allowed = {bytes(llm.model.token_bytes(token)) for token, logprob in first.top_logprobs if logprob > -np.inf}
+    assert all(b"yes".startswith(text) or b"no".startswith(text) for text in allowed)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("grammar", 'root ::= "a" b\n\nb ::= "c" | (', "line 3, column 14: "),
+        ("grammar", 'root ::= "yes" | "no', "line 1, column 21: Unexpected end"),
+        ("grammar", "root ::= other", "'other' not found"),
+        ("json_schema", "{", "line 1 column 2"),
+        ("json_schema", '{"type": "strin"}', "Invalid type: strin"),
+        ("json_schema", '{"type": "string", "minLength": 5, "maxLength": 2}', "minLength (5) is greater"),
+        ("json_schema", '{"not": {}}', '["not"]'),
+        ("json_schema", '{"$ref": "#/nowhere"}', "/nowhere"),
+        ("regex", "[0-9", "unclosed character class"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_said_before_anything_is_generated(
+    llm: Runtime, kind: str, text: str, reason: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        llm.generate("A: ", **dict[str, Any]({kind: text}))
+    assert reason in str(caught.value)
+
+
+def test_two_constraints_or_one_without_an_end_exclude_each_other() -> None:
+    for request in (
+        Request("x", regex="a", grammar='root ::= "a"'),
+        Request("x", regex="a", ignore_eos=True),
+        Request("x", json_schema="{}", reference=(1,)),
+    ):
+        with pytest.raises(UsageError, match="exclude each other"):
+            check_request(request, 10)
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+def test_run_takes_schemas_grammars_and_expressions(tmp_path: Path) -> None:
+    home = tmp_path
+    (home / "person.json").write_text(SCHEMA)
+    (home / "yes.gbnf").write_text(GBNF)
+    run = ("run", "-m", "demo", "-q", "-t", "1", "--seed", "3", "-n", "90", "A: ")
+    assert is_person(edgespec_here(*run, "-j", "person.json", home=home).stdout.decode())
+    assert is_person(edgespec_here(*run, "--json-schema", SCHEMA, home=home).stdout.decode())
+    assert edgespec_here(*run, "--grammar", "yes.gbnf", home=home).stdout.decode().startswith("yes ")
+    assert re.fullmatch("[0-9]{3}\n", edgespec_here(*run, "--regex", "[0-9]{3}", home=home).stdout.decode())
+    (home / "edgespec.toml").write_text('json-schema = "person.json"')
+    assert is_person(edgespec_here(*run, home=home).stdout.decode())
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("-j", "gone.json"), "cannot read the JSON schema gone.json"),
+        (("--grammar", "gone.gbnf"), "root ::= "),
+        (("-j", "empty.json"), "it is empty"),
+        (("--grammar", 'root ::= "'), "line 1, column 11"),
+    ],
+)
+def test_run_says_what_it_cannot_use(home: Path, args: tuple[str, ...], said: str) -> None:
+    (home / "empty.json").write_text("\n")
+    done = edgespec_here("run", "-m", "demo", "-t", "1", "A: ", *args, home=home)
+    assert done.returncode == 2
+    assert said in done.stderr.decode()
+
+
+def test_a_chat_can_be_told_what_its_answers_are_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "person.json"
+    file.write_text(SCHEMA)
+    settings = changed(ChatSettings(), "json-schema", str(file))
+    assert settings.constraints["json_schema"] == SCHEMA
+    assert ChatSettings.from_json(settings.as_json()) == settings
+    assert changed(settings, "json-schema", setting("json-schema").show(settings)) == settings
+    assert changed(settings, "json-schema", "") == ChatSettings()
+    with pytest.raises(UsageError, match="exclude each other"):
+        changed(settings, "regex", "a+")
+    file.unlink()
+    assert ChatSettings.from_json(settings.as_json()) == settings
+    with pytest.raises(UsageError, match="cannot read"):
+        _ = settings.constraints
+
+
+def test_files_are_kept_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yes.gbnf").write_text(GBNF)
+    monkeypatch.chdir(tmp_path)
+    kept = settled("grammar", "yes.gbnf")
+    monkeypatch.chdir("/")
+    assert constraint_text("grammar", kept) == GBNF
+    assert settled("grammar", GBNF) == GBNF
+    assert settled("json_schema", ' {"type": "null"}') == ' {"type": "null"}'
+    assert settled("regex", "person.json") == "person.json"
+
+
+def test_without_speculation_nothing_is_guessed() -> None:
+    assert LoadSettings("demo", spec_type="none").drafters == ()
+    assert LoadSettings("demo").drafters[0] == "grammar"
+    assert replace(LoadSettings("demo"), spec_type="draft").drafters == ("draft",)
