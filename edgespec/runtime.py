@@ -221,6 +221,33 @@ class Runtime(Closable):
             raise UsageError("a message needs a role and a content, and nothing else", why=str(error)) from error
         return self.answer(_request(settings, messages=turns), cancel)
 
+    def batch(
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        chat: bool | None = None,
+        seed: int = 0,
+        cancel: CancelFlag | None = None,
+        **settings: Any,
+    ) -> Generator[dict[str, Any], None, None]:
+        """The results of rows as they are finished, as `edgespec batch` takes and writes them (`batch.answer_rows`).
+
+        As many as the setting `sequences` allows are answered at a time. `chat` tells whether a prompt is a question;
+        None where the model has a template. Keywords are `answer_rows`' and fields of `Request` and `SamplingSettings`.
+        """
+        from edgespec.batch import answer_rows
+
+        return answer_rows(
+            self,
+            rows,
+            model=self.model.path.name,
+            token_bytes=lambda token: self.model.token_bytes(token, special=True),
+            chat=self.has_chat_template if chat is None else chat,
+            seed=seed,
+            cancel=cancel,
+            **settings,
+        )
+
     def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
         """The events of one answer, the last one with its finish reason. The request is checked before the first one.
 

@@ -2,7 +2,7 @@
 
 Nothing heavier than `signal` is imported before Ctrl-C is taken care of. Exit codes: 0 done (or the reader of the
 output went away), 1 generation failed, 2 usage, 3 model not found or no model, 4 the pair does not fit, 5 not enough
-memory, 128 + the signal when interrupted (130 for Ctrl-C).
+memory, 6 rows of a batch failed, 128 + the signal when interrupted (130 for Ctrl-C).
 """
 
 from __future__ import annotations

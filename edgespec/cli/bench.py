@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +13,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.bench_options import PER_CATEGORY, bench_options
-from edgespec.cli.command import ARGS, Command
+from edgespec.cli.command import Command, typed
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import load_settings, one_model
 from edgespec.cli.output import Output
@@ -172,7 +171,7 @@ def _measure(
         repeat=values["repeat"],
         reference=values["reference"],
         peer=values["peer"] is not None,
-        command=_command(ctx.meta[ARGS]),
+        command=typed(ctx),
     )
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
 
@@ -190,16 +189,6 @@ def _measure(
             return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep), interrupts
     finally:
         output.end_progress()
-
-
-def _command(args: Sequence[str]) -> str:
-    """What was typed, without the folders of this machine."""
-    names = []
-    for arg in args:
-        option, equals, value = arg.rpartition("=")
-        path = Path(value)
-        names.append(option + equals + (path.name if path.is_absolute() else value))
-    return shlex.join(["edgespec", "bench", *names])
 
 
 # --- the result -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edgespec.cli.command import Option
-from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated
+from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, with_options
 from edgespec.cli.types import Integer, Number, Text
 
 PER_CATEGORY = 3
@@ -75,6 +75,4 @@ OPTIONS = [
 
 def bench_options(command: Decorated) -> Decorated:
     """Those of models, and all the above."""
-    for option in reversed([*MODEL, *OPTIONS]):
-        command = option(command)
-    return command
+    return with_options(command, [*MODEL, *OPTIONS])

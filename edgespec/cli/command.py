@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,16 @@ class Option(click.Option):
 
 ARGS = "edgespec.args"
 """Where the context keeps what was typed."""
+
+
+def typed(ctx: click.Context) -> str:
+    """What was typed, without the folders of this machine."""
+    names = []
+    for arg in ctx.meta[ARGS]:
+        option, equals, value = arg.rpartition("=")
+        path = Path(value)
+        names.append(option + equals + (path.name if path.is_absolute() else value))
+    return shlex.join(["edgespec", str(ctx.info_name), *names])
 
 
 class Command(click.Command):

@@ -11,7 +11,17 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE, Decorated, load_settings
+from edgespec.cli.options import (
+    CORPUS,
+    DRAFT_MODEL,
+    LARGEST,
+    MODEL,
+    SAMPLING,
+    SPEC_TYPE,
+    Decorated,
+    load_settings,
+    with_options,
+)
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec
 
@@ -72,9 +82,7 @@ def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
 
 
 def _collect_options(command: Decorated) -> Decorated:
-    for option in reversed([*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING]):
-        command = option(command)
-    return command
+    return with_options(command, [*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING])
 
 
 @draft.command(cls=Command)

@@ -83,12 +83,13 @@ SYSTEM = click.option(
     help="System message that comes before the prompt in a chat.",
 )  # fmt: skip
 
-PROMPT = [
-    click.option(
-        "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE",
-        type=click.Path(dir_okay=True, allow_dash=True),
-        help="Read the prompt from FILE (UTF-8); one newline at its end is dropped.",
-    ),
+FILE = click.option(
+    "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE",
+    type=click.Path(dir_okay=True, allow_dash=True),
+    help="Read the prompt from FILE (UTF-8); one newline at its end is dropped.",
+)  # fmt: skip
+
+QUESTION = [
     SYSTEM,
     click.option(
         "--chat/--raw", cls=Option, section="Prompt", default=None, show_default="chat if the model has a template",
@@ -100,23 +101,29 @@ PROMPT = [
     ),
 ]  # fmt: skip
 
-MODEL = [
-    click.option(
-        "-m", "--model", cls=Option, section="Model", type=ModelSpec(), metavar="MODEL", show_default="demo",
-        help="Target model: a GGUF file, or 'demo' for the bundled pair.",
-    ),
-    _model(
-        "-c", "--ctx-size", "ctx_size", type=Integer(1, LARGEST), default=None, metavar="N",
-        show_default="as the model was trained, within reason", help="Context size in tokens.",
-    ),
-    _model(
-        "-ngl", "--gpu-layers", "gpu_layers", type=Layers(), metavar="N|auto|all",
-        help="Layers of the target kept on the GPU.",
-    ),
-    _model(
-        "-ngld", "--gpu-layers-draft", "gpu_layers_draft", type=Layers(), metavar="N|auto|all",
-        help="Layers of the draft model kept on the GPU.",
-    ),
+PROMPT = [FILE, *QUESTION]
+
+TARGET = click.option(
+    "-m", "--model", cls=Option, section="Model", type=ModelSpec(), metavar="MODEL", show_default="demo",
+    help="Target model: a GGUF file, or 'demo' for the bundled pair.",
+)  # fmt: skip
+
+CTX_SIZE = _model(
+    "-c", "--ctx-size", "ctx_size", type=Integer(1, LARGEST), default=None, metavar="N",
+    show_default="as the model was trained, within reason", help="Context size in tokens.",
+)  # fmt: skip
+
+GPU_LAYERS = _model(
+    "-ngl", "--gpu-layers", "gpu_layers", type=Layers(), metavar="N|auto|all",
+    help="Layers of the target kept on the GPU.",
+)  # fmt: skip
+
+GPU_LAYERS_DRAFT = _model(
+    "-ngld", "--gpu-layers-draft", "gpu_layers_draft", type=Layers(), metavar="N|auto|all",
+    help="Layers of the draft model kept on the GPU.",
+)  # fmt: skip
+
+HELD = [
     _model(
         "-t", "--threads", "threads", type=Integer(1, MAX_THREADS), default=None, metavar="N",
         show_default="physical cores", help="Threads for passes over one token.",
@@ -139,6 +146,8 @@ MODEL = [
     ),
 ]  # fmt: skip
 
+MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD]
+
 DRAFT_MODEL = _speculation(
     "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
     show_default="the one that comes with the target, if any",
@@ -150,7 +159,8 @@ SPEC_TYPE = _speculation(
     help="Who guesses. draft: the draft model. self:8, self:Q2_K: a draft of the target's first 8 layers, or of "
     "its weights made smaller. suffix: what came behind the same last tokens before. lookup: the same, the last "
     "time alone. recycling: what the target thought likely behind the last token. corpus: your own texts "
-    "(--corpus). auto: all that are possible; of several the best guess is taken.",
+    "(--corpus). grammar: what a grammar or schema leaves no choice about. auto: all that are possible; of several "
+    "the best guess is taken.",
 )  # fmt: skip
 
 CORPUS = _speculation(
@@ -296,11 +306,15 @@ ANSWER = [
     ),
 ]  # fmt: skip
 
-SHOWN = [
-    _flag("--stats", help="Show on stderr what the answer cost and what guessing earned."),
+SAID = [
     _flag("-q", "--quiet", help="No notes, no seed, no footer on stderr."),
     _flag("-v", "--verbose", help="Log to stderr what happens, and show where errors come from."),
     click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
+]  # fmt: skip
+
+SHOWN = [
+    _flag("--stats", help="Show on stderr what the answer cost and what guessing earned."),
+    *SAID,
 ]  # fmt: skip
 
 OUTPUT = [
@@ -312,15 +326,16 @@ OUTPUT = [
 
 def generation_options(command: Decorated) -> Decorated:
     """All the options above, in this order."""
-    return _with_options(command, [*PROMPT, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
+    return with_options(command, [*PROMPT, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
 
 
 def chat_options(command: Decorated) -> Decorated:
     """Those that a conversation has too."""
-    return _with_options(command, [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN])
+    return with_options(command, [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN])
 
 
-def _with_options(command: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
+def with_options(command: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
+    """The command with these options, in this order."""
     for option in reversed(options):
         command = option(command)
     return command

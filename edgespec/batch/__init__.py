@@ -1,0 +1,64 @@
+"""Many prompts as one job: rows of JSON in, rows of JSON out, in whatever order they are finished."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import UsageError
+from edgespec.settings import Request
+
+if TYPE_CHECKING:
+    from edgespec.batch.job import Engine
+    from edgespec.batch.openai import TokenBytes
+
+
+def answer_rows(
+    engine: Engine,
+    rows: Iterable[Any],
+    *,
+    model: str,
+    token_bytes: TokenBytes,
+    chat: bool,
+    system: str = "",
+    seed: int = 0,
+    ordered: bool = False,
+    timings: bool = False,
+    cancel: CancelFlag | None = None,
+    **settings: Any,
+) -> Generator[dict[str, Any], None, None]:
+    """The results of rows as they are finished, or in the order of the rows with `ordered`.
+
+    Rows and results are what docs/batch.md says of lines. `settings` are by the names of `Request` and
+    `SamplingSettings`, for rows that say nothing else; `seed` is what those of the rows are derived from, `chat` tells
+    whether a prompt is a question, `model` is a name to show, `token_bytes` what a token id stands for. Raises
+    UsageError for settings that cannot be meant, and what the engine raises.
+    """
+    from edgespec.batch.job import Job
+    from edgespec.batch.reading import Defaults, RowReader
+    from edgespec.batch.results import Results
+    from edgespec.batch.row import BadRowError
+    from edgespec.batch.row_settings import request_fields
+    from edgespec.core.sampling import SamplingSettings
+
+    try:
+        request = Request(**request_fields(settings, SamplingSettings()))
+    except BadRowError as error:
+        raise UsageError(str(error)) from error
+    reader = RowReader(Defaults(request, seed, chat, system))
+    job = Job(
+        engine,
+        reader.from_values(rows),
+        Results(model, token_bytes, timings),
+        cancel or CancelFlag(),
+        ordered=ordered,
+    )
+
+    def results() -> Generator[dict[str, Any], None, None]:
+        with closing(job.run()) as made:
+            for result in made:
+                yield result.row
+
+    return results()

@@ -1,0 +1,178 @@
+"""The loop of a job: rows go to the engine as it has room for them, results come as they are finished."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from edgespec.batch.answer import Answer
+from edgespec.batch.results import Result, Results
+from edgespec.batch.row import BadRow, Row
+from edgespec.cancel import CancelFlag
+from edgespec.errors import EdgespecError, GenerationError
+from edgespec.events import TokenEvent
+from edgespec.settings import Request
+
+MOST_WAITING = 256  # results that nobody has taken yet
+MOST_DEATHS = 5  # of the engine, without an answer in between
+
+Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
+
+
+class Engine(Protocol):
+    """Runtime and Worker."""
+
+    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events: ...
+
+
+class Job:
+    """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`.
+
+    With `ordered` results come in the order of the rows. `reopen` gives another engine after an error that has broken
+    off all answers; without it the error goes on to the caller. `heard` is told of each event.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        rows: Iterator[Row | BadRow],
+        results: Results,
+        cancel: CancelFlag,
+        *,
+        ordered: bool = False,
+        reopen: Callable[[GenerationError], Engine] | None = None,
+        heard: Callable[[TokenEvent | EdgespecError], None] = lambda event: None,
+    ) -> None:
+        self._engine, self._rows, self._results, self._cancel = engine, rows, results, cancel
+        self._ordered, self._reopen, self._heard = ordered, reopen, heard
+        self._flights: dict[int, _Flight] = {}
+        self._asked: dict[int, tuple[_Flight, Answer]] = {}
+        self._n_taken = self._n_asked = self._n_delivered = self._n_deaths = 0
+        self._is_last = False
+        self._ready: deque[Result] = deque()
+        self._early: dict[int, Result] = {}
+
+    def run(self) -> Generator[Result, None, None]:
+        """The results. Rows whose answers were cancelled have none.
+
+        Where the engine dies, the rows it was at are asked once more, each alone, so that one that kills it takes no
+        other with it. Raises GenerationError when it dies again and again.
+        """
+        suspects: deque[_Flight] = deque()
+        while not self._cancel.is_set() and (suspects or not self._is_last):
+            suspect = suspects.popleft() if suspects else None
+            try:
+                yield from self._answers(self._arriving() if suspect is None else self._requests(suspect))
+            except GenerationError as error:
+                if self._reopen is None:
+                    raise
+                self._count_death(error)
+                if suspect is None:
+                    self._flights = {number: _Flight(number, flight.row) for number, flight in self._flights.items()}
+                    suspects.extend(self._flights.values())
+                elif suspect.number in self._flights:
+                    self._deliver(suspect.number, self._results.failed(suspect.row, error))
+                yield from self._take_ready()
+                if not self._cancel.is_set():
+                    self._engine = self._reopen(error)
+
+    def _answers(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
+        self._asked.clear()
+        self._n_asked = 0
+        with closing(self._engine.stream(requests, self._cancel)) as events:
+            for index, event in events:
+                self._hear(index, event)
+                self._heard(event)
+                if self._ready:
+                    yield from self._take_ready()
+        yield from self._take_ready()
+
+    # --- rows on their way to the engine ------------------------------------------------------------------------------
+
+    def _arriving(self) -> Iterator[Request]:
+        """The requests of further rows. Where too many results wait for an earlier row, or to be taken, they end, and
+        begin anew once the engine has nothing left to do."""
+        while len(self._ready) + len(self._early) < MOST_WAITING and not self._cancel.is_set():
+            row = next(self._rows, None)
+            if row is None:
+                self._is_last = True
+                return
+            number, self._n_taken = self._n_taken, self._n_taken + 1
+            if isinstance(row, BadRow):
+                self._deliver(number, self._results.refused(row))
+            else:
+                flight = self._flights[number] = _Flight(number, row)
+                yield from self._requests(flight)
+
+    def _requests(self, flight: _Flight) -> Iterator[Request]:
+        """A request for each sample, until one of them is refused."""
+        request = flight.row.request
+        for sample in range(flight.row.n):
+            if flight.number not in self._flights:
+                return
+            self._asked[self._n_asked] = flight, flight.open()
+            self._n_asked += 1
+            yield replace(request, sample=sample) if sample else request
+
+    # --- answers on their way back ------------------------------------------------------------------------------------
+
+    def _hear(self, index: int, event: TokenEvent | EdgespecError) -> None:
+        flight, answer = self._asked[index]
+        if isinstance(event, EdgespecError):
+            del self._asked[index]
+            if flight.number in self._flights:
+                self._deliver(flight.number, self._results.failed(flight.row, event))
+            return
+        answer.add(event)
+        if event.finish_reason is None:
+            return
+        del self._asked[index]
+        flight.n_open -= event.finish_reason in ("stop", "length")
+        if not flight.n_open and flight.number in self._flights:
+            self._n_deaths = 0
+            self._deliver(flight.number, self._results.answered(flight.row, flight.answers))
+
+    def _deliver(self, number: int, result: Result) -> None:
+        """A row is over; its result may have to wait for those before it."""
+        self._flights.pop(number, None)
+        if not self._ordered:
+            self._ready.append(result)
+            return
+        self._early[number] = result
+        while self._n_delivered in self._early:
+            self._ready.append(self._early.pop(self._n_delivered))
+            self._n_delivered += 1
+
+    def _take_ready(self) -> Iterator[Result]:
+        while self._ready:
+            yield self._ready.popleft()
+
+    def _count_death(self, error: GenerationError) -> None:
+        self._n_deaths += 1
+        if self._n_deaths >= MOST_DEATHS:
+            why = error.what + (f": {error.why}" if error.why else "")
+            raise GenerationError(
+                f"the model broke off {MOST_DEATHS} times without an answer in between", why=why, hint=error.hint
+            ) from error
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A row that the engine is at, `number` in the order of the input; `n_open` of its samples are not whole yet."""
+
+    number: int
+    row: Row
+    answers: list[Answer] = field(default_factory=list)
+    n_open: int = 0
+
+    def __post_init__(self) -> None:
+        self.n_open = self.row.n
+
+    def open(self) -> Answer:
+        """A further sample."""
+        answer = Answer(keeps_tokens=self.row.request.logprobs is not None)
+        self.answers.append(answer)
+        return answer

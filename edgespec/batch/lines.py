@@ -1,0 +1,32 @@
+"""The lines of a job's input, one at a time, however long one of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+MOST_BYTES = 16_000_000  # of a line that is read at all
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Each line with its number, from 1 on; None stands for one that is too long. Blank lines are passed over."""
+    number = 0
+    while line := file.readline(MOST_BYTES + 1):
+        number += 1
+        line = line.removeprefix(_BOM) if number == 1 else line
+        if len(line) > MOST_BYTES and not line.endswith(b"\n"):
+            _skip_rest(file)
+            yield number, None
+        elif line.strip():
+            yield number, line
+
+
+def count_lines(file: BinaryIO) -> int:
+    """How many lines `read_lines` finds."""
+    return sum(1 for _ in read_lines(file))
+
+
+def _skip_rest(file: BinaryIO) -> None:
+    while (part := file.readline(1 << 20)) and not part.endswith(b"\n"):
+        pass

@@ -1,0 +1,63 @@
+"""How far a job is, and how fast it goes, as a user reads it."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from edgespec.batch.results import Result
+from edgespec.errors import EdgespecError
+from edgespec.events import TokenEvent
+from edgespec.figures import rate
+
+
+class Meter:
+    """Counts rows and tokens from `start` on. `n_before` rows were there already, of `n_all` if that is known."""
+
+    def __init__(self, n_before: int, n_all: int | None = None) -> None:
+        self.n_rows = self.n_failed = self.n_tokens = 0
+        self._n_before, self._n_all = n_before, n_all
+        self._n_generated = self._n_rounds = 0
+        self._started_s = perf_counter()
+
+    def start(self) -> None:
+        self._started_s = perf_counter()
+
+    def hear(self, event: TokenEvent | EdgespecError) -> None:
+        self.n_tokens += isinstance(event, TokenEvent) and event.id >= 0
+
+    def add(self, result: Result) -> None:
+        self.n_rows += 1
+        self.n_failed += result.is_failure
+        for stats in result.stats:
+            self._n_generated += stats.generated_tokens
+            self._n_rounds += stats.rounds
+
+    def progress(self) -> list[str]:
+        """Rows done, speed, and how long it will take at that."""
+        elapsed_s, n_done = self._elapsed_s, self._n_before + self.n_rows
+        if self._n_all is None:
+            return [f"{n_done:,} rows", *self._speed(elapsed_s)]
+        left = [f"{clock((self._n_all - n_done) * elapsed_s / self.n_rows)} left"] if self.n_rows else []
+        return [f"{n_done:,} of {self._n_all:,} rows", *self._speed(elapsed_s), *left]
+
+    def summary(self) -> list[str]:
+        """What was done, and how fast."""
+        elapsed_s = self._elapsed_s
+        parts = [f"{self.n_rows:,} rows", f"{self.n_tokens:,} tokens in {elapsed_s:.1f} s", *self._speed(elapsed_s)]
+        rounds = [f"{self._n_generated / self._n_rounds:.1f} tokens a round"] if self._n_rounds else []
+        return [*parts, *rounds]
+
+    @property
+    def _elapsed_s(self) -> float:
+        return max(perf_counter() - self._started_s, 1e-6)
+
+    def _speed(self, elapsed_s: float) -> list[str]:
+        failed = [f"{self.n_failed:,} failed"] if self.n_failed else []
+        return [*failed, f"{rate(self.n_rows / elapsed_s)} rows/s", f"{rate(self.n_tokens / elapsed_s)} tok/s"]
+
+
+def clock(seconds: float) -> str:
+    """A duration as 1:02 or 1:02:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

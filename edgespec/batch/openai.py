@@ -1,0 +1,179 @@
+"""OpenAI's batch form: its requests as settings of our own, and answers as its objects.
+
+After the public reference of its Batch, Chat Completions and Completions APIs. What belongs to its service and has no
+meaning here is made up from the id of the row, so that two runs give the same bytes; times are 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from edgespec.batch.answer import Answer, finite
+from edgespec.batch.row import BadRowError, Id, Row
+from edgespec.batch.row_settings import shown
+from edgespec.events import TokenEvent
+
+INVALID, FAILED = "invalid_request_error", "server_error"
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+_IGNORED = ("model", "user", "metadata", "store")
+
+TokenBytes = Callable[[int], bytes]
+"""What one token id stands for."""
+
+
+def is_openai(row: Mapping[str, Any]) -> bool:
+    return "body" in row or "url" in row
+
+
+# --- what comes in ----------------------------------------------------------------------------------------------------
+
+
+def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch request without its id, as a row of our own. Raises BadRowError."""
+    unknown = [name for name in row if name not in ("method", "url", "body")]
+    if unknown:
+        raise BadRowError(f"a batch request has custom_id, method, url and body, and no {shown(unknown[0])}")
+    method, url, body = row.get("method", "POST"), row.get("url"), row.get("body")
+    if method != "POST" or url not in (CHAT, TEXT):
+        raise BadRowError(f"a batch request is POST to {CHAT} or {TEXT}, not {shown(method)} to {shown(url)}")
+    if not isinstance(body, Mapping):
+        raise BadRowError("the body of a batch request must be an object")
+    fields = {name: value for name, value in body.items() if value is not None and name not in _IGNORED}
+    wanted, other = ("messages", "prompt") if url == CHAT else ("prompt", "messages")
+    if wanted not in fields or other in fields:
+        raise BadRowError(f"the body of a request to {url} has {wanted}, and no {other}")
+    if fields.pop("stream", False) is not False:
+        raise BadRowError("stream must be false: a batch does not stream")
+    if "max_completion_tokens" in fields:
+        fields["max_tokens"] = fields.pop("max_completion_tokens")
+    if url == CHAT:
+        _take_logprobs(fields)
+    if "response_format" in fields:
+        fields |= _constraint(fields.pop("response_format"))
+    return fields
+
+
+def _take_logprobs(fields: dict[str, Any]) -> None:
+    """A chat says whether it wants log-probabilities, and of how many alternatives."""
+    wanted, alternatives = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
+    if not isinstance(wanted, bool):
+        raise BadRowError(f"logprobs of a chat must be true or false, not {shown(wanted)}")
+    if wanted:
+        fields["logprobs"] = 0 if alternatives is None else alternatives
+    elif alternatives is not None:
+        raise BadRowError("top_logprobs needs logprobs to be true")
+
+
+def _constraint(format: Any) -> dict[str, Any]:
+    kind = format.get("type") if isinstance(format, Mapping) else None
+    if kind == "text":
+        return {"json_schema": ""}
+    if kind == "json_object":
+        return {"json_schema": {"type": "object"}}
+    described = format.get("json_schema") if kind == "json_schema" else None
+    if not isinstance(described, Mapping) or "schema" not in described:
+        raise BadRowError(
+            f"response_format must be text, json_object or json_schema with a schema, not {shown(format)}"
+        )
+    return {"json_schema": described["schema"]}
+
+
+# --- what goes out ----------------------------------------------------------------------------------------------------
+
+
+def answered(
+    row: Row, answers: Sequence[Answer], *, model: str, token_bytes: TokenBytes, timings: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The output object of a row; `timings` holds those of each answer, or nothing."""
+    is_chat = row.form == "chat.completion"
+    choices = [
+        {"index": index, **(_chat_choice if is_chat else _text_choice)(row, answer, token_bytes)}
+        for index, answer in enumerate(answers)
+    ]
+    for choice, timing in zip(choices, timings, strict=False):
+        choice["timings"] = timing
+    n_prompt, n_completion = answers[0].stats.prompt_tokens, sum(answer.n_tokens for answer in answers)
+    usage = {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_completion,
+        "total_tokens": n_prompt + n_completion,
+    }
+    body = {
+        "id": ("chatcmpl-" if is_chat else "cmpl-") + _mark(row.id),
+        "object": row.form,
+        "created": 0,
+        "model": model,
+        "choices": choices,
+        "usage": usage,
+    }
+    return _response(row.id, 200, body)
+
+
+def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
+    """The output object of a row without an answer: a response that refuses the request, or an error of ours."""
+    if is_request:
+        return _response(id, 400, {"error": {"message": why, "type": INVALID, "param": None, "code": None}})
+    return {
+        "id": f"batch_req_{_mark(id)}",
+        "custom_id": id,
+        "response": None,
+        "error": {"code": FAILED, "message": why},
+    }
+
+
+def is_refusal(row: Mapping[str, Any]) -> bool:
+    """Whether an output object holds a response that refuses the request."""
+    response = row.get("response")
+    return isinstance(response, Mapping) and response.get("status_code") != 200
+
+
+def _response(id: Id | None, status: int, body: dict[str, Any]) -> dict[str, Any]:
+    mark = _mark(id)
+    response = {"status_code": status, "request_id": f"req_{mark}", "body": body}
+    return {"id": f"batch_req_{mark}", "custom_id": id, "response": response, "error": None}
+
+
+def _mark(id: Id | None) -> str:
+    return sha256(json.dumps(id).encode()).hexdigest()[:24]
+
+
+def _chat_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:
+    logprobs = None
+    if row.request.logprobs is not None:
+        logprobs = {"content": [_token(event, token_bytes) for event in answer.tokens], "refusal": None}
+    message = {"role": "assistant", "content": answer.content, "refusal": None}
+    return {"message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
+
+
+def _token(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
+    top = [_with_bytes(token_bytes(token), logprob) for token, logprob in event.top_logprobs]
+    return {**_with_bytes(token_bytes(event.id), event.logprob), "top_logprobs": top}
+
+
+def _with_bytes(token: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": token.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(token)}
+
+
+def _text_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:
+    logprobs = None
+    if row.request.logprobs is not None:
+        logprobs = _columns(answer.tokens, token_bytes)
+    return {"text": answer.content, "logprobs": logprobs, "finish_reason": answer.finish_reason}
+
+
+def _columns(tokens: Sequence[TokenEvent], token_bytes: TokenBytes) -> dict[str, list[Any]]:
+    """Log-probabilities as Completions has them, a list for each figure; offsets count characters."""
+    texts = [token_bytes(event.id).decode("utf-8", "replace") for event in tokens]
+    offsets, length = [], 0
+    for event in tokens:
+        offsets.append(length)
+        length += len(event.text)
+    tops = [
+        {token_bytes(token).decode("utf-8", "replace"): finite(logprob) for token, logprob in event.top_logprobs}
+        for event in tokens
+    ]
+    logprobs = [finite(event.logprob) for event in tokens]
+    return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}

@@ -1,0 +1,166 @@
+"""The file that a job writes: one result a row, damaged in its last row at most, and gone on with the next time."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from edgespec.batch.results import is_failure, known_by
+from edgespec.batch.row import row_key
+from edgespec.batch.sidecar import Sidecar
+from edgespec.closable import Closable
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.unfinished import becoming
+
+OR_ANEW = "--overwrite starts anew"
+
+
+class OutputFile(Closable):
+    """The output at `path`, locked. Raises UsageError where another job writes it, or it cannot be written.
+
+    `resume` or `overwrite` prepare, and change nothing; `begin` does; then come rows. `done` are the keys of the rows
+    that are there and stay (`row.row_key`), `n_done` and `n_failed` count them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self.path = path.resolve()
+        self.sidecar_path = self.path.with_name(f"{self.path.name}.job.json")
+        self.done: set[int] = set()
+        self.n_done = self.n_failed = 0
+        self._sidecar: Sidecar | None = None  # a new one
+        self._size_bytes = 0  # of the rows that are whole
+        self._drops_failed = False
+        self._file: FileIO | None = None
+        if not self.path.parent.is_dir():
+            raise UsageError(f"cannot write {path}", why=f"there is no folder {path.parent}")
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError(f"cannot write {path}", why="it is no file", hint="leave out -o to write to stdout")
+        self._lock = FileLock(self.path.with_name(f"{self.path.name}.job.lock"), timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise UsageError(f"another batch is writing {path}", hint="wait for it, or name another file") from error
+        except (OSError, NotImplementedError) as error:
+            raise UsageError(f"cannot write {path}", why=getattr(error, "strerror", None) or str(error)) from error
+
+    def resume(self, settings: Mapping[str, Any], seed: int | None, *, retry_failed: bool = False) -> int:
+        """Find the rows that are there, if any, but for those that failed if they are to be tried again. Returns the
+        seed that those of rows are derived from.
+
+        Raises UsageError for rows that were made with something else than `settings` and `seed` (None: any).
+        """
+        if not self.path.exists() or not self.path.stat().st_size:
+            return self.overwrite(settings, seed)
+        try:
+            before = Sidecar.read(self.sidecar_path)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{self.name} cannot be gone on with",
+                why=f"no batch has made it, or {self.sidecar_path.name} beside it is gone or damaged",
+                hint=f"name another file; {OR_ANEW}",
+            ) from error
+        if changed := before.differences(settings, seed):
+            hint = f"ask for the same again, or name another file; {OR_ANEW}"
+            raise UsageError(f"{self.name} was made with something else", why="; ".join(changed), hint=hint)
+        with self._writing():
+            self._find_rows(retry_failed=retry_failed)
+        return before.seed
+
+    def overwrite(self, settings: Mapping[str, Any], seed: int | None) -> int:
+        """Keep nothing of what is there. Returns the seed that those of rows are derived from."""
+        self._sidecar = Sidecar(secrets.randbits(48) if seed is None else seed, settings)
+        return self._sidecar.seed
+
+    def begin(self) -> None:
+        """Cut off what does not stay, and get ready for rows. Raises EdgespecError."""
+        with self._writing():
+            if self._drops_failed:
+                self._rewrite()
+            self._file = FileIO(self.path, "a")
+            self._file.truncate(self._size_bytes)
+            if self._sidecar is not None:
+                self._sidecar.write(self.sidecar_path)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append a row. Where that fails nothing of it stays, if that can be: raises EdgespecError."""
+        assert self._file is not None
+        data = memoryview(encoded(row))
+        with self._writing():
+            try:
+                written = 0
+                while written < len(data):
+                    written += self._file.write(data[written:])
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(self._size_bytes)
+                raise
+        self._size_bytes += len(data)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._lock.release()
+
+    def _find_rows(self, *, retry_failed: bool) -> None:
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                row = _parsed(line)
+                if row is None and not file.read(1):
+                    return  # the job was stopped in the middle of this one
+                try:
+                    key, failed = row_key(*known_by(row or {})), is_failure(row or {})
+                except ValueError as error:
+                    why = f"line {number} is no row of a batch"
+                    raise UsageError(f"{self.name} cannot be gone on with", why=why, hint=OR_ANEW) from error
+                self._size_bytes += len(line)
+                if failed and retry_failed:
+                    self._drops_failed = True
+                    continue
+                self.done.add(key)
+                self.n_done += 1
+                self.n_failed += failed
+
+    def _rewrite(self) -> None:
+        """Leave out the rows that failed, and what is behind the last whole one."""
+        end, self._size_bytes = self._size_bytes, 0
+        with becoming(self.path) as scratch, self.path.open("rb") as old, scratch.open("wb") as new:
+            while old.tell() < end:
+                line = old.readline()
+                if not is_failure(_parsed(line) or {}):
+                    self._size_bytes += new.write(line)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise EdgespecError(f"cannot write {self.name}", why=why, hint="the rows that are there stay") from error
+
+
+def encoded(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of JSON in UTF-8; half a character, which an id may hold, stays an escape."""
+    text = json.dumps(row, ensure_ascii=False)
+    # Some programs take these for ends of lines; in JSON they stand in texts alone.
+    text = re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """A row, or None if this is none, or none that is whole."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None

@@ -1,0 +1,189 @@
+"""From the input of a job to its rows: what a row may look like, and what is wrong with one that cannot be meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from edgespec.batch.lines import MOST_BYTES
+from edgespec.batch.openai import from_openai, is_openai
+from edgespec.batch.row import BadRow, BadRowError, Form, Id, Row, row_key
+from edgespec.batch.row_settings import is_integer, request_fields, shown
+from edgespec.settings import MAX_SEQUENCES, Message, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for rows that say nothing else.
+
+    `seed` is the one that those of the rows are derived from; `chat` tells whether a prompt is a question, or a text to
+    go on from; `system` is the system message of chats.
+    """
+
+    request: Request
+    seed: int
+    chat: bool
+    system: str = ""
+
+
+class RowReader:
+    """Makes rows of what the input holds. Those whose key is in `done` are passed over, and leave that set."""
+
+    def __init__(self, defaults: Defaults, done: set[int] | None = None) -> None:
+        self._defaults = defaults
+        self._done = set() if done is None else done
+        self._seen: set[int] = set()
+
+    def from_lines(self, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[Row | BadRow]:
+        """Rows from numbered lines of JSON; None is a line too long to be read."""
+        for number, line in lines:
+            try:
+                value = _parsed(line)
+            except BadRowError as error:
+                yield from self._without_id(BadRow(None, number, str(error)))
+            else:
+                yield from self._rows(value, number)
+
+    def from_values(self, values: Iterable[Any]) -> Iterator[Row | BadRow]:
+        """Rows from what lines of JSON would hold."""
+        for number, value in enumerate(values, start=1):
+            yield from self._rows(value, number)
+
+    def _rows(self, value: Any, line: int) -> Iterator[Row | BadRow]:
+        """The row, unless it is done."""
+        try:
+            given = _given(value)
+            id, form = _id(given, line), _form(given)
+        except BadRowError as error:
+            yield from self._without_id(BadRow(None, line, str(error)))
+            return
+        key = row_key(id, line)
+        if key in self._seen:
+            yield from self._without_id(BadRow(None, line, f"the id {shown(id)} was there before", form))
+            return
+        self._seen.add(key)
+        if key in self._done:
+            self._done.remove(key)
+            return
+        try:
+            yield self._row(given, id, line, form)
+        except BadRowError as error:
+            yield BadRow(id, line, str(error), form)
+
+    def _without_id(self, row: BadRow) -> Iterator[BadRow]:
+        key = row_key(None, row.line)
+        if key in self._done:
+            self._done.remove(key)
+        else:
+            yield row
+
+    def _row(self, given: dict[str, Any], id: Id, line: int, form: Form) -> Row:
+        given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
+        if form != "own":
+            given = from_openai(given)
+        n = given.pop("n", 1)
+        if not is_integer(n) or not 1 <= n <= MAX_SEQUENCES:
+            raise BadRowError(f"n must be a whole number from 1 to {MAX_SEQUENCES}, not {shown(n)}")
+        prompt = _prompt(given, self._defaults, is_text=form == "text_completion")
+        base = self._defaults.request
+        changes = {"seed": self._seed(id)} | request_fields(given, base.sampling) | prompt
+        return Row(id, line, replace(base, **changes), n, form)
+
+    def _seed(self, id: Id) -> int:
+        """48 bits that follow from the base seed and the id, wherever the row stands."""
+        return int.from_bytes(sha256(f"{self._defaults.seed} {json.dumps(id)}".encode()).digest()[:6], "big")
+
+
+def _parsed(line: bytes | None) -> Any:
+    if line is None:
+        raise BadRowError(f"it has more than {MOST_BYTES // 1_000_000} MB")
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadRowError(f"it is not UTF-8 (byte {error.start + 1})") from error
+    except json.JSONDecodeError as error:
+        raise BadRowError(f"it is not JSON (character {error.pos + 1}: {error.msg.removesuffix(' at')})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise BadRowError("it is JSON that cannot be read") from error
+
+
+def _given(value: Any) -> dict[str, Any]:
+    """What the row says something about: null counts as missing."""
+    if not isinstance(value, Mapping):
+        raise BadRowError("it is not a JSON object")
+    return {name: part for name, part in value.items() if part is not None}
+
+
+def _id(given: Mapping[str, Any], line: int) -> Id:
+    if "id" in given and "custom_id" in given:
+        raise BadRowError("it has two ids, id and custom_id")
+    id = given.get("id", given.get("custom_id", line))
+    if not isinstance(id, str) and not is_integer(id):
+        raise BadRowError(f"an id must be a text or a whole number, not {shown(id)}")
+    return id  # type: ignore[no-any-return]
+
+
+def _form(given: Mapping[str, Any]) -> Form:
+    if not is_openai(given):
+        return "own"
+    return "text_completion" if given.get("url") == "/v1/completions" else "chat.completion"
+
+
+def _prompt(given: dict[str, Any], defaults: Defaults, *, is_text: bool) -> dict[str, Any]:
+    """Takes the prompt out of a row: the fields of a request that hold it."""
+    messages, prompt, system = (given.pop(name, None) for name in ("messages", "prompt", "system"))
+    if (messages is None) == (prompt is None):
+        both = "neither a prompt nor messages" if messages is None else "both a prompt and messages"
+        raise BadRowError(f"it has {both}")
+    if system is not None and not isinstance(system, str):
+        raise BadRowError(f"system must be a text, not {shown(system)}")
+    if messages is not None:
+        return {"messages": _with_system(_messages(messages), system, defaults)}
+    if not isinstance(prompt, str):
+        raise BadRowError(f"a prompt must be a text, not {shown(prompt)}")
+    if defaults.chat and not is_text:
+        if not prompt:
+            raise BadRowError("the prompt is empty")
+        return {"messages": _with_system((Message("user", prompt),), system, defaults)}
+    if system:
+        raise BadRowError("a system message needs a chat, and this prompt is a text to go on from")
+    return {"prompt": prompt}
+
+
+def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defaults) -> tuple[Message, ...]:
+    if any(turn.role == "system" for turn in turns):
+        if system is not None:
+            raise BadRowError("it has two system messages, one of them in messages")
+        return turns
+    first = defaults.system if system is None else system
+    return (Message("system", first), *turns) if first else turns
+
+
+def _messages(value: Any) -> tuple[Message, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise BadRowError("messages must be a list of messages, and not an empty one")
+    return tuple(_message(message) for message in value)
+
+
+def _message(value: Any) -> Message:
+    if not isinstance(value, Mapping):
+        raise BadRowError(f"a message must be an object with a role and a content, not {shown(value)}")
+    unknown = [name for name in value if name not in ("role", "content", "name") and value[name] is not None]
+    if unknown:
+        raise BadRowError(f"a message has a role and a content, and no {shown(unknown[0])}")
+    role, content = value.get("role"), value.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_text_part(part) for part in content)
+    if not isinstance(role, str) or not role or not isinstance(content, str):
+        raise BadRowError("a message needs a role and a content, both of them texts")
+    return Message("system" if role == "developer" else role, content)
+
+
+def _text_part(part: Any) -> str:
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise BadRowError(f"a part of a content must be a text, not {shown(part)}")
+    return text

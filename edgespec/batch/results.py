@@ -1,0 +1,101 @@
+"""From the events of a row's answers to its result, a row of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgespec.batch import openai
+from edgespec.batch.answer import Answer, finite
+from edgespec.batch.openai import TokenBytes
+from edgespec.batch.row import BadRow, Id, Row
+from edgespec.core.stats import Stats
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.events import TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A row of the output as JSON, whether it says why there is no answer, and the statistics of the answers."""
+
+    row: dict[str, Any]
+    is_failure: bool = False
+    stats: tuple[Stats, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Makes results. `model` is the name that OpenAI's objects show; with `timings` rows say what they took, and are
+    not the same in two runs."""
+
+    model: str
+    token_bytes: TokenBytes
+    timings: bool = False
+
+    def answered(self, row: Row, answers: Sequence[Answer]) -> Result:
+        stats = tuple(answer.stats for answer in answers)
+        if row.form == "own":
+            made = self._own(row, answers)
+        else:
+            timings = [answer.stats.as_json()["timings"] for answer in answers] if self.timings else []
+            made = openai.answered(row, answers, model=self.model, token_bytes=self.token_bytes, timings=timings)
+        return Result(made, stats=stats)
+
+    def refused(self, row: BadRow) -> Result:
+        """The result of a row that is no request."""
+        why = f"line {row.line}: {row.why}"
+        if row.form != "own":
+            return Result({**openai.failed(row.id, why, is_request=True), "line": row.line}, is_failure=True)
+        return Result({"id": row.id, "line": row.line, **_error(why, is_request=True)}, is_failure=True)
+
+    def failed(self, row: Row, error: EdgespecError) -> Result:
+        """The result of a row that the engine could not answer."""
+        why, is_request = error.what + (f": {error.why}" if error.why else ""), isinstance(error, UsageError)
+        if row.form != "own":
+            return Result(openai.failed(row.id, why, is_request=is_request), is_failure=True)
+        return Result({"id": row.id, **_error(why, is_request=is_request)}, is_failure=True)
+
+    def _own(self, row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
+        parts = [self._sample(row, answer) for answer in answers]
+        samples = [{"index": index, **part} for index, part in enumerate(parts)]
+        return {
+            "id": row.id,
+            **(parts[0] if row.n == 1 else {"choices": samples}),
+            "seed": row.request.seed,
+            "prompt_tokens": answers[0].stats.prompt_tokens,
+            "tokens": sum(answer.n_tokens for answer in answers),
+        }
+
+    def _sample(self, row: Row, answer: Answer) -> dict[str, Any]:
+        part: dict[str, Any] = {"content": answer.content, "finish_reason": answer.finish_reason}
+        if row.request.logprobs is not None:
+            part["logprobs"] = [self._token(event) for event in answer.tokens]
+        return part | (answer.stats.as_json() if self.timings else {})
+
+    def _token(self, event: TokenEvent) -> dict[str, Any]:
+        top = [
+            {"id": token, "text": self._text(token), "logprob": finite(logprob)}
+            for token, logprob in event.top_logprobs
+        ]
+        return {"id": event.id, "text": event.text, "logprob": finite(event.logprob), "top_logprobs": top}
+
+    def _text(self, token: int) -> str:
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+
+def known_by(row: Mapping[str, Any]) -> tuple[Id | None, int | None]:
+    """The id in a row of the output and, where that is null, the line of the input it is about. Raises ValueError."""
+    id, line = row.get("custom_id") if "custom_id" in row else row.get("id"), row.get("line")
+    if isinstance(id, str | int) or (id is None and isinstance(line, int)):
+        return id, line
+    raise ValueError("it has no id")
+
+
+def is_failure(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the output says why there is no answer."""
+    return row.get("error") is not None or openai.is_refusal(row)
+
+
+def _error(why: str, *, is_request: bool) -> dict[str, Any]:
+    return {"error": {"message": why, "type": openai.INVALID if is_request else openai.FAILED}}

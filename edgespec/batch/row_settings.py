@@ -1,0 +1,113 @@
+"""The settings a row may hold, as JSON writes them, and as a request has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from edgespec.batch.row import BadRowError
+from edgespec.core.sampling import SamplingSettings
+from edgespec.settings import CONSTRAINTS
+
+
+def request_fields(settings: Mapping[str, Any], base: SamplingSettings) -> dict[str, Any]:
+    """Fields of a `Request`, from settings by the names of those and of `SamplingSettings`; `base` is for the rest.
+
+    What depends on the model is left to the engine to check. Raises BadRowError for a name that is not known, and for a
+    value of a kind that the setting cannot have.
+    """
+    changes: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in _CONVERTERS:
+            raise BadRowError(f"there is no setting {shown(name)}")
+        convert = _CONVERTERS[name]
+        (sampling if name in _SAMPLING else changes)[name] = convert(name, value) if convert else value
+    if not changes.keys().isdisjoint(CONSTRAINTS):  # one takes the place of any other
+        changes = dict.fromkeys(CONSTRAINTS, "") | changes
+    if sampling:
+        try:
+            changes["sampling"] = replace(base, **sampling)
+        except ValueError as error:
+            raise BadRowError(str(error)) from error
+    return changes
+
+
+def shown(value: Any) -> str:
+    """A value in a message, not all of it if it is long."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadRowError(f"{name} must be a text, not {shown(value)}")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadRowError(f"{name} must be true or false, not {shown(value)}")
+    return value
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise BadRowError(f"{name} must be a text or a list of texts, not {shown(value)}")
+    return tuple(texts)
+
+
+def _schema(name: str, value: Any) -> str:
+    """A schema as JSON; a text is one already."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping | bool):
+        raise BadRowError(f"{name} must be a schema, not {shown(value)}")
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRowError(f"{name} cannot be read ({error})") from error
+
+
+def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """(id, bias) pairs, from pairs or from an object; false forbids a token, since JSON has no infinity."""
+    pairs = value.items() if isinstance(value, Mapping) else value
+    try:
+        return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
+    except (TypeError, ValueError) as error:
+        raise BadRowError(f'{name} must be {{"token id": bias}} or pairs of them, not {shown(value)}') from error
+
+
+def _token_id(value: Any) -> int:
+    if not isinstance(value, str) and not is_integer(value):
+        raise TypeError
+    return int(value)
+
+
+def _bias(value: Any) -> float:
+    if value is False:
+        return float("-inf")
+    if isinstance(value, bool | str):
+        raise TypeError
+    return float(value)
+
+
+_SAMPLING = {field.name for field in fields(SamplingSettings)}
+_CONVERTERS: dict[str, Callable[[str, Any], Any] | None] = {
+    **dict.fromkeys(_SAMPLING),
+    **dict.fromkeys(("max_tokens", "seed", "logprobs", "verify")),
+    "stop": _texts,
+    "grammar": _text,
+    "json_schema": _schema,
+    "regex": _text,
+    "special": _flag,
+    "ignore_eos": _flag,
+    "logit_bias": _biases,
+}

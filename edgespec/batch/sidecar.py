@@ -1,0 +1,103 @@
+"""What the rows of an output were made with, in a file beside it: a job goes on with the same, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.header import Header
+from edgespec.paths import write_whole
+from edgespec.settings import LoadSettings, Request
+
+VERSION = 1
+N_PROBES, PROBE_BYTES = 64, 4096  # of the weights, which are too many to be read
+_OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """`settings` is what the texts depend on, by name; `seed` the one that the rows' seeds are derived from."""
+
+    seed: int
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, file: Path) -> Sidecar:
+        """Raises OSError, ValueError."""
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(kept, dict) or kept.get("version") != VERSION:
+            raise ValueError("another version of edgespec wrote it")
+        seed, settings = kept.get("seed"), kept.get("settings")
+        if not isinstance(seed, int) or not isinstance(settings, dict):
+            raise ValueError("its parts are not what they should be")
+        return cls(seed, settings)
+
+    def write(self, file: Path) -> None:
+        """Raises OSError."""
+        kept = {"version": VERSION, "seed": self.seed, "settings": dict(self.settings)}
+        write_whole(file, json.dumps(kept, indent=1) + "\n")
+
+    def differences(self, settings: Mapping[str, Any], seed: int | None) -> list[str]:
+        """What is not as it was, in words; a `seed` of None is as it was."""
+        before, now = dict(self.settings), json.loads(json.dumps(settings))
+        if seed is not None:
+            before["seed"], now["seed"] = self.seed, seed
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        return [f"{name} was {_shown(before.get(name))}, is {_shown(now.get(name))}" for name in names]
+
+
+def texts_depend_on(
+    header: Header, load: LoadSettings, request: Request, *, chat: bool, system: str | None
+) -> dict[str, Any]:
+    """Everything but seeds that texts depend on, as plain data. `header` is the target's, with all parts of a split."""
+    values = {field.name: getattr(request, field.name) for field in fields(Request) if field.name not in _OF_A_ROW}
+    sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
+    return {
+        "model": header.path.name,
+        "model size": header.size_bytes,
+        "model digest": _digest(header),
+        "chat": chat,
+        "system": system or "",
+        **values,
+        **sampling,
+        "strict": load.strict,
+        "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # passes are padded for them
+        "cache_type_k": load.cache_type_k,
+        "cache_type_v": load.cache_type_v,
+        "flash_attention": load.flash_attention,
+    }
+
+
+def _digest(header: Header) -> str:
+    """Of the header and of some of the weights. Raises UsageError."""
+    digest = sha256()
+    try:
+        for file in header.parts or (header.path,):
+            with file.open("rb") as data:
+                size_bytes = data.seek(0, os.SEEK_END)
+                data.seek(0)
+                if file == header.path:
+                    digest.update(data.read(_header_bytes(header)))
+                for probe in range(N_PROBES):
+                    data.seek(size_bytes * probe // N_PROBES)
+                    digest.update(data.read(PROBE_BYTES))
+    except OSError as error:
+        raise UsageError(f"cannot read {header.path}", why=error.strerror or str(error)) from error
+    return digest.hexdigest()[:32]
+
+
+def _header_bytes(header: Header) -> int:
+    offsets = [tensor.offset for tensor in header.tensors.values() if tensor.part == 0]
+    return min(offsets, default=header.size_bytes)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

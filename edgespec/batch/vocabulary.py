@@ -1,0 +1,31 @@
+"""What token ids stand for, beside a worker that is busy answering."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.closable import Closable
+
+if TYPE_CHECKING:
+    from edgespec.llama.model import Model
+
+
+class Vocabulary(Closable):
+    """The tokens of the model at `path`, which is opened without its weights once they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._model: Model | None = None
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token; a control token's are its name."""
+        if self._model is None:
+            from edgespec.llama.model import Model
+
+            self._model = Model.load_vocabulary(self._path)
+        return self._model.token_bytes(token, special=True)
+
+    def close(self) -> None:
+        if self._model is not None:
+            self._model.close()

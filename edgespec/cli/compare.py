@@ -1,0 +1,228 @@
+"""`edgespec compare`: quantisations of a model, drafts and modes side by side, in speed, size and quality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.command import Command, Option, typed
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.options import (
+    CORPUS,
+    CTX_SIZE,
+    GPU_LAYERS,
+    GPU_LAYERS_DRAFT,
+    HELD,
+    LARGEST,
+    load_settings,
+    with_options,
+)
+from edgespec.cli.output import Output
+from edgespec.cli.types import Integer, ModelSpec, Text
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.paths import write_whole
+
+if TYPE_CHECKING:
+    from edgespec.bench.suites import Item
+    from edgespec.compare.measure import Plan, Result
+    from edgespec.compare.targets import Targets
+    from edgespec.settings import LoadSettings
+
+TOKENS, PER_CATEGORY = 48, 1
+_FILE = click.Path(dir_okay=False)
+
+
+def _option(section: str, *names: str, **attrs: Any) -> Any:
+    return click.option(*names, cls=Option, section=section, config=False, **attrs)
+
+
+OPTIONS = [
+    _option(
+        "Model", "--quants", multiple=True, type=Text(), metavar="TYPE,...",
+        help="Compare these quantisations of the reference too (Q8_0,Q5_K_M,Q4_K_M,Q2_K); what is missing is made, "
+        "and kept in the cache folder.",
+    ),
+    _option(
+        "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
+        help="What the others are held against.",
+    ),
+    CTX_SIZE,
+    GPU_LAYERS,
+    GPU_LAYERS_DRAFT,
+    *HELD,
+    _option(
+        "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
+        show_default="the one that comes with the reference, if any", help="Draft model. Repeatable.",
+    ),
+    _option(
+        "Speculation", "--modes", multiple=True, type=Text(), metavar="MODE,...", show_default="plain,all auto",
+        help="What to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or fixed:K, "
+        "with commas between modes and + between drafters: 'draft auto,suffix+recycling fixed:4'.",
+    ),
+    CORPUS,
+    _option(
+        "Prompt", "--prompts", type=Text(), metavar="CATEGORY|FILE", show_default="all categories",
+        help="Ask the prompts of this category of the bench's suites, or those in this JSONL file.",
+    ),
+    _option(
+        "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
+        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts of each category.",
+    ),
+    _option(
+        "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the bench's questions and answers",
+        help="Text (UTF-8) over which quality is measured.",
+    ),
+    _option(
+        "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
+        show_default="12, fewer where that takes more than 1 GB",
+        help="Measure quality over the first N windows of 512 tokens. The reference's probabilities lie in the cache "
+        "folder meanwhile: 510 bytes a window for each token of the vocabulary.",
+    ),
+    _option(
+        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
+        metavar="N", help="Tokens of each answer.",
+    ),
+    _option("Output", "--resume", is_flag=True, help="Take what earlier runs with the same files have found."),
+    _option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object instead of tables."),
+    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write a line for each file and mode."),
+    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Draw the result as PNG or SVG."),
+    _option("Output", "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
+    _option("Output", "-v", "--verbose", is_flag=True, help="Log to stderr what happens, and where errors come from."),
+]  # fmt: skip
+
+
+@click.command(cls=Command)
+@click.argument("targets", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
+@lambda command: with_options(command, OPTIONS)
+@click.pass_context
+def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
+    """Compare quantisations of a model, drafts and ways of guessing.
+
+    Each MODEL answers the same prompts in the same modes, and says what it thinks of the same
+    text, which tells how far it is from the reference. One file is loaded at a time. What was measured is kept, so that
+    --resume goes on where Ctrl-C has stopped it.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    _check_files(values)
+    output.progress("reading headers", 0)
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    try:
+        plan, problems = _plan(ctx, targets, values, output)
+        from edgespec.compare.measure import run_comparison
+
+        with interrupts.cancelling(cancel):
+            result = run_comparison(plan, output.progress, cancel)
+    finally:
+        output.end_progress()
+    failures = list(_write(values, result))
+    if values["as_json"]:
+        from edgespec.compare.report import verdicts
+
+        output.json(result | {"verdicts": [line.replace("\xa0", " ") for line in verdicts(result)]})
+    elif result["rows"] or any(target["quality"] for target in result["targets"]):
+        from edgespec.compare.report import table
+
+        output.show(table(result))
+    for problem in problems:
+        output.note(f"{values['prompts']}: {problem}")
+    for failure in [*result["failures"], *failures]:
+        output.error(failure)
+    interrupts.raise_if_received()
+    if result["failures"] or failures:
+        ctx.exit(EdgespecError.exit_code)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _check_files(values: dict[str, Any]) -> None:
+    """Raises UsageError for a file that cannot be written, before anything is measured."""
+    if values["plot_file"]:
+        from edgespec.bench.plot import check_plot
+
+        check_plot(Path(values["plot_file"]))
+    for name in (values["csv_file"], values["plot_file"]):
+        if name and not Path(name).absolute().parent.is_dir():
+            raise UsageError(f"{name} cannot be written", why=f"there is no folder {Path(name).parent}")
+
+
+def _plan(ctx: click.Context, specs: Sequence[str], values: dict[str, Any], output: Output) -> tuple[Plan, list[str]]:
+    from edgespec.compare.contests import contests, split_modes
+    from edgespec.compare.measure import Plan
+    from edgespec.compare.quants import check_quants
+    from edgespec.compare.targets import find_targets
+    from edgespec.compare.windows import default_text, read_text
+
+    quants = check_quants(name for text in values["quants"] for name in text.split(","))
+    text = default_text() if values["text"] is None else read_text(Path(values["text"]))
+    items, problems = _items(values)
+    modes = split_modes(values["modes"])
+    targets = find_targets(specs, quants, values["reference"], output.progress)
+    settings = load_settings(values | {"model": str(targets.reference.path)})
+    drafts = _drafts(values["drafts"], targets)
+    plan = Plan(
+        targets,
+        contests(modes, drafts, _possible(settings, has_draft=bool(drafts))),
+        items,
+        values["tokens"],
+        text,
+        settings,
+        values["limit"],
+        values["resume"],
+        typed(ctx),
+    )
+    return plan, problems
+
+
+def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
+    """The prompts, and what is wrong with others in the user's file."""
+    from edgespec.bench.suites import CATEGORIES, read_items, sample, shipped
+
+    name, problems = values["prompts"], list[str]()
+    if name is None or name in CATEGORIES:
+        items, usual = shipped([name] if name else None), PER_CATEGORY if name is None else LARGEST
+    else:
+        items, problems = read_items(Path(name))
+        usual = LARGEST
+    return sample(items, values["per_category"] or usual), problems
+
+
+def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
+    """The draft models, or the one that comes with the reference. Raises ModelNotFoundError."""
+    from edgespec.models.spec import resolve
+
+    default = targets.reference.default_draft
+    return list(dict.fromkeys(resolve(name).path for name in names)) or ([default] if default else [])
+
+
+def _possible(settings: LoadSettings, *, has_draft: bool) -> list[str]:
+    """The drafters that "all" stands for."""
+    drafters = replace(settings, spec_type="auto").drafters
+    return [name for name in drafters if name != "grammar" and (name != "draft" or has_draft)]
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _write(values: dict[str, Any], result: Result) -> Iterator[str]:
+    """Write the files, and say which could not be."""
+    if not result["rows"]:
+        return
+    from edgespec.compare.plot import plot
+    from edgespec.compare.report import to_csv
+
+    try:
+        if values["csv_file"]:
+            write_whole(Path(values["csv_file"]), to_csv(result))
+        if values["plot_file"]:
+            plot(result, Path(values["plot_file"]))
+    except OSError as error:
+        yield f"{error.filename or 'a file'} cannot be written: {error.strerror or error}"
+    except EdgespecError as error:
+        yield str(error)

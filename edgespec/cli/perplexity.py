@@ -1,0 +1,114 @@
+"""`edgespec perplexity`: how well a model foresees a text, counted as llama.cpp counts it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.command import Command, Option
+from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.options import GPU_LAYERS, HELD, LARGEST, TARGET, load_settings, one_model, with_options
+from edgespec.cli.output import Output
+from edgespec.cli.types import Integer, ModelSpec
+
+if TYPE_CHECKING:
+    from edgespec.compare.perplexity import Perplexity
+
+WINDOW, LEAST_WINDOW = 512, 8  # as in edgespec.compare.windows, which loads numpy
+
+OPTIONS = [
+    click.option(
+        "--text", cls=Option, section="Prompt", config=False, type=click.Path(), metavar="FILE",
+        show_default="the bench's questions and answers", help="Text to read (UTF-8).",
+    ),
+    click.option(
+        "--limit", cls=Option, section="Prompt", config=False, type=Integer(1, LARGEST), metavar="N",
+        show_default="all", help="Read the first N windows only.",
+    ),
+    TARGET,
+    click.option(
+        "-c", "--ctx-size", "window", cls=Option, section="Model", config=False, type=Integer(LEAST_WINDOW, LARGEST),
+        default=WINDOW, show_default=True, metavar="N", help="Tokens of a window; the second half of each counts.",
+    ),
+    GPU_LAYERS,
+    *HELD,
+    click.option("--json", "as_json", cls=Option, config=False, is_flag=True, help="Print one JSON object."),
+    click.option("-q", "--quiet", cls=Option, config=False, is_flag=True, help="No notes and no progress on stderr."),
+    click.option(
+        "-v", "--verbose", cls=Option, config=False, is_flag=True,
+        help="Log to stderr what happens, and where errors come from.",
+    ),
+]  # fmt: skip
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
+@lambda command: with_options(command, OPTIONS)
+@click.pass_context
+def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+    """Measure how well a model foresees a text.
+
+    The perplexity of MODEL (demo, if none is named) is llama.cpp's: windows of N tokens, of each of which the second
+    half counts. Ctrl-C stops, and shows what was found by then.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    name = one_model(target, values["model"])
+    output.progress(f"loading {name}", 0)
+    from edgespec.compare.perplexity import perplexity as measure
+    from edgespec.compare.time_left import TimeLeft
+    from edgespec.compare.windows import default_text, opened, read_text, windows
+    from edgespec.models.spec import resolve
+
+    text = default_text() if values["text"] is None else read_text(Path(values["text"]))
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    path, size = resolve(name).path, values["window"]
+    settings = load_settings(values | {"model": name})
+    notes: list[str] = []
+    try:
+        with opened(
+            path, settings, size, notes.append, lambda done: output.progress(f"loading {name}", done)
+        ) as context:
+            if size > context.model.n_ctx_train:
+                notes.append(f"the model was trained for {context.model.n_ctx_train} tokens of context, not for {size}")
+            read = windows(context.model, text, size, values["limit"])
+            left = TimeLeft(len(read))
+
+            def tell(done: int, total: int) -> None:
+                left.add(done - left.done)
+                output.progress(left.line(f"reading a text with {name}"), left.share)
+
+            with interrupts.cancelling(cancel):
+                found = measure(context, read, tell, cancel)
+    finally:
+        output.end_progress()
+    for note in notes:
+        output.note(note)
+    if found is not None:
+        about = {"model": path.name, "text": Path(values["text"]).name if values["text"] else None, "window": size}
+        complete = found.windows == len(read)
+        if values["as_json"]:
+            output.json({**about, **asdict(found), "complete": complete})
+        else:
+            _show(output, name, found, size, len(read))
+    interrupts.raise_if_received()
+
+
+def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -> None:
+    from edgespec.bench.tables import Lines
+
+    output.show(
+        Lines(
+            [
+                ("model", name),
+                ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
+                ("counted", f"{found.positions} tokens of {found.windows} windows of {size}"),
+                ("speed", f"{found.tokens_per_s:.0f} tokens a second, {found.seconds:.1f} s"),
+                *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
+            ]
+        )
+    )

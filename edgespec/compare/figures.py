@@ -1,0 +1,128 @@
+"""What the measured samples come to: a row for each file, draft and mode, and which rows nothing beats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import quantiles
+from typing import Any
+
+from edgespec.bench.paired import PLAIN, bootstrap_interval, by_item, median, ratios
+from edgespec.compare.contests import Contest
+from edgespec.compare.speed import Speed
+from edgespec.core.prefix import common_prefix
+
+LEAST_RATES = 4
+
+Sample = Mapping[str, Any]
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    """One way of decoding one file: medians over prompts, None for what is unknown.
+
+    `speedup` is over plain decoding of the same prompts on the same load, with its 95 % interval; `first_token_s` the
+    time to the first token; `memory_bytes` the most that the process took meanwhile, as far as it was seen. `is_best`
+    marks rows that no other beats both in speed and in closeness to the reference.
+    """
+
+    target: str
+    draft: str | None
+    mode: str
+    prompts: int
+    tokens_per_s: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    first_token_s: float | None
+    tokens_per_round: float | None
+    memory_bytes: int
+    is_best: bool = False
+
+
+def rows_of(target: str, contests: Sequence[Contest], speeds: Sequence[Speed]) -> list[Row]:
+    """The rows of one file, a contest and its samples at a time; plain decoding counts in the first one."""
+    found: list[Row] = []
+    for number, (contest, speed) in enumerate(zip(contests, speeds, strict=True)):
+        speedups = ratios(speed["samples"])
+        for mode in contest.modes:
+            chosen = [at for at, sample in enumerate(speed["samples"]) if sample["mode"] == mode.name]
+            if not chosen or (number and mode.name == PLAIN):
+                continue
+            samples = [speed["samples"][at] for at in chosen]
+            paired = list(by_item(samples, [speedups[at] for at in chosen]).values())
+            low, high = (None, None) if mode.name == PLAIN else bootstrap_interval(paired) or (None, None)
+            rounds = sum(sample["rounds"] or 0 for sample in samples)
+            found.append(
+                Row(
+                    target,
+                    contest.draft.stem if contest.draft and "draft" in mode.drafters else None,
+                    contest.names[mode.name],
+                    len(samples),
+                    _median(samples, "tokens_per_s"),
+                    median(paired),
+                    low,
+                    high,
+                    _median(samples, "prompt_s"),
+                    sum(sample["tokens"] for sample in samples) / rounds if rounds else None,
+                    speed["memory_bytes"],
+                )
+            )
+    return found
+
+
+def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row]:
+    """The rows, those marked that no other beats in both; `divergences` are KL by file, without those not known.
+
+    Guessing stands for a file only where it is faster than plain decoding for sure: where its interval lies above 1.
+    """
+    points = [
+        (row.tokens_per_s, divergences[row.target])
+        if row.tokens_per_s is not None and row.target in divergences and (row.mode == PLAIN or is_faster(row))
+        else None
+        for row in rows
+    ]
+    known = [point for point in points if point is not None]
+    return [
+        replace(row, is_best=point is not None and not any(_beats(other, point) for other in known))
+        for row, point in zip(rows, points, strict=True)
+    ]
+
+
+def is_faster(row: Row) -> bool:
+    """Whether it beats plain decoding of its file for sure."""
+    return row.speedup_low is not None and row.speedup_low > 1
+
+
+def plain_spread(speeds: Sequence[Speed]) -> float | None:
+    """By how much plain decoding of one file differs between prompts and loads, which are about the same work: the
+    slower and the faster quarter of them. None for few."""
+    rates: list[float] = [
+        sample["tokens_per_s"]
+        for speed in speeds
+        for sample in speed["samples"]
+        if sample["mode"] == PLAIN and sample["tokens_per_s"]
+    ]
+    if len(rates) < LEAST_RATES:
+        return None
+    slow, _, fast = quantiles(rates, n=4)
+    return fast / slow - 1
+
+
+def greedy_agreement(answers: Mapping[str, Sequence[int]], reference: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Of the prompts that both have answered, the share of equal answers, and how much of them is equal up to where
+    they part, on average. None where there are none."""
+    pairs = [(list(answers[item]), list(reference[item])) for item in reference if item in answers]
+    if not pairs:
+        return {"equal": None, "until_they_part": None}
+    equal = sum(ours == theirs for ours, theirs in pairs) / len(pairs)
+    return {"equal": equal, "until_they_part": sum(common_prefix(*pair) / len(pair[1]) for pair in pairs) / len(pairs)}
+
+
+def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
+    """Faster and no farther from the reference, or nearer and no slower."""
+    return other != point and other[0] >= point[0] and other[1] <= point[1]
+
+
+def _median(samples: Sequence[Sample], name: str) -> float | None:
+    return median(by_item(samples, [sample[name] for sample in samples]).values())

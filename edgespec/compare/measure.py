@@ -1,0 +1,286 @@
+"""The comparison itself: first how far each file is from the reference, then how fast it is; plain data come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from edgespec import __version__
+from edgespec.bench.machine import build, machine, without_folders
+from edgespec.bench.measure import WARM_UP_TOKENS
+from edgespec.bench.suites import Item
+from edgespec.cancel import CancelFlag
+from edgespec.compare.contests import Contest
+from edgespec.compare.figures import greedy_agreement, plain_spread, rows_of, with_best
+from edgespec.compare.kept import Key, keep, quality_key, recall, speed_key
+from edgespec.compare.perplexity import exp_of_mean, perplexity
+from edgespec.compare.quality import Quality, compare_with, reference_quality
+from edgespec.compare.quants import types_by_share
+from edgespec.compare.rows import ReferenceRows, default_limit, keep_rows, room_for_rows
+from edgespec.compare.speed import Speed, measure_speed, new_speed
+from edgespec.compare.targets import Target, Targets
+from edgespec.compare.time_left import TimeLeft
+from edgespec.compare.windows import WINDOW, opened, windows
+from edgespec.errors import EdgespecError
+from edgespec.events import PROGRESS, Progress
+from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.model import Model
+from edgespec.settings import LoadSettings
+
+VERSION = 1
+READING = 0.2  # of the time of a token that is generated, for one that is read
+MEASURING_PASSES = 80  # tokens generated would take about as long
+
+Result = dict[str, Any]
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """What is compared: answers of `tokens` tokens to `items`, and the first `limit` windows of a `text`.
+
+    `resume` takes what an earlier comparison has found out already. `command` is what the result says it came from.
+    """
+
+    targets: Targets
+    contests: Sequence[Contest]
+    items: Sequence[Item]
+    tokens: int
+    text: str
+    settings: LoadSettings
+    limit: int | None = None
+    resume: bool = False
+    command: str = ""
+
+
+def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Result:
+    """Measure `plan`, one file loaded at a time. What there is, is kept in the cache folder as it comes.
+
+    If `cancel` is set the result holds what there is and is not "complete"; neither is it where a file fails, and
+    "failures" says how. Raises UsageError for a text that is too short, and where the reference's rows have no room.
+    """
+    comparison = _Comparison(plan, progress or (lambda what, done: None), cancel or CancelFlag())
+    comparison.run()
+    return comparison.result()
+
+
+@dataclass(slots=True)
+class _Job:
+    """One load of a file for its speed, and what is known of that."""
+
+    target: Target
+    contest: Contest
+    settings: LoadSettings
+    key: Key
+    known: Speed
+
+
+class _Comparison:
+    """A comparison in the making."""
+
+    def __init__(self, plan: Plan, progress: Progress, cancel: CancelFlag) -> None:
+        self._plan, self._progress, self._cancel = plan, progress, cancel
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._reference, self._targets = plan.targets.reference, plan.targets.all
+        self._windows = self._cut_text()
+        self._messages, self._failures = list(plan.targets.messages), list[str]()
+        self._is_complete = False
+        keys = {t.label: quality_key(t.path, self._reference.path, plan.settings, self._windows) for t in self._targets}
+        self._quality_keys = keys
+        self._qualities = {
+            label: Quality(**known) for label, key in keys.items() if plan.resume and (known := recall(key)) is not None
+        }
+        self._jobs = [self._job(target, contest) for target in self._targets for contest in plan.contests]
+        if recalled := len(self._qualities) + sum(bool(job.known["items"]) for job in self._jobs):
+            self._messages.append(
+                f"{recalled} of {len(self._targets) + len(self._jobs)} parts come from an earlier run"
+            )
+        units = sum(self._quality_units(target) for target in self._unread())
+        self._time = TimeLeft(units + sum(map(self._speed_units, self._jobs)))
+
+    def run(self) -> None:
+        """Measure until the end or until it is cancelled. Raises UsageError."""
+        try:
+            self._measure_qualities()
+            for job in self._jobs:
+                if self._missing(job):
+                    with self._failing(job.target):
+                        self._measure_speed(job)
+        except CancelledError:
+            return
+        self._is_complete = not self._failures
+
+    def result(self) -> Result:
+        """What there is, as plain data."""
+        plan, count = self._plan, len(self._plan.contests)
+        speeds = {
+            target.label: [job.known for job in self._jobs[number * count : (number + 1) * count]]
+            for number, target in enumerate(self._targets)
+        }
+        rows = [row for target in self._targets for row in rows_of(target.label, plan.contests, speeds[target.label])]
+        divergences = {label: quality.kl for label, quality in self._qualities.items()}
+        base = speeds[self._reference.label][0]
+        spreads = [spread for known in speeds.values() if (spread := plain_spread(known)) is not None]
+        notes = [message for job in self._jobs for message in job.known["messages"]]
+        return {
+            "version": VERSION,
+            "command": plan.command,
+            "started": self._started,
+            "edgespec": __version__,
+            "complete": self._is_complete,
+            "failures": self._failures,
+            "machine": machine(),
+            "build": build(),
+            "settings": {
+                "threads": plan.settings.threads or None,
+                "tokens": plan.tokens,
+                "prompts": len(plan.items),
+                "modes": list(dict.fromkeys(name for contest in plan.contests for name in contest.names.values())),
+                "window": len(self._windows[0]),
+                "windows": len(self._windows),
+            },
+            "reference": self._reference.label,
+            "targets": [self._about(target, speeds[target.label][0], base) for target in self._targets],
+            "rows": [asdict(row) for row in with_best(rows, divergences)],
+            "load": {"spread": max(spreads, default=None)},
+            "messages": [without_folders(message) for message in dict.fromkeys([*self._messages, *notes])],
+        }
+
+    def _about(self, target: Target, speed: Speed, base: Speed) -> dict[str, Any]:
+        quality = self._qualities.get(target.label)
+        return {
+            "label": target.label,
+            "name": target.name,
+            "file": target.path.name,
+            "quantisation": target.quantisation,
+            "size_bytes": target.size_bytes,
+            "types": types_by_share(target.header),
+            "parameters": target.header.n_params,
+            "quality": asdict(quality) if quality else None,
+            "greedy": greedy_agreement(speed["answers"], base["answers"]),
+        }
+
+    # --- what is to be done ---------------------------------------------------------------------------------------
+
+    def _cut_text(self) -> list[list[int]]:
+        plan, reference = self._plan, self._reference
+        size = min(WINDOW, reference.header.number("context_length") or WINDOW)
+        limit = plan.limit or default_limit(reference.header.n_vocab, size)
+        with Model.load_vocabulary(reference.path) as model:
+            return windows(model, plan.text, size, limit)
+
+    def _unread(self) -> list[Target]:
+        """Whose quality is not known yet. The reference is read again if any other is to be compared with it."""
+        others = [target for target in self._targets if target != self._reference]
+        missing = [target for target in others if target.label not in self._qualities]
+        return [self._reference, *missing] if missing or self._reference.label not in self._qualities else []
+
+    def _job(self, target: Target, contest: Contest) -> _Job:
+        plan = self._plan
+        settings = contest.settings(plan.settings, target.path)
+        key = speed_key(settings, [mode.name for mode in contest.modes], plan.items, plan.tokens)
+        return _Job(target, contest, settings, key, (recall(key) if plan.resume else None) or new_speed())
+
+    def _missing(self, job: _Job) -> int:
+        return len({item.id for item in self._plan.items} - set(job.known["items"]))
+
+    # Units of time are bytes of weights that go through the processor for a token.
+
+    def _quality_units(self, target: Target) -> float:
+        return READING * target.size_bytes * len(self._windows) * len(self._windows[0])
+
+    def _preparation_units(self, job: _Job) -> float:
+        return job.target.size_bytes * (MEASURING_PASSES + WARM_UP_TOKENS * len(job.contest.modes))
+
+    def _speed_units(self, job: _Job) -> float:
+        missing = self._missing(job)
+        answers = job.target.size_bytes * self._plan.tokens * missing * len(job.contest.modes)
+        return self._preparation_units(job) + answers if missing else 0.0
+
+    # --- quality --------------------------------------------------------------------------------------------------
+
+    def _measure_qualities(self) -> None:
+        """Raises CancelledError, UsageError."""
+        unread = self._unread()
+        if not unread:
+            return
+        base, *others = unread
+        if not others:
+            with self._failing(base), self._opened(base) as context:
+                found = perplexity(context, self._windows, self._teller(base), self._cancel)
+                if found is None or found.windows < len(self._windows):
+                    raise CancelledError
+                self._learn(base, reference_quality(found.positions, found.value, found.standard_error))
+            return
+        with room_for_rows(base.header.n_vocab, len(self._windows[0]), len(self._windows)) as rows:
+            with self._failing(base), self._opened(base) as context:
+                keep_rows(context, self._windows, rows, self._teller(base), self._cancel)
+                self._learn(base, _reference_quality(rows))
+            for target in others if base.label in self._qualities else []:
+                with self._failing(target), self._opened(target) as context:
+                    self._learn(target, compare_with(rows, context, self._windows, self._teller(target), self._cancel))
+
+    @contextmanager
+    def _opened(self, target: Target) -> Iterator[Context]:
+        def tell(done: float) -> None:
+            self._progress(self._time.line(f"loading {target.label}"), self._time.share)
+
+        with opened(target.path, self._plan.settings, len(self._windows[0]), self._messages.append, tell) as context:
+            yield context
+
+    def _teller(self, target: Target) -> Callable[[int, int], None]:
+        each = self._quality_units(target) / len(self._windows)
+
+        def tell(done: int, total: int) -> None:
+            if done:
+                self._time.add(each)
+            self._progress(self._time.line(f"reading a text with {target.label}"), self._time.share)
+
+        return tell
+
+    def _learn(self, target: Target, quality: Quality) -> None:
+        self._qualities[target.label] = quality
+        keep(self._quality_keys[target.label], asdict(quality))
+
+    # --- speed ----------------------------------------------------------------------------------------------------
+
+    def _measure_speed(self, job: _Job) -> None:
+        """Raises CancelledError, EdgespecError."""
+        each, prepared = job.target.size_bytes * self._plan.tokens, False
+
+        def tell(what: str, done: float) -> None:
+            nonlocal prepared
+            if what == "answer":
+                self._time.add(each if prepared else each + self._preparation_units(job))
+                prepared = True
+            if what != "prompt":
+                told = PROGRESS[what].format(job.target.label) if what in PROGRESS else f"asking {job.target.label}"
+                self._progress(self._time.line(told), self._time.share)
+
+        plan = self._plan
+        measure_speed(
+            job.settings,
+            job.contest.modes,
+            plan.items,
+            plan.tokens,
+            job.known,
+            progress=tell,
+            cancel=self._cancel,
+            keep=lambda speed: keep(job.key, speed),
+        )
+
+    @contextmanager
+    def _failing(self, target: Target) -> Iterator[None]:
+        """What goes wrong with one file is told, and the others are gone on with."""
+        if self._cancel.is_set():
+            raise CancelledError
+        try:
+            yield
+        except EdgespecError as error:
+            self._failures.append(f"{target.label}: {error}")
+
+
+def _reference_quality(rows: ReferenceRows) -> Quality:
+    return reference_quality(len(rows.losses), *exp_of_mean(rows.losses))

@@ -1,0 +1,80 @@
+"""How far a file is from its reference over a text: KL divergence, likeliest tokens, perplexity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.cancel import CancelFlag
+from edgespec.compare.perplexity import Told, exp_of_mean
+from edgespec.compare.rows import ReferenceRows
+from edgespec.compare.windows import Windows, log_probabilities, watching
+from edgespec.llama.context import Context
+
+
+@dataclass(slots=True, frozen=True)
+class Quality:
+    """Figures over `positions` tokens of a text.
+
+    `kl` is the mean Kullback-Leibler divergence of the file's probabilities from the reference's (nats a token), with
+    its standard error, the median and the 99th percentile; `same_top` the share of positions where both find the same
+    token likeliest; `perplexity_ratio` the file's perplexity over the reference's, with a standard error that knows
+    that both read the same text.
+    """
+
+    positions: int
+    perplexity: float
+    perplexity_error: float
+    perplexity_ratio: float
+    perplexity_ratio_error: float
+    kl: float
+    kl_error: float
+    kl_median: float
+    kl_99: float
+    same_top: float
+
+
+def reference_quality(positions: int, perplexity: float, perplexity_error: float) -> Quality:
+    """That of the reference, which is what it is compared with."""
+    return Quality(positions, perplexity, perplexity_error, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+
+
+def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Told, cancel: CancelFlag) -> Quality:
+    """The quality of the model in `context` over the text that `rows` were made of.
+
+    Raises CancelledError, GenerationError.
+    """
+    divergences: list[float] = []
+    losses: list[float] = []
+    same = 0
+    reference = zip(rows, rows.likeliest, strict=True)
+    with watching(context, cancel):
+        for done, window in enumerate(text):
+            tell(done, len(text))
+            for (token, row), (expected, likeliest) in zip(log_probabilities(context, window), reference, strict=False):
+                divergences.append(divergence(expected, row))
+                losses.append(-float(row[token]))
+                same += int(row.argmax()) == likeliest
+        tell(len(text), len(text))
+    n = len(losses)
+    ratio, ratio_error = exp_of_mean(np.subtract(losses, rows.losses).tolist())
+    return Quality(
+        n,
+        *exp_of_mean(losses),
+        ratio,
+        ratio_error,
+        kl=float(np.mean(divergences)),
+        kl_error=float(np.std(divergences) / np.sqrt(n - 1)),
+        kl_median=float(np.median(divergences)),
+        kl_99=float(np.quantile(divergences, 0.99)),
+        same_top=same / n,
+    )
+
+
+def divergence(reference: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Sum of p (log p - log q) over the vocabulary, in nats; both are log-probabilities."""
+    p = np.exp(reference)
+    with np.errstate(invalid="ignore"):
+        return float(np.sum(p * (reference - other), where=p > 0))

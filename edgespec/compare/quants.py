@@ -1,0 +1,78 @@
+"""Quantisations of a model that are compared with it: made once, then cached."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from edgespec.errors import UsageError
+from edgespec.figures import percent
+from edgespec.header import Header, read_header
+from edgespec.llama.quantize import TYPES, quantize
+from edgespec.paths import cache_dir
+
+VERSION = 1
+LEAST_SHARE = 0.005  # of the bytes, to be worth a word
+
+
+def check_quants(names: Iterable[str]) -> list[str]:
+    """The names as llama.cpp spells them, each once. Raises UsageError for one that cannot be made."""
+    wanted = list(dict.fromkeys(name.strip().upper() for name in names))
+    if unknown := [name for name in wanted if name not in TYPES]:
+        raise UsageError(f"there is no quantisation {unknown[0]!r} to make", hint=f"there are {', '.join(TYPES)}")
+    return wanted
+
+
+def make_quant(source: Path, type: str, progress: Callable[[float], None] = lambda done: None) -> Path:
+    """The model `source` as `type` ("Q4_K_M"), made if it is not in the cache. Raises UsageError, ModelFileError.
+
+    A source that is quantised already is taken too, which loses twice.
+    """
+    stat = source.stat()
+    facts = [VERSION, str(source.resolve()), stat.st_size, stat.st_mtime_ns, type]
+    name = sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    path = cache_dir() / "quants" / f"{source.stem}-{type.lower()}-{name}.gguf"
+    if path.is_file():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        raise UsageError(f"quantised files have no place in {path.parent}", why=error.strerror or str(error)) from error
+    most = size_bytes(read_header(source).n_params, type)
+    if free < most:
+        raise UsageError(
+            f"{type} of {source.name} may not fit into {path.parent}",
+            why=f"{free / 1e9:.1f} GB are free, and it needs about {most / 1e9:.1f}",
+            hint="make room, or move the cache (EDGESPEC_HOME)",
+        )
+    quantize(source, path, type, again=True, progress=progress)
+    return path
+
+
+def size_bytes(n_params: int, type: str) -> int:
+    """About what so many weights take: the bits that the type's name tells, and two for scales and larger tensors."""
+    bits = re.search(r"\d+", type)
+    assert bits is not None
+    return n_params * (int(bits[0]) + 2) // 8
+
+
+def types_by_share(header: Header) -> dict[str, float]:
+    """The types that the weights of a file have, by their share of the bytes, the largest first."""
+    sizes: Counter[str] = Counter()
+    for tensor in header.tensors.values():
+        sizes[tensor.type] += tensor.size_bytes
+    return {type: size / sizes.total() for type, size in sizes.most_common()}
+
+
+def describe_types(header: Header, type: str) -> str:
+    """Which types came out where `type` was asked for, and why if rows were too short for it."""
+    shares = types_by_share(header)
+    text = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= LEAST_SHARE)
+    too_short = [tensor for tensor in header.tensors.values() if tensor.type != "F32" and tensor.shape[0] % 256]
+    return f"{text} (rows that are no multiple of 256 long take no K-quants)" if too_short and "_K" in type else text

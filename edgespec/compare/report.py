@@ -1,0 +1,211 @@
+"""A comparison as its reader sees it: the files, how fast each is in every mode, and what that means in plain words."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from math import floor, inf, isfinite, log10
+from typing import TYPE_CHECKING, Any
+
+from edgespec.bench.paired import PLAIN
+from edgespec.bench.report import BUSY_SPREAD, NOTHING, machine_line, rate, times
+from edgespec.bench.tables import Figures, Lines, stacked
+from edgespec.compare.measure import Result
+from edgespec.figures import percent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FEW_PROMPTS = 6
+BEST = "*"
+
+
+def table(result: Result) -> RenderableType:
+    """Everything about a result for a terminal."""
+    parts: list[RenderableType] = [Lines(list(_heading(result))), _files(result)]
+    if result["rows"]:
+        parts.append(_speeds(result))
+    lines = [*verdicts(result), *_legend(result), *result["messages"]]
+    return stacked([*parts, Lines([("-", line) for line in lines])])
+
+
+def to_csv(result: Result) -> str:
+    """A line for each row below a line of names, with what is known of its file."""
+    files = {target["label"]: target for target in result["targets"]}
+    text = io.StringIO()
+    lines = []
+    for row in result["rows"]:
+        target = files[row["target"]]
+        about = {name: target[name] for name in ("file", "quantisation", "size_bytes")}
+        greedy = {f"greedy_{name}": value for name, value in target["greedy"].items()}
+        lines.append(row | about | greedy | (target["quality"] or {}))
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def verdicts(result: Result) -> Iterator[str]:
+    """What each file gains and loses against the reference, and which rows are worth a choice."""
+    files = {target["label"]: target for target in result["targets"]}
+    base = files[result["reference"]]
+    for label, target in files.items():
+        if target is not base:
+            yield f"{label}: {', '.join(_differences(result, target, base))}".replace(" %", "\xa0%")
+    best = [row for row in result["rows"] if row["is_best"]]
+    if len(files) > 1 and best:
+        names = [f"{row['target']} {_way(result, row)}" for row in sorted(best, key=lambda row: -row["tokens_per_s"])]
+        yield f"not beaten in both speed and closeness to {base['label']}, the fastest first: {'; '.join(names)}"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _heading(result: Result) -> Iterator[tuple[str, str]]:
+    settings = result["settings"]
+    yield "run", f"{result['started'][:16].replace('T', ' ')} UTC, edgespec {result['edgespec']}"
+    machine = machine_line(result["machine"])
+    if machine:
+        yield "machine", machine
+    yield "files", ", ".join(target["name"] for target in result["targets"])
+    asked = f"{settings['prompts']} prompts, greedy answers of {settings['tokens']} tokens"
+    if settings["threads"]:
+        asked += f", {settings['threads']} threads"
+    yield "speed", asked.replace(" 1 threads", " 1 thread").replace("1 prompts", "1 prompt")
+    positions = [target["quality"]["positions"] for target in result["targets"] if target["quality"]]
+    if positions:
+        read = f"{max(positions)} tokens of a text, {settings['windows']} windows of {settings['window']}"
+        yield "quality", f"{read}; the reference is {result['reference']}"
+    if not result["complete"]:
+        yield "stopped", "before its end: --resume goes on from here"
+
+
+def _files(result: Result) -> Figures:
+    columns: dict[str, list[str]] = {
+        name: [] for name in ("file", "MB", "KL", "KL\nmedian", "KL\n99 %", "same\ntop %", "perplexity",
+                              "of the\nreference's", "greedy\nsame %")
+    }  # fmt: skip
+    for target in result["targets"]:
+        quality, label = target["quality"], target["label"]
+        is_reference = label == result["reference"]
+        cells = [label, f"{target['size_bytes'] / 1e6:.0f}"]
+        if quality is None:
+            cells += [NOTHING] * 6
+        else:
+            nearness = (quality["kl"], quality["kl_median"], quality["kl_99"])
+            cells += [NOTHING] * 4 if is_reference else [*map(nats, nearness), _percent(quality["same_top"])]
+            cells.append(_with_error(quality["perplexity"], quality["perplexity_error"]))
+            ratio = _with_error(quality["perplexity_ratio"], quality["perplexity_ratio_error"])
+            cells.append(NOTHING if is_reference else ratio)
+        cells.append(NOTHING if is_reference else _percent(target["greedy"]["until_they_part"]))
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    return _figures("Files", columns)
+
+
+def _speeds(result: Result) -> Figures:
+    columns: dict[str, list[str]] = {
+        name: [] for name in ("", "file", "draft", "mode", "tok/s", "speed\nup", "95 %\ninterval", "first\ntoken",
+                              "tok/\nround", "memory\nMB")
+    }  # fmt: skip
+    before = None
+    for row in result["rows"]:
+        is_new, before = row["target"] != before, row["target"]
+        low, high = row["speedup_low"], row["speedup_high"]
+        first = row["first_token_s"]
+        cells = [
+            row["target"] if is_new else "",
+            row["draft"] or NOTHING,
+            row["mode"],
+            rate(row["tokens_per_s"]) + (f" {BEST}" if row["is_best"] else "  "),
+            times(row["speedup"]),
+            NOTHING if low is None else f"{times(low)[:-1]}-{times(high)[:-1]}",
+            NOTHING if first is None else f"{first:.2f} s" if first >= 0.0995 else f"{first * 1e3:.0f} ms",
+            NOTHING if row["tokens_per_round"] is None else f"{row['tokens_per_round']:.2f}",
+            f"{row['memory_bytes'] / 1e6:.0f}",
+        ]
+        for column, cell in zip(list(columns.values())[1:], cells, strict=True):
+            column.append(cell)
+    del columns[""]
+    if len({row["draft"] for row in result["rows"]} - {None}) < 2:
+        del columns["draft"]
+    return _figures("Speed", columns)
+
+
+def _figures(title: str, columns: dict[str, list[str]]) -> Figures:
+    """A table of the columns in which there is anything."""
+    shown = {
+        name: cells for number, (name, cells) in enumerate(columns.items()) if not number or set(cells) != {NOTHING}
+    }
+    return Figures(title, list(shown), list(zip(*shown.values(), strict=True)))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _differences(result: Result, target: dict[str, Any], base: dict[str, Any]) -> Iterator[str]:
+    yield _more(base["size_bytes"] / target["size_bytes"], "smaller", "larger", "as large")
+    plain, plain_base = (_row(result, each["label"], PLAIN) for each in (target, base))
+    if plain and plain_base and plain["tokens_per_s"] and plain_base["tokens_per_s"]:
+        speed = plain["tokens_per_s"] / plain_base["tokens_per_s"]
+        sure = [row for row in result["rows"] if row["target"] == target["label"] and (row["speedup_low"] or 0) > 1]
+        best = max(sure, key=lambda row: float(row["speedup"]), default=None)
+        guessing = f" ({times(speed * best['speedup'])} with {_way(result, best)})" if best else ""
+        yield _more(speed, "faster", "slower", "as fast") + guessing
+    quality = target["quality"]
+    if quality is not None:
+        yield f"KL {nats(quality['kl'])}"
+        yield f"the same token likeliest at {_percent(quality['same_top'])} % of the places"
+        yield f"perplexity {quality['perplexity_ratio']:.3f} times the reference's"
+
+
+def _row(result: Result, label: str, mode: str) -> dict[str, Any] | None:
+    return next((row for row in result["rows"] if (row["target"], row["mode"]) == (label, mode)), None)
+
+
+def _more(factor: float, more: str, less: str, alike: str) -> str:
+    if 0.97 <= factor <= 1.03:
+        return alike
+    return f"{times(factor)} {more}" if factor > 1 else f"{times(1 / factor)} {less}"
+
+
+def _way(result: Result, row: dict[str, Any]) -> str:
+    """A mode, and the draft model where there are several."""
+    drafts = {row["draft"] for row in result["rows"]} - {None}
+    return f"{row['mode']} by {row['draft']}" if row["draft"] and len(drafts) > 1 else str(row["mode"])
+
+
+def _legend(result: Result) -> Iterator[str]:
+    if any(row["is_best"] for row in result["rows"]):
+        yield f"{BEST} marks what is not beaten in both; files are measured one after another, modes of a file in turns"
+    spread = result["load"]["spread"]
+    if spread is not None and spread > BUSY_SPREAD:
+        yield f"another program was busy: about the same work took {percent(spread)} longer at times".replace(
+            " %", "\xa0%"
+        )
+    few = min((row["prompts"] for row in result["rows"]), default=FEW_PROMPTS)
+    if few < FEW_PROMPTS:
+        yield f"speeds over {few} prompt{'' if few == 1 else 's'} say little (--per-category, --prompts)"
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def nats(value: float) -> str:
+    """A divergence; very small ones are rounding."""
+    return "0" if value < 5e-6 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def _with_error(value: float, error: float) -> str:
+    """A figure with as many digits as its standard error makes worth telling."""
+    if not (isfinite(value) and 0 < error < inf):
+        return f"{value:.4g}"
+    digits = max(0, 1 - floor(log10(error)))
+    return f"{value:.{digits}f} ±{error:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    """Rounded towards 0, so that 100 means all."""
+    return NOTHING if share is None else f"{int(share * 1000 + 1e-9) / 10:g}"

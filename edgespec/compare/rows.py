@@ -1,0 +1,106 @@
+"""What the reference says at every position of a text, on disk, while other models are held against it.
+
+A row is the logarithms of V probabilities as float16: 2 V bytes, 304 kB for a vocabulary of 152 thousand. Read back it
+is normalised again, so that the rounding of these numbers, which is about 0.02 % of each, moves a divergence by less
+than the rounding of kernels does.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from edgespec.cancel import CancelFlag
+from edgespec.compare.perplexity import Told
+from edgespec.compare.windows import Windows, counted, log_probabilities, watching
+from edgespec.errors import UsageError
+from edgespec.llama.context import Context
+from edgespec.paths import cache_dir
+from edgespec.unfinished import becoming
+
+MOST_BYTES = 1_000_000_000
+MOST_WINDOWS = 12  # 3060 positions of windows of 512 tokens
+SMALLEST = np.float16(-65504)
+
+
+@dataclass(slots=True)
+class ReferenceRows:
+    """The reference's rows in `file`, its likeliest token and the loss (nats) at each position."""
+
+    file: Path
+    n_vocab: int
+    likeliest: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[NDArray[np.float64]]:
+        """The log-probabilities float64[V] of each position, in their order."""
+        with self.file.open("rb") as file:
+            for _ in self.losses:
+                row = np.frombuffer(file.read(2 * self.n_vocab), np.float16).astype(np.float64)
+                yield row - np.log(np.exp(row).sum())
+
+
+def default_limit(n_vocab: int, size: int) -> int:
+    """How many windows are compared unless one says otherwise: fewer where rows would take more than `MOST_BYTES`."""
+    return max(1, min(MOST_WINDOWS, MOST_BYTES // _size_bytes(n_vocab, size, 1)))
+
+
+@contextmanager
+def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[ReferenceRows]:
+    """Empty rows with a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
+    folder, needed = cache_dir() / "compare", _size_bytes(n_vocab, size, n_windows)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise UsageError(f"the reference's rows have no place in {folder}", why=error.strerror or str(error)) from error
+    if free < needed:
+        raise UsageError(
+            f"the reference's rows do not fit into {folder}",
+            why=f"{free / 1e9:.1f} GB are free, and {n_windows} windows take {needed / 1e9:.1f}",
+            hint="compare fewer (--limit), make room, or move the cache (EDGESPEC_HOME)",
+        )
+    file = folder / "rows"
+    try:
+        with becoming(file) as scratch:  # also gone when a signal ends the program
+            yield ReferenceRows(scratch, n_vocab)
+            scratch.touch()
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def keep_rows(context: Context, text: Windows, rows: ReferenceRows, tell: Told, cancel: CancelFlag) -> None:
+    """Fill `rows` with what the model in `context` says. Raises CancelledError, GenerationError, UsageError."""
+    try:
+        with rows.file.open("wb") as file, watching(context, cancel):
+            for done, window in enumerate(text):
+                tell(done, len(text))
+                for token, row in log_probabilities(context, window):
+                    rows.likeliest.append(int(row.argmax()))
+                    rows.losses.append(-float(row[token]))
+                    file.write(np.maximum(row, SMALLEST).astype(np.float16).tobytes())
+            tell(len(text), len(text))
+    except OSError as error:
+        raise UsageError(
+            f"the reference's rows cannot be written to {rows.file.parent}", why=error.strerror or str(error)
+        ) from error
+
+
+def _size_bytes(n_vocab: int, size: int, n_windows: int) -> int:
+    return 2 * n_vocab * len(counted(size)) * n_windows
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """What a run that was killed has left behind."""
+    for file in folder.glob("rows.*.part"):
+        pid = file.name.split(".")[1]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,110 @@
+"""The files that are compared: what each is, what it is called in tables, and which one is the reference."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from edgespec.compare.quants import describe_types, make_quant
+from edgespec.errors import UsageError
+from edgespec.header import Header
+from edgespec.models.local import local_model
+from edgespec.models.pair import shown
+from edgespec.models.spec import resolve
+from edgespec.models.vocabulary import Vocabulary
+
+
+@dataclass(slots=True, frozen=True)
+class Target:
+    """A file to compare: `name` says which it is, `label` tells it from the others in tables."""
+
+    name: str
+    path: Path
+    quantisation: str
+    size_bytes: int
+    header: Header = field(repr=False)
+    default_draft: Path | None
+    label: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Targets:
+    """All of them; `messages` tells what users should know about how they were made."""
+
+    all: tuple[Target, ...]
+    reference: Target
+    messages: tuple[str, ...]
+
+
+def find_targets(
+    specs: Sequence[str],
+    quants: Sequence[str] = (),
+    reference: str | None = None,
+    progress: Callable[[str, float], None] = lambda what, done: None,
+) -> Targets:
+    """The files that `specs` name, and `quants` of the reference, those made that are not among them.
+
+    The reference is the largest file unless one is named. Raises ModelNotFoundError, ModelFileError, UsageError.
+    """
+    named = list(dict.fromkeys([*specs, *([reference] if reference else [])]))
+    targets = [_target(spec) for spec in named]
+    base = max(targets, key=lambda target: target.size_bytes)
+    if reference is not None:
+        base = targets[named.index(reference)]
+    for target in targets:
+        if target is not base:
+            _check_vocabulary(base, target)
+    messages = []
+    if quants and base.quantisation not in ("F32", "F16", "BF16"):
+        messages.append(f"{base.name} is {base.quantisation} already: what is made of it has lost twice")
+    for type in quants:
+        if any(target.quantisation == type for target in targets):
+            continue
+        path = make_quant(base.path, type, lambda done, type=type: progress(f"making {type} of {base.name}", done))  # type: ignore[misc]
+        made = _target(str(path), f"{base.name} {type}")
+        targets.append(made)
+        messages.append(f"{made.name} was made: {describe_types(made.header, type)}")
+    labelled = [replace(target, label=label) for target, label in zip(targets, _labels(targets), strict=True)]
+    return Targets(tuple(labelled), labelled[targets.index(base)], tuple(messages))
+
+
+def _target(spec: str, name: str = "") -> Target:
+    model = local_model(spec)
+    assert model.header is not None
+    name = name or resolve(spec).name.removesuffix(".gguf")
+    return Target(name, model.path, model.quantisation, model.size_bytes, model.header, model.default_draft)
+
+
+def _check_vocabulary(base: Target, target: Target) -> None:
+    """What two models say can be compared only where a token is the same to both."""
+    ours, theirs = Vocabulary.of(base.header), Vocabulary.of(target.header)
+    sizes = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in (ours, theirs)]
+    texts = enumerate(zip(ours.texts, theirs.texts, strict=False))
+    differing = [(id, *pair) for id, pair in texts if pair[0] != pair[1]]
+    if sizes[0] != sizes[1]:
+        why = f"the vocabulary of one is {sizes[0]}, that of the other {sizes[1]}"
+    elif differing:
+        id, our, their = differing[0]
+        why = f"their vocabularies differ: token {id} is {shown(our)} in one, {shown(their)} in the other"
+    elif (ours.adds_bos, ours.bos) != (theirs.adds_bos, theirs.bos):
+        why = "they begin a text differently"
+    else:
+        return
+    raise UsageError(
+        f"{target.name} cannot be compared with {base.name}", why=why, hint="compare files of the same model"
+    )
+
+
+def _labels(targets: Sequence[Target]) -> list[str]:
+    """Short names: the quantisation where it tells the files of one model apart, else what differs in their names."""
+    quantisations = [target.quantisation for target in targets]
+    if len(set(quantisations)) == len(targets) and len({target.header.n_params for target in targets}) == 1:
+        return quantisations
+    names = [target.name for target in targets]
+    if len(set(names)) < len(names):
+        names = [str(target.path) for target in targets]
+    shared = re.sub(r"[^-._ /\\]*$", "", os.path.commonprefix(names))  # noqa: RUF071 - characters are meant
+    return [name.removeprefix(shared) or name for name in names]

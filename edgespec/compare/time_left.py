@@ -1,0 +1,29 @@
+"""How long the rest of something takes, told from how long the part before it took."""
+
+from __future__ import annotations
+
+from math import ceil
+from time import perf_counter
+
+
+class TimeLeft:
+    """Work of `total` units, whatever these are, begun now."""
+
+    def __init__(self, total: float) -> None:
+        self._total, self.done = total, 0.0
+        self._started_s = perf_counter()
+
+    def add(self, units: float) -> None:
+        """So much more is done."""
+        self.done += units
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.done / self._total) if self._total > 0 else 1.0
+
+    def line(self, what: str) -> str:
+        """`what`, and how long all takes from here, if that can be told."""
+        if not 0 < self.done < self._total:
+            return what
+        left_s = (perf_counter() - self._started_s) * (self._total / self.done - 1)
+        return f"{what}, {ceil(left_s)} s left" if left_s < 90 else f"{what}, {ceil(left_s / 60)} min left"

@@ -1,0 +1,140 @@
+"""A text as windows of tokens, and what a model says at the positions of each window that count.
+
+Cut and counted as llama.cpp's own llama-perplexity does it (tools/perplexity/perplexity.cpp): whole windows one after
+another, each begun with BOS where the model wants one, and of each only the second half is judged, so that every token
+that counts has at least half a window in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.bench.suites import sample, shipped
+from edgespec.cancel import CancelFlag
+from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.llama.trial import extra_buffers_work
+from edgespec.model_check import check_model
+from edgespec.settings import LoadSettings
+
+WINDOW = 512
+ROWS = 64  # rows of V floats that llama.cpp holds at a time
+
+Windows = Sequence[Sequence[int]]
+
+
+def default_text() -> str:
+    """What is read unless one says otherwise: questions and answers of the bench's suites, all categories in turns.
+
+    94 kB of prose, code and translations that were written for this project, so that no model has seen them before.
+    """
+    items = shipped()
+    return "\n\n".join(f"{item.prompt}\n\n{item.reference}" for item in sample(items, len(items)))
+
+
+def read_text(file: Path) -> str:
+    """A text as llama.cpp reads it: without one newline at its end. Raises UsageError."""
+    try:
+        return file.read_bytes().decode("utf-8").removesuffix("\n")
+    except OSError as error:
+        raise UsageError(f"cannot read the text in {file}", why=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is no text in UTF-8", why=f"byte {error.start + 1} is invalid") from error
+
+
+def windows(model: Model, text: str, size: int, limit: int | None = None) -> list[list[int]]:
+    """The first `limit` whole windows of `size` tokens. Raises UsageError for a text that has none."""
+    tokens = model.tokenize(text, add_special=True)
+    if not text or len(tokens) < size:
+        raise UsageError(
+            "the text is empty" if not text else "the text is shorter than one window",
+            why="" if not text else f"it has {len(tokens)} tokens, the window {size}",
+            hint="give a longer one (--text)",
+        )
+    found = [tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size)][:limit]
+    if model.adds_bos and model.bos is not None:
+        for window in found:
+            window[0] = model.bos
+    return found
+
+
+def counted(size: int) -> range:
+    """The positions of a window whose rows are judged, by the token behind each."""
+    return range(size // 2, size - 1)
+
+
+@contextmanager
+def opened(
+    path: Path,
+    settings: LoadSettings,
+    size: int,
+    note: Callable[[str], None],
+    progress: Callable[[float], None],
+) -> Iterator[Context]:
+    """A model, in a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
+    header = check_model(path)
+    extra_buffers = extra_buffers_work(path, note, gpu_layers=settings.gpu_layers)
+    with (
+        Model(header, gpu_layers=settings.gpu_layers, use_extra_bufts=extra_buffers, progress=progress) as model,
+        Context(
+            model,
+            n_ctx=size,
+            max_outputs=ROWS,
+            threads=settings.threads,
+            threads_batch=settings.threads_batch,
+            cache_type_k=settings.cache_type_k,
+            cache_type_v=settings.cache_type_v,
+            flash_attention=settings.flash_attention,
+        ) as context,
+    ):
+        for text in model.notes:
+            note(text)
+        yield context
+
+
+@contextmanager
+def watching(context: Context, cancel: CancelFlag) -> Iterator[None]:
+    """Within this block `cancel` stops decodes."""
+    context.watch(cancel)
+    try:
+        yield
+    finally:
+        context.watch(None)
+
+
+def log_probabilities(context: Context, window: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """At each position that counts the token that comes, and the log-probabilities float64[V] of all tokens.
+
+    Raises CancelledError, GenerationError.
+    """
+    context.forget(0)
+    places = counted(len(window))
+    for start in range(0, places.start, context.n_batch):
+        _decode(context, window, start, min(start + context.n_batch, places.start), wanted=False)
+    for start in range(places.start, places.stop, ROWS):
+        stop = min(start + ROWS, places.stop)
+        _decode(context, window, start, stop, wanted=True)
+        for place in range(start, stop):
+            yield window[place + 1], log_softmax(context.logits(place - start))
+
+
+def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The logarithms of the softmax of a row. Raises GenerationError where it holds what is no number."""
+    logits = row.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        logits -= logits.max()
+        logits -= np.log(np.exp(logits).sum())
+    if np.isnan(logits[0]):  # one anywhere makes all of them one
+        raise GenerationError("the model's logits are no numbers", hint="the file may be damaged: fetch it again")
+    return logits
+
+
+def _decode(context: Context, window: Sequence[int], start: int, stop: int, *, wanted: bool) -> None:
+    n = stop - start
+    context.decode(window[start:stop], range(start, stop), [(0,)] * n, [wanted] * n)

@@ -1,0 +1,219 @@
+"""OpenAI's batch form: requests as they are sent there, and answers as they come back from there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from edgespec.batch.answer import Answer
+from edgespec.batch.reading import Defaults, RowReader
+from edgespec.batch.results import Results, is_failure, known_by
+from edgespec.batch.row import BadRow, Row
+from edgespec.core.stats import Stats
+from edgespec.errors import GenerationError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.settings import Message, Request
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+TURNS = [{"role": "user", "content": "hi"}]
+RESULTS = Results("a model", lambda token: [b"a", b"\xc3", b"b"][token])
+
+
+def read(value: Any, chat: bool = False) -> Row | BadRow:
+    (found,) = RowReader(Defaults(Request(max_tokens=9), seed=1, chat=chat)).from_values([value])
+    return found
+
+
+def chat(**body: Any) -> dict[str, Any]:
+    return {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "gpt", "messages": TURNS} | body}
+
+
+def text(**body: Any) -> dict[str, Any]:
+    return {"custom_id": "a", "method": "POST", "url": TEXT, "body": {"model": "gpt", "prompt": "hi"} | body}
+
+
+def row(value: Any) -> Row:
+    found = read(value)
+    assert isinstance(found, Row), found
+    return found
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_completion_is_a_chat() -> None:
+    found = row(chat())
+    assert (found.id, found.n, found.form) == ("a", 1, "chat.completion")
+    assert found.request == Request(messages=(Message("user", "hi"),), max_tokens=9, seed=found.request.seed)
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_completion_goes_on_from_its_prompt_whatever_other_prompts_are(is_chat: bool) -> None:
+    found = read(text(), chat=is_chat)
+    assert isinstance(found, Row)
+    assert (found.form, found.request.prompt, found.request.messages) == ("text_completion", "hi", ())
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "value"),
+    [
+        ({"max_tokens": 3}, "max_tokens", 3),
+        ({"max_completion_tokens": 4}, "max_tokens", 4),
+        ({"seed": 5}, "seed", 5),
+        ({"stop": ["x"]}, "stop", ("x",)),
+        ({"logprobs": True}, "logprobs", 0),
+        ({"logprobs": True, "top_logprobs": 3}, "logprobs", 3),
+        ({"logprobs": False}, "logprobs", None),
+        ({"response_format": {"type": "text"}}, "json_schema", ""),
+        ({"response_format": {"type": "json_object"}}, "json_schema", '{"type": "object"}'),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}},
+            "json_schema",
+            '{"type": "null"}',
+        ),
+        ({"stream": False, "user": "u", "metadata": {}, "store": True, "tools": None}, "max_tokens", 9),
+        ({"regex": "a+"}, "regex", "a+"),
+    ],
+)
+def test_what_the_body_says_is_asked(body: Any, field: str, value: Any) -> None:
+    assert getattr(row(chat(**body)).request, field) == value
+
+
+def test_a_response_of_text_takes_the_place_of_a_constraint_that_holds_for_all() -> None:
+    reader = RowReader(Defaults(Request(regex="a"), seed=1, chat=False))
+    values = [chat(), chat(response_format={"type": "text"}) | {"custom_id": "b"}]
+    constraints = [each.request.constraint for each in reader.from_values(values) if isinstance(each, Row)]
+    assert constraints == [("regex", "a"), None]
+
+
+def test_sampling_has_its_names() -> None:
+    body = {"temperature": 0, "top_p": 0.5, "presence_penalty": 1, "frequency_penalty": 2, "logit_bias": {"5": -100}}
+    sampling = row(chat(**body, n=3)).request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.presence_penalty) == (0, 0.5, 1)
+    assert (sampling.frequency_penalty, sampling.logit_bias) == (2, ((5, -100.0),))
+    assert row(chat(n=3)).n == 3
+    assert row(text(logprobs=2)).request.logprobs == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (chat(stream=True), "stream must be false"),
+        (chat(tools=[{}]), "no setting 'tools'"),
+        (chat(messages=None), f"a request to {CHAT} has messages, and no prompt"),
+        (chat(prompt="a"), "and no prompt"),
+        (text(prompt=None), f"a request to {TEXT} has prompt"),
+        (text(prompt=["a", "b"]), "a prompt must be a text"),
+        (chat(logprobs=2), "must be true or false"),
+        (chat(top_logprobs=2), "top_logprobs needs logprobs"),
+        (chat(response_format={"type": "xml"}), "response_format must be"),
+        (chat(response_format={"type": "json_schema", "json_schema": {"name": "n"}}), "response_format must be"),
+        (chat(response_format="text"), "response_format must be"),
+        (chat() | {"url": "/v1/embeddings"}, "not 'POST' to '/v1/embeddings'"),
+        (chat() | {"method": "GET"}, "not 'GET'"),
+        (chat() | {"body": []}, "must be an object"),
+        (chat() | {"body": None}, "must be an object"),
+        (chat() | {"max_tokens": 4}, "no 'max_tokens'"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(value: Any, reason: str) -> None:
+    found = read(value)
+    assert isinstance(found, BadRow)
+    assert reason in found.why
+    assert (found.id, found.form != "own") == ("a", True)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def answer(keeps_tokens: bool = True) -> Answer:
+    made, infinite = Answer(keeps_tokens), float("-inf")
+    made.add(TokenEvent(0, "a", logprob=-0.5, top_logprobs=((0, -0.5), (2, infinite))))
+    made.add(TokenEvent(1, "", logprob=-1.5, top_logprobs=((1, -1.5),)))
+    # a guess behind a stop string is counted in the statistics
+    made.add(TokenEvent(-1, "b", finish_reason="stop", stats=Stats(prompt_tokens=5, generated_tokens=3, rounds=2)))
+    return made
+
+
+def test_a_chat_is_answered_with_its_object() -> None:
+    result = RESULTS.answered(row(chat(n=2)), [answer(), answer()])
+    assert not result.is_failure
+    assert known_by(result.row) == ("a", None)
+    assert not is_failure(result.row)
+    response = result.row["response"]
+    assert (result.row["error"], response["status_code"]) == (None, 200)
+    body = response["body"]
+    assert (body["object"], body["model"], body["created"]) == ("chat.completion", "a model", 0)
+    assert body["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    message = {"role": "assistant", "content": "ab", "refusal": None}
+    assert body["choices"][1] == {"index": 1, "message": message, "logprobs": None, "finish_reason": "stop"}
+
+
+def test_log_probabilities_of_a_chat_have_the_bytes_of_tokens() -> None:
+    result = RESULTS.answered(row(chat(logprobs=True, top_logprobs=2)), [answer()])
+    content = result.row["response"]["body"]["choices"][0]["logprobs"]["content"]
+    assert content[0] == {
+        "token": "a",
+        "logprob": -0.5,
+        "bytes": [97],
+        "top_logprobs": [
+            {"token": "a", "logprob": -0.5, "bytes": [97]},
+            {"token": "b", "logprob": None, "bytes": [98]},
+        ],
+    }
+    assert (content[1]["token"], content[1]["bytes"]) == ("\ufffd", [0xC3])
+    json.dumps(result.row, allow_nan=False)
+
+
+def test_a_completion_is_answered_with_its_object() -> None:
+    result = RESULTS.answered(row(text(logprobs=2)), [answer()])
+    body = result.row["response"]["body"]
+    assert body["object"] == "text_completion"
+    (choice,) = body["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "stop")
+    assert choice["logprobs"] == {
+        "tokens": ["a", "\ufffd"],
+        "token_logprobs": [-0.5, -1.5],
+        "top_logprobs": [{"a": -0.5, "b": None}, {"\ufffd": -1.5}],
+        "text_offset": [0, 1],
+    }
+
+
+def test_two_runs_give_the_same_object_and_two_rows_do_not() -> None:
+    first = RESULTS.answered(row(chat()), [answer()]).row
+    assert RESULTS.answered(row(chat()), [answer()]).row == first
+    other = RESULTS.answered(row(chat() | {"custom_id": "b"}), [answer()]).row
+    assert first["id"] != other["id"]
+    assert first["response"]["body"]["id"] != other["response"]["body"]["id"]
+
+
+def test_timings_stand_beside_the_choices() -> None:
+    results = Results("a model", RESULTS.token_bytes, timings=True)
+    (choice,) = results.answered(row(chat()), [answer()]).row["response"]["body"]["choices"]
+    assert choice["timings"]["predicted_n"] == 3
+
+
+def test_a_request_that_is_refused_has_a_response_and_one_that_failed_an_error() -> None:
+    refused = RESULTS.failed(row(chat()), UsageError("the prompt is long", why="it has many tokens"))
+    assert refused.row["response"]["status_code"] == 400
+    assert refused.row["response"]["body"]["error"]["message"] == "the prompt is long: it has many tokens"
+    assert refused.row["error"] is None
+    failed = RESULTS.failed(row(chat()), GenerationError("it crashed"))
+    assert failed.row["response"] is None
+    assert failed.row["error"] == {"code": "server_error", "message": "it crashed"}
+    for result in (refused, failed):
+        assert result.is_failure
+        assert is_failure(result.row)
+        assert known_by(result.row) == ("a", None)
+
+
+def test_a_bad_row_names_its_line() -> None:
+    found = read(chat(stream=True))
+    assert isinstance(found, BadRow)
+    refused = RESULTS.refused(found).row
+    assert refused["line"] == 1
+    assert refused["response"]["body"]["error"]["message"].startswith("line 1: stream must be false")
+    assert is_failure(refused)

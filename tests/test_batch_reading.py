@@ -1,0 +1,279 @@
+"""What a row of a batch may hold, and what is said about rows that cannot be meant."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edgespec.batch.lines import MOST_BYTES, count_lines, read_lines
+from edgespec.batch.reading import Defaults, RowReader
+from edgespec.batch.row import BadRow, Row, row_key
+from edgespec.core.sampling import SamplingSettings
+from edgespec.settings import Message, Request
+
+BASE = Request(max_tokens=7, sampling=SamplingSettings(temperature=0.5), stop=("x",), json_schema="{}")
+RAW = Defaults(BASE, seed=1, chat=False)
+CHAT = Defaults(BASE, seed=1, chat=True, system="Be brief.")
+
+
+def read(*values: Any, defaults: Defaults = RAW) -> list[Row | BadRow]:
+    return list(RowReader(defaults).from_values(values))
+
+
+def row(value: Any, defaults: Defaults = RAW) -> Row:
+    (found,) = read(value, defaults=defaults)
+    assert isinstance(found, Row), found
+    return found
+
+
+def why(value: Any, defaults: Defaults = RAW) -> str:
+    (found,) = read(value, defaults=defaults)
+    assert isinstance(found, BadRow), found
+    return found.why
+
+
+def from_text(text: str | bytes, defaults: Defaults = RAW) -> list[Row | BadRow]:
+    data = text.encode() if isinstance(text, str) else text
+    return list(RowReader(defaults).from_lines(read_lines(io.BytesIO(data))))
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_a_text_to_go_on_from() -> None:
+    found = row({"id": "a", "prompt": "hello"})
+    assert (found.id, found.line, found.n, found.form) == ("a", 1, 1, "own")
+    assert found.request == replace(BASE, prompt="hello", seed=found.request.seed)
+
+
+def test_a_prompt_is_a_question_in_a_chat() -> None:
+    assert row({"prompt": "hi"}, CHAT).request.messages == (Message("system", "Be brief."), Message("user", "hi"))
+    assert row({"prompt": "hi", "system": "x"}, CHAT).request.messages[0] == Message("system", "x")
+    assert row({"prompt": "hi", "system": ""}, CHAT).request.messages == (Message("user", "hi"),)
+
+
+def test_messages_are_a_chat_whatever_prompts_are() -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "c"}]
+    for defaults, first in ((RAW, ()), (CHAT, (Message("system", "Be brief."),))):
+        found = row({"messages": turns}, defaults).request
+        assert found.messages == (*first, Message("user", "a"), Message("assistant", "b"))
+        assert found.prompt == ""
+
+
+def test_a_system_message_among_messages_is_the_only_one() -> None:
+    turns = [{"role": "developer", "content": "s"}, {"role": "user", "content": "a"}]
+    assert row({"messages": turns}, CHAT).request.messages == (Message("system", "s"), Message("user", "a"))
+
+
+def test_contents_in_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert row({"messages": [{"role": "user", "content": parts}]}).request.messages == (Message("user", "a\nb"),)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([1], "not a JSON object"),
+        ("text", "not a JSON object"),
+        ({}, "neither a prompt nor messages"),
+        ({"prompt": None}, "neither a prompt nor messages"),
+        ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "both a prompt and messages"),
+        ({"prompt": ["a"]}, "a prompt must be a text, not ['a']"),
+        ({"prompt": "a", "system": "b"}, "a system message needs a chat"),
+        ({"prompt": "a", "system": 1}, "system must be a text"),
+        ({"messages": []}, "not an empty one"),
+        ({"messages": "a"}, "must be a list of messages"),
+        ({"messages": ["a"]}, "a message must be an object"),
+        ({"messages": [{"content": "a"}]}, "needs a role and a content"),
+        ({"messages": [{"role": "user", "content": 1}]}, "needs a role and a content"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "no 'tool_calls'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be a text"),
+        ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "two system messages"),
+        ({"prompt": "a", "id": 1.5}, "an id must be a text or a whole number, not 1.5"),
+        ({"prompt": "a", "id": True}, "an id must be"),
+        ({"prompt": "a", "id": "b", "custom_id": "c"}, "two ids"),
+        ({"prompt": "a", "n": 0}, "n must be a whole number from 1 to 256, not 0"),
+        ({"prompt": "a", "n": "2"}, "n must be"),
+    ],
+)
+def test_what_is_no_prompt_is_said(value: Any, reason: str) -> None:
+    assert reason in why(value)
+
+
+def test_an_empty_question_is_none() -> None:
+    assert why({"prompt": ""}, CHAT) == "the prompt is empty"
+    assert row({"prompt": ""}).request.prompt == ""
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value"),
+    [
+        ({"max_tokens": 3}, "max_tokens", 3),
+        ({"seed": 9}, "seed", 9),
+        ({"stop": "a"}, "stop", ("a",)),
+        ({"stop": ["a", "b"]}, "stop", ("a", "b")),
+        ({"logprobs": 0}, "logprobs", 0),
+        ({"verify": "block"}, "verify", "block"),
+        ({"special": True}, "special", True),
+        ({"ignore_eos": True}, "ignore_eos", True),
+        ({"grammar": "root ::= 'a'"}, "grammar", "root ::= 'a'"),
+        ({"regex": "a+"}, "regex", "a+"),
+        ({"json_schema": '{"type": "null"}'}, "json_schema", '{"type": "null"}'),
+        ({"json_schema": {"type": "null"}}, "json_schema", '{"type": "null"}'),
+    ],
+)
+def test_a_setting_of_a_row_takes_the_place_of_the_default(settings: Any, field: str, value: Any) -> None:
+    assert getattr(row({"prompt": "a"}).request, field) != value
+    assert getattr(row({"prompt": "a"} | settings).request, field) == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"temperature": 0}, SamplingSettings(temperature=0)),
+        ({"top_k": 5, "top_p": 0.5, "min_p": 0}, SamplingSettings(0.5, top_k=5, top_p=0.5, min_p=0)),
+        ({"typical_p": 0.5, "repeat_last_n": -1}, SamplingSettings(0.5, typical_p=0.5, repeat_last_n=-1)),
+        ({"logit_bias": {"7": 1.5, "8": False}}, SamplingSettings(0.5, logit_bias=((7, 1.5), (8, -math.inf)))),
+        ({"logit_bias": [[7, -2]]}, SamplingSettings(0.5, logit_bias=((7, -2.0),))),
+    ],
+)
+def test_sampling_of_a_row_keeps_the_other_defaults(settings: Any, expected: SamplingSettings) -> None:
+    assert row({"prompt": "a"} | settings).request.sampling == expected
+
+
+def test_a_constraint_of_a_row_takes_the_place_of_any_other() -> None:
+    assert row({"prompt": "a"}).request.constraint == ("json_schema", "{}")
+    assert row({"prompt": "a", "regex": "b"}).request.constraint == ("regex", "b")
+    assert row({"prompt": "a", "json_schema": ""}).request.constraint is None
+
+
+def test_null_counts_as_missing() -> None:
+    found = row({"id": None, "prompt": "a", "max_tokens": None, "n": None})
+    assert (found.id, found.n, found.request.max_tokens) == (1, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"temprature": 1}, "there is no setting 'temprature'"),
+        ({"reference": [1]}, "there is no setting 'reference'"),
+        ({"sample": 1}, "there is no setting 'sample'"),
+        ({"temperature": "hot"}, "temperature must be a number"),
+        ({"temperature": float("nan")}, "temperature must be"),
+        ({"top_p": 2}, "top_p must be"),
+        ({"stop": 1}, "stop must be a text or a list of texts"),
+        ({"stop": [1]}, "stop must be"),
+        ({"grammar": 1}, "grammar must be a text"),
+        ({"json_schema": [1]}, "json_schema must be a schema"),
+        ({"ignore_eos": "yes"}, "ignore_eos must be true or false"),
+        ({"special": 1}, "special must be true or false"),
+        ({"logit_bias": {"a": 1}}, "logit_bias must be"),
+        ({"logit_bias": [[1]]}, "logit_bias must be"),
+        ({"logit_bias": 5}, "logit_bias must be"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias must be about token ids of 0 or more"),
+        ({"logit_bias": {"1": True}}, "logit_bias must be"),
+    ],
+)
+def test_what_is_no_setting_is_said(settings: Any, reason: str) -> None:
+    assert reason in why({"prompt": "a"} | settings)
+
+
+# --- ids and seeds ----------------------------------------------------------------------------------------------------
+
+
+def test_without_an_id_it_is_the_number_of_the_line() -> None:
+    found = from_text('{"prompt": "a"}\n\n  \n{"prompt": "b"}\n{"prompt": "c", "custom_id": "d"}')
+    assert [(each.id, each.line) for each in found] == [(1, 1), (4, 4), ("d", 5)]
+
+
+def test_an_id_that_was_there_is_refused_and_the_text_1_is_not_the_number() -> None:
+    found = read({"id": 1, "prompt": "a"}, {"id": "1", "prompt": "b"}, {"id": 1, "prompt": "c"})
+    assert [type(each) for each in found] == [Row, Row, BadRow]
+    assert found[2] == BadRow(None, 3, "the id 1 was there before")
+
+
+def test_seeds_follow_from_the_id_wherever_the_row_stands() -> None:
+    first = {each.id: each.request.seed for each in read(*ROWS) if isinstance(each, Row)}
+    again = {each.id: each.request.seed for each in read(*reversed(ROWS)) if isinstance(each, Row)}
+    other = {each.id: each.request.seed for each in read(*ROWS, defaults=replace(RAW, seed=2)) if isinstance(each, Row)}
+    assert first == again
+    assert len({*first.values()} | {*other.values()}) == 2 * len(ROWS)
+    assert all(0 <= seed < 2**48 for seed in first.values())
+    assert row({"id": "a", "prompt": "a"}).request.seed == 99715415805741  # rows of a job that goes on need it
+
+
+ROWS = [{"id": f"{number}", "prompt": "a"} for number in range(100)]
+
+
+# --- what is done -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_done_are_passed_over() -> None:
+    done = {row_key("a", 7), row_key(None, 3)}
+    lines = b'{"id": "a", "prompt": "x"}\n{"id": "b", "prompt": "x"}\nno json\nno json\n{"id": "a", "prompt": "y"}\n'
+    reader = RowReader(RAW, done)
+    left = list(reader.from_lines(read_lines(io.BytesIO(lines))))
+    assert [(each.id, each.line) for each in left] == [("b", 2), (None, 4), (None, 5)]
+    assert not done
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"prompt": "a"', "not JSON"),
+        (b"nonsense", "not JSON (character 1"),
+        (b'{"prompt": "\xff"}', "not UTF-8 (byte 13)"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "cannot be read"),
+        (b"x" * (MOST_BYTES + 5), "more than 16 MB"),
+    ],
+)
+def test_a_line_that_is_no_row_is_said_and_the_next_one_is_read(line: bytes, reason: str) -> None:
+    bad, good = from_text(line + b'\n{"prompt": "b"}')
+    assert isinstance(bad, BadRow)
+    assert (bad.id, bad.line, reason in bad.why) == (None, 1, True)
+    assert (good.id, good.line) == (2, 2)
+
+
+def test_a_long_row_is_a_row() -> None:
+    prompt = "word " * 2_000_000
+    (found,) = from_text(json.dumps({"prompt": prompt}))
+    assert isinstance(found, Row)
+    assert found.request.prompt == prompt
+
+
+def test_a_line_of_the_greatest_length_is_read() -> None:
+    start = b'{"prompt": "a"}'
+    assert [type(each) for each in from_text(start.ljust(MOST_BYTES - 1) + b"\n" + start)] == [Row, Row]
+    assert [type(each) for each in from_text(start.ljust(MOST_BYTES) + b"\n" + start)] == [Row, Row]
+    assert [type(each) for each in from_text(start.ljust(MOST_BYTES + 1) + b"\n" + start)] == [BadRow, Row]
+
+
+def test_a_byte_order_mark_and_windows_ends_of_lines_do_no_harm() -> None:
+    found = from_text(b'\xef\xbb\xbf{"id": "a", "prompt": "x"}\r\n\r\n{"id": "b", "prompt": "y"}\r\n')
+    assert [(each.id, each.line) for each in found] == [("a", 1), ("b", 3)]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "{}", "{}\n{}", "{}\n\n{}\n", "\n\n  \nx"])
+def test_lines_are_counted_as_they_are_read(text: str) -> None:
+    assert count_lines(io.BytesIO(text.encode())) == len(from_text(text))
+
+
+def test_rows_are_read_one_at_a_time() -> None:
+    def lines() -> Iterable[tuple[int, bytes]]:
+        yield 1, b'{"prompt": "a"}'
+        raise AssertionError("read ahead")
+
+    assert next(RowReader(RAW).from_lines(lines())).line == 1
