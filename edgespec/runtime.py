@@ -30,6 +30,7 @@ from edgespec.settings import LoadSettings, Message, Request, check_load_setting
 from edgespec.textstream import TextStream
 from edgespec.trace import Recorder
 
+LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
 MEASURED_DEPTH, READ = 128, 32  # tokens behind which passes are measured, and those of one that reads a prompt
 
 Answer = Generator[TokenEvent, None, None]
@@ -310,6 +311,13 @@ class Runtime(Closable):
         return self._prompt(request).tokens
 
     def _prompt(self, request: Request) -> _Prompt:
+        said = [request.prompt, *(message.content for message in request.messages)]
+        n_characters = sum(map(len, said))
+        if n_characters > LONGEST_TOKEN * self.context.n_ctx:  # which would take long to find out by tokens
+            raise UsageError(
+                f"the prompt has {n_characters:,} characters, more than {self.context.n_ctx} tokens can stand for",
+                hint="shorten it, or use a larger context (-c)",
+            )
         prompt = self._tokenize(request)
         tokens = prompt.tokens
         if not tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,13 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("edgespec")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hears_of_ctrl_c() -> None:
+    """What a shell runs in the background ignores Ctrl-C, and so does what that starts: tests that send it are lost."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

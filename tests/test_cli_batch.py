@@ -482,11 +482,14 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
 
 
 @posix
+@posix
 def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     write(home, *LONG)
     with started(home, *SLOWLY) as program:
         until(lambda: n_rows(home) >= 1, program)
+        program.send_signal(signal.SIGSTOP)  # or it might be done before the other one looks
         other = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *SLOWLY, home=home)
+        program.send_signal(signal.SIGCONT)
     assert other.returncode == 2
     assert "another batch is writing out.jsonl" in other.stderr.decode()
 

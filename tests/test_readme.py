@@ -24,14 +24,14 @@ COMMANDS = [
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     before, _, command = line.rpartition("./scripts/edgespec ")
-    piped = re.fullmatch(r'echo "(.*)" \| ', before)
+    piped = re.fullmatch(r"""echo (["'])(.*)\1 \| """, before)
     assert piped or not before
     # The commands are typed in the project's folder, and may write into it.
     for folder in ("scripts", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
         [sys.executable, "-m", "edgespec", *shlex.split(command)],
-        input=piped[1] + "\n" if piped else "",
+        input=piped[2] + "\n" if piped else "",
         capture_output=True,
         text=True,
         encoding="utf-8",

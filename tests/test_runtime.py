@@ -161,6 +161,19 @@ def test_one_runtime_gives_one_answer_at_a_time(llm: Runtime) -> None:
     assert list(first)[-1].finish_reason in ("length", "stop")
 
 
+def test_a_prompt_beyond_all_measure_is_refused_without_reading_it(
+    llm: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    much = "x" * (513 * llm.context.n_ctx)
+    with monkeypatch.context() as patch:
+        patch.setattr(llm, "_tokenize", None)
+        for request in (Request(much), Request(messages=(QUESTION, Message("user", much)))):
+            with pytest.raises(UsageError, match="characters, more than 1024 tokens"):
+                llm.answer(request)
+    with pytest.raises(UsageError, match="tokens, the context holds"):
+        llm.answer(Request("x " * 5000))
+
+
 def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     def sequences(**settings: Any) -> int:
         with edgespec.load("demo", sequences=0, threads=1, spec_type="none", **settings) as llm:
@@ -264,7 +277,7 @@ def test_settings_that_cannot_be_meant_are_refused(llm: Runtime) -> None:
         llm.generate("x", temperature=-1)
     with pytest.raises(UsageError, match="unknown setting temprature"):
         llm.generate("x", temprature=1)
-    for settings in ({"threads": -1}, {"ctx_size": -5}, {"spec_draft_n_max": 10_000}, {"sequences": 0}):
+    for settings in ({"threads": -1}, {"ctx_size": -5}, {"spec_draft_n_max": 10_000}, {"sequences": -1}):
         with pytest.raises(UsageError):
             edgespec.load("demo", **settings)
 
