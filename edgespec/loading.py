@@ -313,11 +313,14 @@ class Loaded(Closable):
         return context
 
     def _open_model(self, header: Header, gpu_layers: Offload) -> Model:
-        model = Model(
-            header,
-            gpu_layers=gpu_layers,
-            use_extra_bufts=extra_buffers_work(header.path, self._note, gpu_layers=gpu_layers),
-            progress=lambda done: self._progress("loading", done),
-        )
+        model = open_model(header, gpu_layers, self._note, lambda done: self._progress("loading", done))
         self._models.append(model)
         return model
+
+
+def open_model(
+    header: Header, gpu_layers: Offload, note: Callable[[str], None], progress: Callable[[float], None]
+) -> Model:
+    """Load weights in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
+    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers)
+    return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, progress=progress)

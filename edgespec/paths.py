@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shutil
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
+from edgespec.errors import UsageError
 from edgespec.unfinished import becoming
+
+DERIVED_VERSION = 1
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +65,45 @@ def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file as a whole or not at all. Raises OSError."""
     with becoming(file) as scratch:
         scratch.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def file_facts(file: Path) -> list[Any]:
+    """Which file it is: its path, size in bytes and time. Raises OSError."""
+    stat = file.stat()
+    return [str(file.resolve()), stat.st_size, stat.st_mtime_ns]
+
+
+def derived_file(folder: str, source: Path, what: str) -> Path:
+    """Where in the cache a model is kept that is made of `source`, as `what` says."""
+    facts = [DERIVED_VERSION, *file_facts(source), what.upper()]
+    name = sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return cache_dir() / folder / f"{source.stem}-{what.lower()}-{name}.gguf"
+
+
+def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, needs: str, less: str = "") -> None:
+    """Make a folder in the cache for something of `n_bytes`. Raises UsageError, in these words, where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise UsageError(f"{no_place} {folder}", why=error.strerror or str(error)) from error
+    if free < n_bytes:
+        raise UsageError(
+            f"{no_room} {folder}",
+            why=f"{free / 1e9:.1f} GB are free, and {needs} {n_bytes / 1e9:.1f}",
+            hint=f"{less}make room, or move the cache (EDGESPEC_HOME)",
+        )
+
+
+def check_writable(file: Path) -> None:
+    """Raises UsageError for a file that cannot be written."""
+    is_new = not file.exists()
+    try:
+        file.open("ab").close()
+        if is_new:
+            file.unlink()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
 
 
 def _home(subfolder: str) -> Path | None:

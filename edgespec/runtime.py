@@ -176,27 +176,33 @@ class Runtime(Closable):
             for model in models:
                 model.tells_certainty = False
 
-    def measure_costs(self, widths: Sequence[int], repeat: int = 5) -> dict[str, dict[str, float]]:
+    def measure_costs(
+        self, widths: Sequence[int], repeat: int = 5, cancel: CancelFlag | None = None
+    ) -> dict[str, dict[str, float]]:
         """Seconds of the target's passes by width, and of each draft model's: a pass over one token ("step"), and each
-        token of a longer one ("read"). The pace learns them too."""
+        token of a longer one ("read"). The pace learns them too. Raises CancelledError when `cancel` is set."""
         costs, depth = self._loaded.tuning.costs, min(MEASURED_DEPTH, self.context.n_ctx // 2)
 
         def tell(done: float) -> None:
             self._progress("costs", done)
 
+        step, read = dict[str, float](), dict[str, float]()
         self._cached = []
-        target = measure_passes(self.context, widths, depth=depth, repeat=repeat, progress=tell)
-        for width, seconds in target.items():
-            costs.observe_target(width, seconds, depth)
-        step, read = {}, {}
-        for drafter in self._draft_models():
-            try:
-                passes = measure_passes(drafter.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
-            finally:
-                drafter.forget()
-            step[drafter.name], read[drafter.name] = passes[1], passes[READ] / READ
-            costs.observe_step(drafter.name, passes[1], depth)
-            costs.observe_read(drafter.name, READ, passes[READ], depth)
+        self._watch(cancel)
+        try:
+            target = measure_passes(self.context, widths, depth=depth, repeat=repeat, progress=tell)
+            for width, seconds in target.items():
+                costs.observe_target(width, seconds, depth)
+            for drafter in self._draft_models():
+                try:
+                    passes = measure_passes(drafter.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
+                finally:
+                    drafter.forget()
+                step[drafter.name], read[drafter.name] = passes[1], passes[READ] / READ
+                costs.observe_step(drafter.name, passes[1], depth)
+                costs.observe_read(drafter.name, READ, passes[READ], depth)
+        finally:
+            self._watch(None)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
 
     @property
@@ -357,12 +363,14 @@ class Runtime(Closable):
         try:
             while answers or not is_last:
                 while self.engine.has_room and not is_last:
-                    job = next(jobs, _LAST)
+                    try:
+                        job = next(jobs)
+                    except StopIteration:
+                        is_last = True
+                        break
                     if job is None:
                         break
-                    if job is _LAST:
-                        is_last = True
-                    elif isinstance(job, EdgespecError):
+                    if isinstance(job, EdgespecError):
                         yield n_taken, job
                     else:
                         answer = self._start(n_taken, *job, cancel)
@@ -373,11 +381,15 @@ class Runtime(Closable):
                 tell(answers.values())
                 for answer in [answer for answer in answers.values() if answer.sequence.finish]:
                     del answers[answer.sequence.slot]
-                    self._remember(answer)
+                    error = answer.sequence.error
+                    if error is None:
+                        self._remember(answer)
                     self._end(answer.sequence)
-                    yield (
-                        answer.last_event() if answer.sequence.error is None else (answer.index, answer.sequence.error)
-                    )
+                    if error is None:
+                        yield answer.last_event()
+                    else:
+                        self.stats = answer.sequence.stats
+                        yield answer.index, error
         except GenerationError:
             for answer in answers.values():
                 answer.sequence.finish = "error"
@@ -460,7 +472,6 @@ def _without_index(answers: Answers) -> Answer:
 
 
 _Job = tuple[Request, "_Prompt"] | EdgespecError
-_LAST = UsageError("no further request")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,20 @@ def edgespec(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: st
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def edgespec_changed(code: str, *args: str, home: Path) -> Finished:
+    """Run the program in a process of its own, after `code`, which may use os and signal."""
+    program = f"import os, signal, sys\nfrom edgespec.cli import main\n{code}\nsys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [COMMAND[0], "-c", program, *args],
+        capture_output=True,
+        cwd=home,
+        env=environment(home),
+        timeout=100,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
 def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:
     """Run the program in this process, with streams like those of a process of its own: faster by its start."""
     variables = environment(home, **variables)

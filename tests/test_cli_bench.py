@@ -6,13 +6,12 @@ import csv
 import io
 import json
 import os
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec_here, environment
+from cli_program import Finished, edgespec_changed, edgespec_here
 from tiny_gguf import write_model
 
 from edgespec.paths import write_whole
@@ -203,20 +202,15 @@ def test_a_picture_needs_matplotlib(home: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
     code = (
-        "import os, signal, sys\n"
         "from edgespec.bench.answers import OwnMode\n"
         "real, calls = OwnMode.answer, iter(range(100))\n"
         "def answer(*args):\n"
         "    if next(calls) == 6: os.kill(os.getpid(), signal.SIGINT)\n"  # two to warm up
         "    return real(*args)\n"
         "OwnMode.answer = answer\n"
-        "from edgespec.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))"
     )
     args = [*SHORT, "--mode", "lookup", "--repeat", "100", "-n", "300", "--json", "stopped.json"]
-    done = subprocess.run(
-        [COMMAND[0], "-c", code, *args], capture_output=True, cwd=home, env=environment(home), timeout=100, check=False
-    )
+    done = edgespec_changed(code, *args, home=home)
     result = written(home / "stopped.json")
     assert done.stderr.decode() == ""
     assert done.returncode == 130

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec_here, environment
+from cli_program import Finished, edgespec_changed, edgespec_here
 from other_vocabulary import permute_vocabulary
 from rich.console import Console
 from tiny_gguf import write_model
@@ -499,26 +498,16 @@ def test_a_failure_is_told_and_the_exit_code_says_so(home: Path, monkeypatch: py
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
-    program = (
-        "import os, signal, sys\n"
-        "from edgespec.cli import commands, main\n"
+    code = (
         "from edgespec.compare import speed\n"
         "real, calls = speed._answer, iter(range(100))\n"
         "def answer(*args):\n"
         "    if next(calls) == 4: os.kill(os.getpid(), signal.SIGINT)\n"  # one to warm up
         "    return real(*args)\n"
         "speed._answer = answer\n"
-        "sys.exit(main(sys.argv[1:]))"
     )
     args = ["compare", "demo", "-t", "1", "-n", "300", "--limit", "1", "--modes", "plain", "--per-category", "9"]
-    done = subprocess.run(
-        [COMMAND[0], "-c", program, *args],
-        capture_output=True,
-        cwd=home,
-        env=environment(home),
-        timeout=100,
-        check=False,
-    )
+    done = edgespec_changed(code, *args, home=home)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == b""
     assert b"\nstopped " in done.stdout and b"\nQ8_0 " in done.stdout

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_program import COMMAND, Finished, edgespec_here, environment
+from cli_program import COMMAND, Finished, edgespec_changed, edgespec_here
 from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
+from edgespec.compare import WINDOW
 from edgespec.compare import rows as keeping
 from edgespec.compare.perplexity import Perplexity, exp_of_mean, perplexity
 from edgespec.compare.quality import Quality, compare_with, divergence, reference_quality
 from edgespec.compare.quants import make_quant
 from edgespec.compare.rows import MOST_BYTES, ReferenceRows, default_limit, keep_rows, room_for_rows
 from edgespec.compare.time_left import TimeLeft
-from edgespec.compare.windows import ROWS, WINDOW, default_text, log_softmax, opened, read_text, windows
+from edgespec.compare.windows import ROWS, default_text, log_softmax, opened, read_text, windows
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
@@ -324,10 +325,9 @@ def test_a_configured_context_does_not_change_the_figure(home: Path, tmp_path: P
 
 
 def test_every_option_is_there_once() -> None:
-    from edgespec.cli.perplexity import WINDOW as shown_window  # noqa: N811
     from edgespec.cli.perplexity import perplexity as declared
 
-    assert shown_window == WINDOW
+    assert next(param.default for param in declared.params if param.name == "window") == WINDOW
     names = [name for param in declared.params for name in param.opts]
     assert len(names) == len(set(names))
     assert {"--model", "--ctx-size", "--threads", "--cache-type-v", "--gpu-layers"} <= set(names)
@@ -354,25 +354,15 @@ def test_what_cannot_be_read_is_refused(home: Path, args: list[str], said: str, 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_what_there_is(home: Path) -> None:
-    program = (
-        "import os, signal, sys\n"
-        "from edgespec.cli import commands, main\n"
+    code = (
         "from edgespec.compare import perplexity as measuring\n"
         "real, calls = measuring.log_probabilities, iter(range(100))\n"
         "def rows(*args):\n"
         "    if next(calls) == 2: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(*args)\n"
         "measuring.log_probabilities = rows\n"
-        "sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [COMMAND[0], "-c", program, "perplexity", "-t", "1"],
-        capture_output=True,
-        cwd=home,
-        env=environment(home),
-        timeout=100,
-        check=False,
-    )
+    done = edgespec_changed(code, "perplexity", "-t", "1", home=home)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == b""
     assert b"of 63 windows" in done.stdout

@@ -43,7 +43,8 @@ class Meter:
     def summary(self) -> list[str]:
         """What was done, and how fast."""
         elapsed_s = self._elapsed_s
-        parts = [f"{self.n_rows:,} rows", f"{self.n_tokens:,} tokens in {elapsed_s:.1f} s", *self._speed(elapsed_s)]
+        rows = "1 row" if self.n_rows == 1 else f"{self.n_rows:,} rows"
+        parts = [rows, f"{self.n_tokens:,} tokens in {elapsed_s:.1f} s", *self._speed(elapsed_s)]
         rounds = [f"{self._n_generated / self._n_rounds:.1f} tokens a round"] if self._n_rounds else []
         return [*parts, *rounds]
 

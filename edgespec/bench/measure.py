@@ -26,7 +26,6 @@ from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
@@ -268,14 +267,7 @@ class _Bench:
         )
 
     def _measure_passes(self) -> None:
-        contexts = [self._llm.context, *(d.context for d in self._drafters if isinstance(d, ModelDrafter))]
-        for context in contexts:
-            context.watch(self._cancel)
-        try:
-            costs = self._llm.measure_costs(range(1, 2 + self._llm.engine.draft_n_max))
-        finally:
-            for context in contexts:
-                context.watch(None)
+        costs = self._llm.measure_costs(range(1, 2 + self._llm.engine.draft_n_max), cancel=self._cancel)
         self._passes.target.append(costs["target"])
         self._passes.draft += costs["step"].values()
 

@@ -104,6 +104,12 @@ def _default(possible: Sequence[str]) -> str:
     return "draft" if "draft" in possible else "suffix"
 
 
+def possible_drafters(settings: LoadSettings, *, has_draft: bool) -> list[str]:
+    """What "all" stands for: no prompt that is measured has a grammar."""
+    idle = {"grammar"} if has_draft else {"grammar", "draft"}
+    return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
+
+
 def with_plain(modes: Iterable[Mode]) -> list[Mode]:
     """Each mode once, and plain decoding, which all are compared with, first."""
     return list(dict.fromkeys([PLAIN, *modes]))

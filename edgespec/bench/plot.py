@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from edgespec.errors import EdgespecError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
 # Okabe and Ito's colours for all kinds of sight, in an order in which they differ in grey too
@@ -34,32 +36,57 @@ def check_plot(path: Path) -> None:
         )
 
 
-def plot(result: Result, path: Path) -> None:
-    """Draw a result into `path`. Raises UsageError as `check_plot` does."""
+@contextmanager
+def picture(path: Path, title: str, machine: str, size: tuple[float, float]) -> Iterator[Figure]:
+    """A figure to draw in, which is then written to `path`. Raises UsageError as `check_plot` does, EdgespecError."""
     check_plot(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    summary = summarise(result)
-    modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode)]
-    height = 1.9 + max(2.4, len(modes) * (0.16 + 0.16 * len(summary.temperatures)))
-    # Text of an SVG stays text; a file of the same result is the same file.
+    # Text of an SVG stays text; a picture of the same result is the same file.
     with rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "edgespec"}):
-        figure = Figure(figsize=(10.5, height), layout="constrained")
-        if summary.curve is not None:
-            left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
-            _draw_passes(right, summary.curve)
-        else:
-            left = figure.subplots()
-        _draw_speedups(left, summary, modes)
-        figure.suptitle(_models(result), x=0.01, ha="left", fontsize=12, parse_math=False)
-        machine = machine_line(result.get("machine") or {})
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, parse_math=False)
         figure.supxlabel(machine, x=0.01, ha="left", fontsize=8, color=GREY, parse_math=False)
         dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
         try:
             figure.savefig(path, dpi=150, metadata=dated)
         except OSError as error:
             raise EdgespecError(f"cannot write {path}", why=error.strerror or str(error)) from error
+
+
+def plot(result: Result, path: Path) -> None:
+    """Draw a result into `path`. Raises as `picture` does."""
+    summary = summarise(result)
+    modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode)]
+    height = 1.9 + max(2.4, len(modes) * (0.16 + 0.16 * len(summary.temperatures)))
+    machine = machine_line(result.get("machine") or {})
+    with picture(path, _models(result), machine, (10.5, height)) as figure:
+        if summary.curve is not None:
+            left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
+            _draw_passes(right, summary.curve)
+        else:
+            left = figure.subplots()
+        _draw_speedups(left, summary, modes)
+
+
+def legend_above(axes: Axes, columns: int) -> None:
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0,
+        ncols=columns,
+        columnspacing=1.2,
+        frameon=False,
+        fontsize=8.5,
+    )
+
+
+def tidy(axes: Axes, grid: Literal["x", "both"]) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
@@ -93,16 +120,8 @@ def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
     axes.set_xlabel("speedup over plain decoding (median over prompts, 95 % interval)")
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify what makes no difference
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        borderaxespad=0,
-        ncols=5,
-        columnspacing=1.2,
-        frameon=False,
-        fontsize=8.5,
-    )
-    _tidy(axes, "x")
+    legend_above(axes, 5)
+    tidy(axes, "x")
 
 
 def _draw_passes(axes: Axes, curve: CostCurve) -> None:
@@ -121,13 +140,7 @@ def _draw_passes(axes: Axes, curve: CostCurve) -> None:
     draft = "" if curve.draft is None else f", a draft pass {curve.draft:.2f} of it"
     axes.set_title(f"t(1) = {duration(curve.pass_s)}{draft}", loc="left", fontsize=9.5)
     axes.legend(loc="lower right", frameon=False, fontsize=8.5)
-    _tidy(axes, "both")
-
-
-def _tidy(axes: Axes, grid: Literal["x", "both"]) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    tidy(axes, "both")
 
 
 def _models(result: Result) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from edgespec.cli.options import load_settings, one_model
 from edgespec.cli.output import Output
 from edgespec.cli.types import ModelSpec
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.paths import write_whole
+from edgespec.paths import check_writable, write_whole
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
@@ -83,18 +82,8 @@ def _check_files(values: dict[str, Any]) -> dict[str, str]:
 
             check_plot(Path(name))
         if name != STDOUT:
-            _check_writable(Path(name))
+            check_writable(Path(name))
     return files
-
-
-def _check_writable(path: Path) -> None:
-    is_new = not path.exists()
-    try:
-        path.open("ab").close()
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written", why=error.strerror or str(error)) from error
 
 
 def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
@@ -117,12 +106,11 @@ def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
 
 def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
     """The modes that were asked for, or those that are possible."""
-    from edgespec.bench.modes import default_modes, parse_mode, with_plain
+    from edgespec.bench.modes import default_modes, parse_mode, possible_drafters, with_plain
     from edgespec.models.spec import resolve
 
     has_draft = settings.draft_model is not None or resolve(settings.model).default_draft is not None
-    idle = {"grammar"} if has_draft else {"grammar", "draft"}  # no prompt of a suite has a grammar
-    possible = [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
+    possible = possible_drafters(settings, has_draft=has_draft)
     modes = with_plain(parse_mode(text, possible) for text in texts)
     if not texts:
         if not has_draft:

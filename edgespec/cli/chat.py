@@ -18,7 +18,7 @@ import click
 
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts, leave
-from edgespec.cli.options import NO_MODEL, chat_options, load_settings, sampling_settings
+from edgespec.cli.options import NO_MODEL, chat_options, load_settings, sampling_settings, with_options
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, UsageError
 
@@ -32,7 +32,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _options(command: Decorated) -> Decorated:
-    for option in (
+    options = [
         click.argument("message", required=False),
         click.option(
             "-r", "--resume", cls=Option, section="Prompt", config=False, metavar="CHAT",
@@ -43,9 +43,8 @@ def _options(command: Decorated) -> Decorated:
             help="Keep this conversation on disk, or nowhere.",
         ),
         chat_options,
-    )[::-1]:  # fmt: skip
-        command = option(command)
-    return command
+    ]  # fmt: skip
+    return with_options(command, options)
 
 
 @click.command(cls=Command)

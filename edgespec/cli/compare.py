@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +24,12 @@ from edgespec.cli.options import (
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec, Text
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.paths import write_whole
+from edgespec.paths import check_writable, write_whole
 
 if TYPE_CHECKING:
     from edgespec.bench.suites import Item
     from edgespec.compare.measure import Plan, Result
     from edgespec.compare.targets import Targets
-    from edgespec.settings import LoadSettings
 
 TOKENS, PER_CATEGORY = 48, 1
 _FILE = click.Path(dir_okay=False)
@@ -150,9 +148,12 @@ def _check_files(values: dict[str, Any]) -> None:
     for name in (values["csv_file"], values["plot_file"]):
         if name and not Path(name).absolute().parent.is_dir():
             raise UsageError(f"{name} cannot be written", why=f"there is no folder {Path(name).parent}")
+        if name:
+            check_writable(Path(name))
 
 
 def _plan(ctx: click.Context, specs: Sequence[str], values: dict[str, Any], output: Output) -> tuple[Plan, list[str]]:
+    from edgespec.bench.modes import possible_drafters
     from edgespec.compare.contests import contests, split_modes
     from edgespec.compare.measure import Plan
     from edgespec.compare.quants import check_quants
@@ -168,7 +169,7 @@ def _plan(ctx: click.Context, specs: Sequence[str], values: dict[str, Any], outp
     drafts = _drafts(values["drafts"], targets)
     plan = Plan(
         targets,
-        contests(modes, drafts, _possible(settings, has_draft=bool(drafts))),
+        contests(modes, drafts, possible_drafters(settings, has_draft=bool(drafts))),
         items,
         values["tokens"],
         text,
@@ -199,12 +200,6 @@ def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
 
     default = targets.reference.default_draft
     return list(dict.fromkeys(resolve(name).path for name in names)) or ([default] if default else [])
-
-
-def _possible(settings: LoadSettings, *, has_draft: bool) -> list[str]:
-    """The drafters that "all" stands for."""
-    drafters = replace(settings, spec_type="auto").drafters
-    return [name for name in drafters if name != "grammar" and (name != "draft" or has_draft)]
 
 
 # --- the result -------------------------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ ANSWER = [
     ),
     _declare(
         "Answer", Request, "--logprobs", "logprobs", type=Integer(min=0), metavar="N",
-        help="With --json: each token's log-probability, and those of the N likeliest.",
+        help="Tell each token's log-probability, and those of the N likeliest; 'run' does with --json.",
     ),
 ]  # fmt: skip
 

@@ -14,11 +14,10 @@ from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import GPU_LAYERS, HELD, LARGEST, TARGET, load_settings, one_model, with_options
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec
+from edgespec.compare import LEAST_WINDOW, WINDOW
 
 if TYPE_CHECKING:
     from edgespec.compare.perplexity import Perplexity
-
-WINDOW, LEAST_WINDOW = 512, 8  # as in edgespec.compare.windows, which loads numpy
 
 OPTIONS = [
     click.option(

@@ -10,7 +10,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model
+from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model, with_options
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec, Number, SpecType
 from edgespec.errors import UsageError
@@ -51,9 +51,7 @@ OPTIONS = [
 
 
 def _options(command: Decorated) -> Decorated:
-    for option in reversed([*MODEL, *OPTIONS]):
-        command = option(command)
-    return command
+    return with_options(command, [*MODEL, *OPTIONS])
 
 
 @click.command(cls=Command)

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.bench.suites import Item
 from edgespec.llama.library import build_id
-from edgespec.paths import read_cache, write_cache
+from edgespec.paths import file_facts, read_cache, write_cache
 from edgespec.settings import LoadSettings
 
 VERSION = 1
@@ -55,12 +55,6 @@ def recall(key: Key) -> dict[str, Any] | None:
 def keep(key: Key, result: Mapping[str, Any]) -> bool:
     """Keep `result`; False where the cache cannot be written."""
     return write_cache(_name(key), json.dumps({"key": key, "result": result}))
-
-
-def file_facts(path: Path) -> list[Any]:
-    """Which file it is."""
-    stat = path.stat()
-    return [str(path.resolve()), stat.st_size, stat.st_mtime_ns]
 
 
 def _common(kind: str, target: Path) -> Key:

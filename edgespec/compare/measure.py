@@ -13,6 +13,7 @@ from edgespec.bench.machine import build, machine, without_folders
 from edgespec.bench.measure import WARM_UP_TOKENS
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
+from edgespec.compare import WINDOW
 from edgespec.compare.contests import Contest
 from edgespec.compare.figures import greedy_agreement, plain_spread, rows_of, with_best
 from edgespec.compare.kept import Key, keep, quality_key, recall, speed_key
@@ -23,7 +24,7 @@ from edgespec.compare.rows import ReferenceRows, default_limit, keep_rows, room_
 from edgespec.compare.speed import Speed, measure_speed, new_speed
 from edgespec.compare.targets import Target, Targets
 from edgespec.compare.time_left import TimeLeft
-from edgespec.compare.windows import WINDOW, opened, windows
+from edgespec.compare.windows import opened, windows
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, Progress
 from edgespec.llama.context import CancelledError, Context

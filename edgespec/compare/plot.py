@@ -7,39 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.paired import PLAIN
-from edgespec.bench.plot import COLOURS, GREY, MARKERS, check_plot
+from edgespec.bench.plot import COLOURS, GREY, MARKERS, legend_above, picture, tidy
 from edgespec.bench.report import machine_line
 from edgespec.compare.measure import Result
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def plot(result: Result, path: Path) -> None:
-    """Draw a result into `path`. Raises UsageError as `check_plot` does, and where there is nothing to draw."""
-    check_plot(path)
+    """Draw a result into `path`. Raises as `picture` does, and UsageError where there is nothing to draw."""
     divergences = {target["label"]: target["quality"]["kl"] for target in result["targets"] if target["quality"]}
     rows = [row for row in result["rows"] if row["tokens_per_s"] and row["target"] in divergences]
     if not rows:
         raise UsageError("there is nothing to draw", why="no file has both speed and quality")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    # Text of an SVG stays text; a picture of the same result is the same file.
-    with rc_context({"font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "edgespec"}):
-        figure = Figure(figsize=(8.5, 5), layout="constrained")
-        axes = figure.subplots()
-        _draw(axes, rows, divergences, result["reference"])
-        [name] = [target["name"] for target in result["targets"] if target["label"] == result["reference"]]
-        figure.suptitle(f"Speed, and closeness to {name}", x=0.01, ha="left", fontsize=12, parse_math=False)
-        machine = machine_line(result["machine"])
-        figure.supxlabel(machine, x=0.01, ha="left", fontsize=8, color=GREY, parse_math=False)
-        dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        try:
-            figure.savefig(path, dpi=150, metadata=dated)
-        except OSError as error:
-            raise EdgespecError(f"cannot write {path}", why=error.strerror or str(error)) from error
+    [name] = [target["name"] for target in result["targets"] if target["label"] == result["reference"]]
+    with picture(path, f"Speed, and closeness to {name}", machine_line(result["machine"]), (8.5, 5)) as figure:
+        _draw(figure.subplots(), rows, divergences, result["reference"])
 
 
 def _draw(axes: Axes, rows: list[dict[str, Any]], divergences: dict[str, float], reference: str) -> None:
@@ -86,15 +71,5 @@ def _draw(axes: Axes, rows: list[dict[str, Any]], divergences: dict[str, float],
     axes.set_xlim(0, 1.15 * max(row["tokens_per_s"] for row in rows))
     axes.set_xlabel("tokens a second (median over prompts)")
     axes.set_ylabel(f"KL divergence from {reference}, nats a token", parse_math=False)
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        borderaxespad=0,
-        ncols=3,
-        columnspacing=1.2,
-        frameon=False,
-        fontsize=8.5,
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    legend_above(axes, 3)
+    tidy(axes, "both")

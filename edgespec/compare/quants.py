@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 from pathlib import Path
 
 from edgespec.errors import UsageError
 from edgespec.figures import percent
 from edgespec.header import Header, read_header
 from edgespec.llama.quantize import TYPES, quantize
-from edgespec.paths import cache_dir
+from edgespec.paths import derived_file, make_room
 
-VERSION = 1
 LEAST_SHARE = 0.005  # of the bytes, to be worth a word
 
 
@@ -33,24 +29,16 @@ def make_quant(source: Path, type: str, progress: Callable[[float], None] = lamb
 
     A source that is quantised already is taken too, which loses twice.
     """
-    stat = source.stat()
-    facts = [VERSION, str(source.resolve()), stat.st_size, stat.st_mtime_ns, type]
-    name = sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    path = cache_dir() / "quants" / f"{source.stem}-{type.lower()}-{name}.gguf"
+    path = derived_file("quants", source, type)
     if path.is_file():
         return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(path.parent).free
-    except OSError as error:
-        raise UsageError(f"quantised files have no place in {path.parent}", why=error.strerror or str(error)) from error
-    most = size_bytes(read_header(source).n_params, type)
-    if free < most:
-        raise UsageError(
-            f"{type} of {source.name} may not fit into {path.parent}",
-            why=f"{free / 1e9:.1f} GB are free, and it needs about {most / 1e9:.1f}",
-            hint="make room, or move the cache (EDGESPEC_HOME)",
-        )
+    make_room(
+        path.parent,
+        size_bytes(read_header(source).n_params, type),
+        no_place="quantised files have no place in",
+        no_room=f"{type} of {source.name} may not fit into",
+        needs="it needs about",
+    )
     quantize(source, path, type, again=True, progress=progress)
     return path
 

@@ -7,7 +7,7 @@ than the rounding of kernels does.
 
 from __future__ import annotations
 
-import shutil
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,12 +22,14 @@ from edgespec.compare.perplexity import Told
 from edgespec.compare.windows import Windows, counted, log_probabilities, watching
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
-from edgespec.paths import cache_dir
+from edgespec.paths import cache_dir, make_room
 from edgespec.unfinished import becoming
 
 MOST_BYTES = 1_000_000_000
 MOST_WINDOWS = 12  # 3060 positions of windows of 512 tokens
 SMALLEST = np.float16(-65504)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -56,18 +58,15 @@ def default_limit(n_vocab: int, size: int) -> int:
 def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[ReferenceRows]:
     """Empty rows with a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
     folder, needed = cache_dir() / "compare", _size_bytes(n_vocab, size, n_windows)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder)
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise UsageError(f"the reference's rows have no place in {folder}", why=error.strerror or str(error)) from error
-    if free < needed:
-        raise UsageError(
-            f"the reference's rows do not fit into {folder}",
-            why=f"{free / 1e9:.1f} GB are free, and {n_windows} windows take {needed / 1e9:.1f}",
-            hint="compare fewer (--limit), make room, or move the cache (EDGESPEC_HOME)",
-        )
+    _remove_abandoned(folder)
+    make_room(
+        folder,
+        needed,
+        no_place="the reference's rows have no place in",
+        no_room="the reference's rows do not fit into",
+        needs=f"{n_windows} windows take",
+        less="compare fewer (--limit), ",
+    )
     file = folder / "rows"
     try:
         with becoming(file) as scratch:  # also gone when a signal ends the program
@@ -103,4 +102,7 @@ def _remove_abandoned(folder: Path) -> None:
     for file in folder.glob("rows.*.part"):
         pid = file.name.split(".")[1]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            file.unlink(missing_ok=True)
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                log.debug("cannot remove %s: %s", file, error)

@@ -16,7 +16,6 @@ from edgespec.bench.questions import Question, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
@@ -88,15 +87,7 @@ def measure_speed(
 
 def _warm_up(llm: Runtime, contestants: Sequence[Contestant], question: Question, cancel: CancelFlag) -> None:
     """Measure what passes cost, and let every mode answer once. Raises CancelledError."""
-    drafters = [drafter for drafter in llm.engine.drafters if isinstance(drafter, ModelDrafter)]
-    contexts = [llm.context, *(drafter.context for drafter in drafters)]
-    for context in contexts:
-        context.watch(cancel)
-    try:
-        llm.measure_costs(range(1, 2 + llm.engine.draft_n_max), repeat=REPEAT)
-    finally:
-        for context in contexts:
-            context.watch(None)
+    llm.measure_costs(range(1, 2 + llm.engine.draft_n_max), REPEAT, cancel)
     short = replace(question.request, max_tokens=min(WARM_UP_TOKENS, question.request.max_tokens))
     for contestant in contestants:
         _answer(contestant, replace(question, request=short), cancel)

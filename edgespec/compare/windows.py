@@ -19,11 +19,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.llama.trial import extra_buffers_work
+from edgespec.loading import open_model
 from edgespec.model_check import check_model
 from edgespec.settings import LoadSettings
 
-WINDOW = 512
 ROWS = 64  # rows of V floats that llama.cpp holds at a time
 
 Windows = Sequence[Sequence[int]]
@@ -78,10 +77,8 @@ def opened(
     progress: Callable[[float], None],
 ) -> Iterator[Context]:
     """A model, in a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
-    header = check_model(path)
-    extra_buffers = extra_buffers_work(path, note, gpu_layers=settings.gpu_layers)
     with (
-        Model(header, gpu_layers=settings.gpu_layers, use_extra_bufts=extra_buffers, progress=progress) as model,
+        open_model(check_model(path), settings.gpu_layers, note, progress) as model,
         Context(
             model,
             n_ctx=size,
