@@ -5,8 +5,8 @@
 
 rows: 100,000 rows through reading, the loop and writing, with an engine that answers at once: microseconds a row,
 without those of the engine, and how the memory grows. speed: rows of 32 tokens, answers of 64, at several numbers of
-answers at a time, with and without guessing; all in turns, the medians of rows a second, and the gain over one answer
-at a time.
+answers at a time, with and without guessing, in turns; the medians of rows a second, of the gain over one answer at a
+time, and of the gain by guessing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from edgespec.worker import Worker  # noqa: E402
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("what", choices=["rows", "speed"])
-    parser.add_argument("--rows", type=int, default=0, help="100,000 for rows, 32 for speed")
+    parser.add_argument("--rows", type=int, default=0, help="100,000 for rows, at least 8 for speed")
     parser.add_argument("-m", "--model", default="demo")
     parser.add_argument("-md", "--draft-model")
     parser.add_argument("-t", "--threads", type=int, default=0)
@@ -105,15 +105,14 @@ def run(folder: Path, name: str, *, ordered: bool) -> int:
 
 def measure_speed(options: argparse.Namespace) -> None:
     widths = [int(width) for width in options.parallel.split(",")]
-    modes = {"plain": "none", "guessing": "auto"}
-    rates: dict[tuple[str, int], list[float]] = {(mode, width): [] for mode in modes for width in widths}
+    rates: dict[tuple[int, str], list[float]] = {(width, mode): [] for width in widths for mode in ("none", "auto")}
     prompts: list[str] = []
     for turn in range(options.repeat):
-        for mode, width in rates:
+        for width, mode in rates:
             settings = LoadSettings(
                 options.model,
-                draft_model=options.draft_model if modes[mode] == "auto" else None,
-                spec_type=modes[mode],
+                draft_model=options.draft_model if mode == "auto" else None,
+                spec_type=mode,
                 store=False,
                 threads=options.threads,
                 ctx_size=options.ctx_size,
@@ -121,16 +120,22 @@ def measure_speed(options: argparse.Namespace) -> None:
             )
             with Worker(settings) as worker:
                 prompts = prompts or list(prompts_of(worker, 32))
-                rows = list(islice(cycle(prompts), max(options.rows or 32, 2 * width)))
-                rates[mode, width].append(rows_per_s(worker, rows))
-            print(f"turn {turn + 1}, {mode} x {width}: {rates[mode, width][-1]:.2f} rows/s", file=sys.stderr)
-    print(f"{'at a time':>9}" + "".join(f"  {mode:>16}" for mode in modes))
+                rows = list(islice(cycle(prompts), max(options.rows or 8, 2 * width)))
+                rates[width, mode].append(rows_per_s(worker, rows))
+            print(f"turn {turn + 1}, {mode} x {width}: {rates[width, mode][-1]:.2f} rows/s", file=sys.stderr)
+    print("at a time  rows/s    gain  guessing   gain  by guessing")
     for width in widths:
-        cells = []
-        for mode in modes:
-            median = statistics.median(rates[mode, width])
-            cells.append(f"  {median:7.2f}  {median / statistics.median(rates[mode, widths[0]]):6.2f}x")
-        print(f"{width:9}" + "".join(cells))
+        plain, guessing = rates[width, "none"], rates[width, "auto"]
+        print(
+            f"{width:9}{statistics.median(plain):8.2f}{ratio(plain, rates[widths[0], 'none']):7.2f}x"
+            f"{statistics.median(guessing):10.2f}{ratio(guessing, rates[widths[0], 'auto']):6.2f}x"
+            f"{ratio(guessing, plain):12.2f}x"
+        )
+
+
+def ratio(rates: list[float], to: list[float]) -> float:
+    """The median of the turns' ratios."""
+    return statistics.median(rate / other for rate, other in zip(rates, to, strict=True))
 
 
 def prompts_of(worker: Worker, n_tokens: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ import sys
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from unittest.mock import patch
 
 from edgespec.cli import run_program
@@ -66,15 +67,19 @@ def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variable
     """Run the program in this process, with streams like those of a process of its own: faster by its start."""
     variables = environment(home, **variables)
     encoding = variables["PYTHONIOENCODING"]
-    streams = [io.TextIOWrapper(io.BytesIO(data), encoding=encoding) for data in (stdin, b"", b"")]
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
     texts = [os.fsdecode(arg) for arg in args]
     with (
         chdir(home),
+        TemporaryFile() as file,
+        io.TextIOWrapper(file, encoding=encoding) as source,
         patch.dict(os.environ, variables, clear=True),
-        patch.multiple(sys, stdin=streams[0], stdout=streams[1], stderr=streams[2]),
+        patch.multiple(sys, stdin=source, stdout=streams[0], stderr=streams[1]),
     ):
+        file.write(stdin)
+        file.seek(0)
         code = run_program(texts, Interrupts())
-    _, stdout, stderr = (stream.buffer for stream in streams)
+    stdout, stderr = (stream.buffer for stream in streams)
     assert isinstance(stdout, io.BytesIO)
     assert isinstance(stderr, io.BytesIO)
     return Finished(code, stdout.getvalue(), stderr.getvalue())

@@ -18,10 +18,13 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hears_of_ctrl_c() -> None:
-    """What a shell runs in the background ignores Ctrl-C, and so does what that starts: tests that send it are lost."""
+def hears_of_signals() -> None:
+    """What a shell runs in the background ignores Ctrl-C, what nohup runs ignores SIGHUP, and so does what these start:
+    tests that send them would wait for ever."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module")

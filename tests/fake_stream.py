@@ -34,7 +34,7 @@ class FakeStream:
     closed: int = 0
 
     def stream(
-        self, requests: Iterable[Request], cancel: CancelFlag | None = None
+        self, requests: Iterable[Request | None], cancel: CancelFlag | None = None
     ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
         cancel, arriving, waiting = cancel or CancelFlag(), iter(requests), list[tuple[int, Request]]()
         open_ones: dict[int, Request] = {}
@@ -44,13 +44,17 @@ class FakeStream:
         try:
             while open_ones or waiting or not is_last:
                 while not is_last and len(open_ones) + len(waiting) < self.room + self.ahead:
-                    request = None if cancel.is_set() else next(arriving, None)
-                    is_last = request is None
-                    if request is not None:
-                        waiting.append((n_taken, request))
-                        if self.keeps_requests:
-                            self.requests.append(request)
-                        n_taken += 1
+                    is_last = cancel.is_set()
+                    try:
+                        request = None if is_last else next(arriving)
+                    except StopIteration:
+                        is_last, request = True, None
+                    if request is None:
+                        break
+                    waiting.append((n_taken, request))
+                    if self.keeps_requests:
+                        self.requests.append(request)
+                    n_taken += 1
                 while waiting and len(open_ones) < self.room and not cancel.is_set():
                     index, request = waiting.pop(0)
                     if "too long" in text_of(request):

@@ -16,6 +16,7 @@ from edgespec.batch import answer_rows
 from edgespec.batch.job import MOST_WAITING, Job
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results
+from edgespec.batch.row import BadRow, Row
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
@@ -159,6 +160,21 @@ def test_bad_rows_do_not_pile_up() -> None:
     assert len(list(finished)) == 10 * MOST_WAITING - 1
 
 
+def test_results_do_not_wait_for_a_row_that_is_still_to_come() -> None:
+    came: list[Any] = []
+
+    def rows() -> Iterator[Row | BadRow | None]:
+        for number, value in enumerate([row("a"), 7, row("b"), row("c", wrong=1)], start=1):
+            yield from RowReader(DEFAULTS).from_values([value])
+            for _ in range(20):
+                yield None
+            assert len(came) == number
+
+    for result in Job(FakeStream(), rows(), RESULTS, CancelFlag()).run():
+        came += [result.row["id"]]
+    assert came == ["a", None, "b", "c"]
+
+
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +308,14 @@ def test_from_python_rows_are_dicts_and_so_are_results() -> None:
     found = list(answered([{"prompt": "a"}, {"prompt": "b", "max_tokens": 2}], chat=False, seed=3, max_tokens=1))
     requests = [Request("a", seed=found[0]["seed"], max_tokens=1), Request("b", seed=found[1]["seed"], max_tokens=2)]
     assert [each["content"] for each in found] == [said(request) for request in requests]
+
+
+def test_from_python_samples_are_for_rows_that_say_nothing_else() -> None:
+    found = list(answered([row("a"), row("b", n=1)], chat=False, n=2))
+    assert "choices" in found[0]
+    assert "content" in found[1]
+    with pytest.raises(UsageError, match="n must be"):
+        answered([], chat=False, n=0)
 
 
 def test_from_python_settings_that_cannot_be_meant_are_refused_before_the_first_row() -> None:

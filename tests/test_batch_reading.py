@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
-from edgespec.batch.lines import MOST_BYTES, count_lines, read_lines
+from edgespec.batch.lines import MOST_AHEAD, MOST_BYTES, Line, as_they_come, count_lines, read_lines
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings
@@ -38,9 +41,10 @@ def why(value: Any, defaults: Defaults = RAW) -> str:
     return found.why
 
 
-def from_text(text: str | bytes, defaults: Defaults = RAW) -> list[Row | BadRow]:
+def from_text(text: str | bytes, reader: RowReader | None = None) -> list[Row | BadRow]:
     data = text.encode() if isinstance(text, str) else text
-    return list(RowReader(defaults).from_lines(read_lines(io.BytesIO(data))))
+    rows = (reader or RowReader(RAW)).from_lines(read_lines(io.BytesIO(data)))
+    return [row for row in rows if row is not None]
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -220,8 +224,7 @@ ROWS = [{"id": f"{number}", "prompt": "a"} for number in range(100)]
 def test_rows_that_are_done_are_passed_over() -> None:
     done = {row_key("a", 7), row_key(None, 3)}
     lines = b'{"id": "a", "prompt": "x"}\n{"id": "b", "prompt": "x"}\nno json\nno json\n{"id": "a", "prompt": "y"}\n'
-    reader = RowReader(RAW, done)
-    left = list(reader.from_lines(read_lines(io.BytesIO(lines))))
+    left = from_text(lines, RowReader(RAW, done))
     assert [(each.id, each.line) for each in left] == [("b", 2), (None, 4), (None, 5)]
     assert not done
 
@@ -276,4 +279,58 @@ def test_rows_are_read_one_at_a_time() -> None:
         yield 1, b'{"prompt": "a"}'
         raise AssertionError("read ahead")
 
-    assert next(RowReader(RAW).from_lines(lines())).line == 1
+    first = next(RowReader(RAW).from_lines(lines()))
+    assert first is not None
+    assert first.line == 1
+
+
+# --- a slow pipe ------------------------------------------------------------------------------------------------------
+
+
+def waited_for(lines: Iterator[Line | None]) -> Line | None:
+    """The next line that comes; None at the end."""
+    for line in lines:
+        if line is not None:
+            return line
+        time.sleep(0.001)
+    return None
+
+
+def test_a_pipe_is_not_waited_for() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as file, os.fdopen(writer, "wb", buffering=0) as pipe:
+        lines = as_they_come(read_lines(file))
+        assert next(lines) is None
+        for number in (1, 2):
+            pipe.write(b"{}\n")
+            assert waited_for(lines) == (number, b"{}\n")
+            assert next(lines) is None
+        pipe.write(b"7")
+        pipe.close()
+        assert waited_for(lines) == (3, b"7")
+        assert waited_for(lines) is None
+
+
+def test_no_more_than_so_many_lines_of_a_pipe_are_read_ahead() -> None:
+    n_read = 0
+
+    def endless() -> Iterator[Line]:
+        nonlocal n_read
+        for n_read in count(1):
+            yield n_read, b"{}"
+
+    lines = as_they_come(endless())
+    for number in range(1, 3 * MOST_AHEAD):
+        assert waited_for(lines) == (number, b"{}")
+        assert n_read <= number + MOST_AHEAD + 1
+
+
+def test_what_is_wrong_with_a_pipe_is_told_behind_the_lines_before() -> None:
+    def lines() -> Iterator[Line]:
+        yield 1, b"{}"
+        raise OSError("gone")
+
+    arriving = as_they_come(lines())
+    assert waited_for(arriving) == (1, b"{}")
+    with pytest.raises(OSError, match="gone"):
+        waited_for(arriving)

@@ -127,6 +127,17 @@ def test_options_hold_for_rows_that_say_nothing_else(home: Path, fake: FakeWorke
     assert (second.sampling.temperature, second.constraint, second.max_tokens) == (0.5, ("regex", "a"), 2)
 
 
+def test_samples_are_for_rows_that_say_nothing_else(home: Path, fake: FakeWorkers) -> None:
+    write(home, {"prompt": "a"}, {"prompt": "b", "n": 1})
+    assert batch(home, "in.jsonl", "-o", "out.jsonl", "--raw", "--samples", "2", "--ordered").returncode == 0
+    first, second = rows(home / "out.jsonl")
+    assert [choice["index"] for choice in first["choices"]] == [0, 1]
+    assert second["content"].startswith("b ")
+    other = batch(home, "in.jsonl", "-o", "out.jsonl", "--raw", "--samples", "3", "--ordered")
+    assert other.returncode == 2
+    assert b"n was 2, is 3" in other.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "n_messages", "prompt"), [(["--chat"], 1, ""), (["--raw"], 0, "a"), ([], 1, ""), (["-s", "be"], 2, "")]
 )
@@ -467,6 +478,25 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
     assert (home / "out.jsonl").read_bytes() == uninterrupted
 
 
+def test_a_slow_pipe_holds_up_neither_results_nor_ctrl_c(home: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "batch", "-", *TINY, "--raw", "-n", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=home, env=environment(home),
+    ) as program:  # fmt: skip
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            for row in (b'{"id": "a", "prompt": "x"}\n', b'{"id": "b"}\n', b'{"id": "c", "prompt": "y"}\n'):
+                program.stdin.write(row)
+                program.stdin.flush()
+                assert json.loads(program.stdout.readline())["id"] == json.loads(row)["id"]
+            if os.name == "posix":
+                program.send_signal(signal.SIGINT)
+                assert program.wait(30) == 130
+        finally:
+            program.kill()
+
+
 @posix
 def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
     write(home, *LONG)
@@ -481,7 +511,6 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
     assert sorted(ids(home / "out.jsonl")) == list(range(20))
 
 
-@posix
 @posix
 def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     write(home, *LONG)

@@ -182,6 +182,28 @@ def test_json_holds_text_tokens_and_figures(home: Path, answers: dict[str, str])
     assert sum(result["accepted_per_pos"]) == timings["draft_n_accepted"]
 
 
+def test_samples_of_a_prompt_come_one_after_the_other(home: Path, answers: dict[str, str]) -> None:
+    several = ["run", PROMPT, *FIRST, "--samples", "3"]
+    result = json.loads(edgespec_here(*several, "--json", home=home).stdout)
+    assert [choice["index"] for choice in result["choices"]] == [0, 1, 2]
+    contents = [choice["content"] for choice in result["choices"]]
+    assert contents[0] == answers["chat"]
+    assert len(set(contents)) == 3
+    assert [choice["finish_reason"] for choice in result["choices"]] == ["length"] * 3
+    assert [len(choice["tokens"]) for choice in result["choices"]] == [24] * 3
+    assert result["timings"]["predicted_n"] == 72
+    for args in ([], ["--strict"]):
+        done = edgespec_here(*several, *args, home=home)
+        assert done.stdout.decode() == "".join(content.rstrip("\n") + "\n" for content in contents)
+        assert done.stderr.decode().splitlines() == [f"sample {number} of 3" for number in (1, 2, 3)]
+
+
+def test_samples_read_a_long_prompt_once(home: Path) -> None:
+    done = edgespec_here("run", "word " * 300, *FIRST, "--samples", "4", "--json", home=home)
+    timings = json.loads(done.stdout)["timings"]
+    assert timings["cache_n"] >= 3 * 300 > timings["prompt_n"] / 2
+
+
 def test_what_the_user_should_know_is_said_once(home: Path) -> None:
     done = edgespec_here("run", PROMPT, *FIRST, "-c", "4096", home=home)
     assert done.stderr.decode() == "note: the model was trained for 2048 tokens of context, not for 4096\n"
@@ -283,6 +305,11 @@ def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
 @pytest.mark.parametrize("prompt", ["x", "-"])
 def test_two_prompts_are_refused(home: Path, prompt: str) -> None:
     assert "there are two prompts" in refusal(edgespec_here("run", prompt, "-f", "p.txt", *FIRST, home=home))
+
+
+def test_a_trace_of_several_samples_is_refused(home: Path) -> None:
+    done = edgespec_here("run", "x", "--samples", "2", "--trace", "t.jsonl", *FIRST, home=home)
+    assert "a trace records one answer" in refusal(done)
 
 
 def test_logprobs_without_json_are_refused(home: Path) -> None:

@@ -122,6 +122,23 @@ def test_a_stream_takes_requests_while_others_are_answered() -> None:
         assert is_whole(list(worker.answer(SHORT)))
 
 
+def test_a_stream_does_not_wait_for_a_request_that_is_still_to_come() -> None:
+    ended: list[int] = []
+
+    def requests() -> Iterator[Request | None]:
+        for number in range(3):
+            yield SHORT
+            while len(ended) <= number:
+                yield None
+
+    with Worker(replace(DEMO, sequences=2)) as worker:
+        for index, event in worker.stream(requests()):
+            assert isinstance(event, TokenEvent)
+            if event.finish_reason:
+                ended.append(index)
+    assert ended == [0, 1, 2]
+
+
 def test_a_stream_that_is_cancelled_takes_no_more() -> None:
     cancel = CancelFlag()
     asked = 0

@@ -24,6 +24,7 @@ def answer_rows(
     chat: bool,
     system: str = "",
     seed: int = 0,
+    n: int = 1,
     ordered: bool = False,
     timings: bool = False,
     cancel: CancelFlag | None = None,
@@ -32,22 +33,22 @@ def answer_rows(
     """The results of rows as they are finished, or in the order of the rows with `ordered`.
 
     Rows and results are what docs/batch.md says of lines. `settings` are by the names of `Request` and
-    `SamplingSettings`, for rows that say nothing else; `seed` is what those of the rows are derived from, `chat` tells
-    whether a prompt is a question, `model` is a name to show, `token_bytes` what a token id stands for. Raises
-    UsageError for settings that cannot be meant, and what the engine raises.
+    `SamplingSettings`, for rows that say nothing else; `seed` is what those of the rows are derived from, `n` how many
+    samples a row gets, `chat` tells whether a prompt is a question, `model` is a name to show, `token_bytes` what a
+    token id stands for. Raises UsageError for settings that cannot be meant, and what the engine raises.
     """
     from edgespec.batch.job import Job
     from edgespec.batch.reading import Defaults, RowReader
     from edgespec.batch.results import Results
     from edgespec.batch.row import BadRowError
-    from edgespec.batch.row_settings import request_fields
+    from edgespec.batch.row_settings import checked_n, request_fields
     from edgespec.core.sampling import SamplingSettings
 
     try:
-        request = Request(**request_fields(settings, SamplingSettings()))
+        request, n = Request(**request_fields(settings, SamplingSettings())), checked_n(n)
     except BadRowError as error:
         raise UsageError(str(error)) from error
-    reader = RowReader(Defaults(request, seed, chat, system))
+    reader = RowReader(Defaults(request, seed, chat, system, n))
     job = Job(
         engine,
         reader.from_values(rows),

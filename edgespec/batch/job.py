@@ -25,11 +25,12 @@ Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 class Engine(Protocol):
     """Runtime and Worker."""
 
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events: ...
+    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events: ...
 
 
 class Job:
-    """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`.
+    """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`. None in place of a row says
+    that there is none yet.
 
     With `ordered` results come in the order of the rows. `reopen` gives another engine after an error that has broken
     off all answers; without it the error goes on to the caller. `heard` is told of each event.
@@ -38,7 +39,7 @@ class Job:
     def __init__(
         self,
         engine: Engine,
-        rows: Iterator[Row | BadRow],
+        rows: Iterator[Row | BadRow | None],
         results: Results,
         cancel: CancelFlag,
         *,
@@ -79,7 +80,7 @@ class Job:
                 if not self._cancel.is_set():
                     self._engine = self._reopen(error)
 
-    def _answers(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
+    def _answers(self, requests: Iterator[Request | None]) -> Generator[Result, None, None]:
         self._asked.clear()
         self._n_asked = 0
         with closing(self._engine.stream(requests, self._cancel)) as events:
@@ -92,14 +93,20 @@ class Job:
 
     # --- rows on their way to the engine ------------------------------------------------------------------------------
 
-    def _arriving(self) -> Iterator[Request]:
+    def _arriving(self) -> Iterator[Request | None]:
         """The requests of further rows. Where too many results wait for an earlier row, or to be taken, they end, and
         begin anew once the engine has nothing left to do."""
         while len(self._ready) + len(self._early) < MOST_WAITING and not self._cancel.is_set():
-            row = next(self._rows, None)
-            if row is None:
+            try:
+                row = next(self._rows)
+            except StopIteration:
                 self._is_last = True
                 return
+            if row is None:
+                if self._ready and not self._flights:
+                    return
+                yield None
+                continue
             number, self._n_taken = self._n_taken, self._n_taken + 1
             if isinstance(row, BadRow):
                 self._deliver(number, self._results.refused(row))

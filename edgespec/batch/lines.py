@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import queue
+import threading
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 MOST_BYTES = 16_000_000  # of a line that is read at all
+MOST_AHEAD = 16  # lines that are read before somebody wants them
+
+Line = tuple[int, bytes | None]
+"""The number of a line, from 1 on, and its bytes; None stands for a line that is too long."""
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Each line with its number, from 1 on; None stands for one that is too long. Blank lines are passed over."""
+def read_lines(file: BinaryIO) -> Iterator[Line]:
+    """The lines; blank ones are passed over."""
     number = 0
     while line := file.readline(MOST_BYTES + 1):
         number += 1
@@ -20,6 +26,33 @@ def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             yield number, None
         elif line.strip():
             yield number, line
+
+
+def as_they_come(lines: Iterable[Line]) -> Iterator[Line | None]:
+    """Lines of a pipe that may be slow, read in a thread of its own; None where there is none yet."""
+    arrived: queue.Queue[Line | Exception] = queue.Queue(MOST_AHEAD)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+        except Exception as error:
+            arrived.put(error)
+        else:
+            arrived.put(EOFError())
+
+    threading.Thread(target=read, name="lines", daemon=True).start()
+    while True:
+        try:
+            line = arrived.get_nowait()
+        except queue.Empty:
+            yield None
+            continue
+        if isinstance(line, EOFError):
+            return
+        if isinstance(line, Exception):
+            raise line
+        yield line
 
 
 def count_lines(file: BinaryIO) -> int:

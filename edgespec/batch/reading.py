@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from edgespec.batch.lines import MOST_BYTES
+from edgespec.batch.lines import MOST_BYTES, Line
 from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, BadRowError, Form, Id, Row, row_key
-from edgespec.batch.row_settings import is_integer, request_fields, shown
-from edgespec.settings import MAX_SEQUENCES, Message, Request
+from edgespec.batch.row_settings import checked_n, is_integer, request_fields, shown
+from edgespec.settings import Message, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,14 @@ class Defaults:
     """What holds for rows that say nothing else.
 
     `seed` is the one that those of the rows are derived from; `chat` tells whether a prompt is a question, or a text to
-    go on from; `system` is the system message of chats.
+    go on from; `system` is the system message of chats, `n` how many samples a result is made of.
     """
 
     request: Request
     seed: int
     chat: bool
     system: str = ""
+    n: int = 1
 
 
 class RowReader:
@@ -37,9 +38,13 @@ class RowReader:
         self._done = set() if done is None else done
         self._seen: set[int] = set()
 
-    def from_lines(self, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[Row | BadRow]:
-        """Rows from numbered lines of JSON; None is a line too long to be read."""
-        for number, line in lines:
+    def from_lines(self, lines: Iterable[Line | None]) -> Iterator[Row | BadRow | None]:
+        """Rows from lines of JSON; None where there is none yet."""
+        for numbered in lines:
+            if numbered is None:
+                yield None
+                continue
+            number, line = numbered
             try:
                 value = _parsed(line)
             except BadRowError as error:
@@ -84,9 +89,7 @@ class RowReader:
         given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
         if form != "own":
             given = from_openai(given)
-        n = given.pop("n", 1)
-        if not is_integer(n) or not 1 <= n <= MAX_SEQUENCES:
-            raise BadRowError(f"n must be a whole number from 1 to {MAX_SEQUENCES}, not {shown(n)}")
+        n = checked_n(given.pop("n", self._defaults.n))
         prompt = _prompt(given, self._defaults, is_text=form == "text_completion")
         base = self._defaults.request
         changes = {"seed": self._seed(id)} | request_fields(given, base.sampling) | prompt

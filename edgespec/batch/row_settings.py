@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.batch.row import BadRowError
 from edgespec.core.sampling import SamplingSettings
-from edgespec.settings import CONSTRAINTS
+from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES
 
 
 def request_fields(settings: Mapping[str, Any], base: SamplingSettings) -> dict[str, Any]:
@@ -33,6 +33,13 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings) -> dict[
         except ValueError as error:
             raise BadRowError(str(error)) from error
     return changes
+
+
+def checked_n(value: Any) -> int:
+    """A number of samples. Raises BadRowError."""
+    if not is_integer(value) or not 1 <= value <= MAX_SEQUENCES:
+        raise BadRowError(f"n must be a whole number from 1 to {MAX_SEQUENCES}, not {shown(value)}")
+    return int(value)
 
 
 def shown(value: Any) -> str:

@@ -54,7 +54,7 @@ class Sidecar:
 
 
 def texts_depend_on(
-    header: Header, load: LoadSettings, request: Request, *, chat: bool, system: str | None
+    header: Header, load: LoadSettings, request: Request, *, chat: bool, system: str | None, n: int = 1
 ) -> dict[str, Any]:
     """Everything but seeds that texts depend on, as plain data. `header` is the target's, with all parts of a split."""
     values = {field.name: getattr(request, field.name) for field in fields(Request) if field.name not in _OF_A_ROW}
@@ -65,6 +65,7 @@ def texts_depend_on(
         "model digest": _digest(header),
         "chat": chat,
         "system": system or "",
+        "n": n,
         **values,
         **sampling,
         "strict": load.strict,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, BinaryIO
 
 import click
 
 from edgespec.batch.job import Job
-from edgespec.batch.lines import count_lines, read_lines
+from edgespec.batch.lines import Line, as_they_come, count_lines, read_lines
 from edgespec.batch.meter import Meter
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import Defaults, RowReader
@@ -52,6 +53,7 @@ from edgespec.worker import LoadingStoppedError, Worker
 
 STDIO = "-"
 SHOWN_S = 0.25  # how often progress is shown
+WAIT_S = 0.03  # for a first row
 
 
 class FailedRowsError(EdgespecError):
@@ -127,10 +129,11 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     chat = "tokenizer.chat_template" in header.metadata if values["chat"] is None else values["chat"]
     with _input(source) as data, _target(values["target"], output) as target, Vocabulary(found.path) as vocabulary:
-        seed = _prepare(target, texts_depend_on(header, settings, asked, chat=chat, system=values["system"]), values)
-        reader = RowReader(Defaults(asked, seed, chat, values["system"] or ""), target.done)
-        rows = reader.from_lines(islice(read_lines(data), values["limit"]))
-        first = next(rows, None)
+        made_with = texts_depend_on(header, settings, asked, chat=chat, system=values["system"], n=values["samples"])
+        seed = _prepare(target, made_with, values)
+        reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
+        rows = reader.from_lines(_lines(source, data, values["limit"]))
+        first = _first(rows)
         meter = Meter(target.n_done, _count(source, values["limit"]) if output.stderr_is_terminal else None)
         target.begin()
         if first is not None:
@@ -161,24 +164,43 @@ def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
 # --- what is read and written ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _input(source: str) -> Iterator[BinaryIO]:
-    if source == STDIO:
-        if sys.stdin is None:
-            raise UsageError("there are no rows", why="stdin is closed")
-        yield sys.stdin.buffer
-        return
+def _input(source: str) -> AbstractContextManager[BinaryIO]:
+    """A file, which is closed again; or a pipe, which is not, as that would wait for the thread that reads it."""
+    if source == STDIO and sys.stdin is None:
+        raise UsageError("there are no rows", why="stdin is closed")
     try:
-        file = Path(source).open("rb")  # noqa: SIM115 - the block below closes it
+        if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
+            return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
+        file = Path(source).open("rb")  # noqa: SIM115 - it is what is given back
+        return file if _is_file(source) else nullcontext(file)
     except OSError as error:
         raise UsageError(f"cannot read {source}", why=error.strerror or str(error)) from error
-    with file:
-        yield file
+
+
+def _lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line | None]:
+    lines = islice(read_lines(data), limit)
+    try:
+        yield from lines if _is_file(source) else as_they_come(lines)
+    except OSError as error:
+        raise EdgespecError(f"cannot read on in {source}", why=error.strerror or str(error)) from error
+
+
+def _is_file(source: str) -> bool:
+    return source != STDIO and Path(source).is_file()
+
+
+def _first(rows: Iterator[Row | BadRow | None]) -> Row | BadRow | None:
+    """The first row, waited for; None where there is none at all."""
+    for row in rows:
+        if row is not None:
+            return row
+        sleep(WAIT_S)
+    return None
 
 
 def _count(source: str, limit: int | None) -> int | None:
     """How many rows the input has, if that can be known."""
-    if source == STDIO or not Path(source).is_file():
+    if not _is_file(source):
         return None
     with Path(source).open("rb") as file:
         n_lines = count_lines(file)
@@ -226,7 +248,7 @@ def _run(
     ctx: click.Context,
     output: Output,
     settings: LoadSettings,
-    rows: Iterator[Row | BadRow],
+    rows: Iterator[Row | BadRow | None],
     results: Results,
     target: OutputFile | _Stdout,
     meter: Meter,

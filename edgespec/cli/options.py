@@ -35,6 +35,7 @@ from edgespec.settings import (
     DRAFT_N_MAX,
     MAX_DRAFT,
     MAX_LEAVES,
+    MAX_SEQUENCES,
     MAX_THREADS,
     SPELLINGS,
     STRICT_DRAFT_N_MAX,
@@ -299,6 +300,10 @@ ANSWER = [
     _declare(
         "Answer", Request, "--ignore-eos", "ignore_eos", is_flag=True,
         help="Go on past the end the model would choose.",
+    ),
+    click.option(
+        "--samples", cls=Option, section="Answer", type=Integer(1, MAX_SEQUENCES), default=1, show_default=True,
+        metavar="N", help="Answer N times from one seed, together, reading the prompt once.",
     ),
     _declare(
         "Answer", Request, "--logprobs", "logprobs", type=Integer(min=0), metavar="N",

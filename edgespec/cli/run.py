@@ -6,6 +6,7 @@ import secrets
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,13 +18,16 @@ from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import NO_MODEL, generation_options, load_settings, request
 from edgespec.cli.output import Output
 from edgespec.cli.prompt import read_prompt
+from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
-    from edgespec.runtime import Answer, Runtime
+    from edgespec.runtime import Answers, Runtime
+
+TOGETHER = 8  # samples that are decoded at a time, each of which takes a cache
 
 
 @click.command(cls=Command)
@@ -53,6 +57,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         values["model"] = "demo"
         output.note(NO_MODEL)
     settings = replace(load_settings(values), measure_rounding=values["stats"])
+    if values["samples"] > 1 and not settings.strict:
+        settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
     with _load(settings, output) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
@@ -66,7 +72,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         seed = secrets.randbits(32) if draws_seed else values["seed"]
         asked = request(values, text, chat=chat, seed=seed)
         cancel = CancelFlag()
-        stream = llm.answer(asked, cancel)
+        stream = llm.answers([replace(asked, sample=number) for number in range(values["samples"])], cancel)
         if draws_seed and values["temperature"] > 0 and not output.quiet:
             output.aside(f"seed {seed}")  # only this number brings the same text back
         interrupts = ctx.find_object(Interrupts) or Interrupts()
@@ -76,12 +82,13 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
                 output.end_progress()
             stack.enter_context(interrupts.cancelling(cancel))
             stack.enter_context(closing(stream))
-            events, failure = _show_answer(llm, stream, output, as_json=values["as_json"])
+            shown = _Samples(values["samples"], output, as_json=values["as_json"])
+            failure = _show_answers(llm, stream, output, shown)
         if values["as_json"]:
-            output.json(_as_json(llm, asked, events))
+            output.json(_as_json(llm, asked, shown))
         if values["explain"]:
-            output.show(explanation(llm.stats, llm.pace_verdicts(asked)), aside=True)
-        _account(llm, asked, output, interrupts, stats=values["stats"])
+            output.show(explanation(shown.stats, llm.pace_verdicts(asked)), aside=True)
+        _account(llm, asked, shown.stats, output, interrupts, details=values["stats"])
         if failure is not None:
             raise failure
 
@@ -92,6 +99,8 @@ def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")
+    if values["trace"] is not None and values["samples"] > 1:
+        raise UsageError("a trace records one answer", hint="leave out --samples")
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
@@ -105,34 +114,88 @@ def _load(settings: LoadSettings, output: Output) -> Runtime:
     return llm
 
 
-def _show_answer(
-    llm: Runtime, stream: Answer, output: Output, *, as_json: bool
-) -> tuple[list[TokenEvent], GenerationError | None]:
-    """Show the answer while it comes, with the notes before and after it; and what broke it off, if anything did."""
+class _Samples:
+    """The samples of an answer: the first one is shown while it comes, each of the others once those before are over.
+
+    `stats` are theirs together."""
+
+    def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
+        self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
+        self._output, self._as_json = output, as_json
+        self._shown = 0  # the one that is being shown
+        self._started_s = self._ended_s = 0.0
+        self._announce()
+
+    def add(self, index: int, event: TokenEvent) -> None:
+        self._ended_s = perf_counter()
+        self._started_s = self._started_s or self._ended_s
+        self.events[index].append(event)
+        if index == self._shown and not self._as_json:
+            self._output.answer(event.text)
+        while self._shown < len(self.events) - 1 and self._is_over(self._shown):
+            self._show_next()
+
+    def end(self) -> None:
+        """Show what is left, finished or not."""
+        while self._shown < len(self.events) - 1:
+            self._show_next()
+        self._output.end_answer()
+
+    def _is_over(self, index: int) -> bool:
+        events = self.events[index]
+        return bool(events) and events[-1].finish_reason is not None
+
+    def _show_next(self) -> None:
+        self._shown += 1
+        if self._as_json:
+            return
+        self._output.end_answer()
+        self._announce()
+        for event in self.events[self._shown]:
+            self._output.answer(event.text)
+
+    def _announce(self) -> None:
+        if len(self.events) > 1 and not self._as_json and not self._output.quiet:
+            self._output.aside(f"sample {self._shown + 1} of {len(self.events)}")
+
+    @property
+    def stats(self) -> Stats:
+        parts = [stats for events in self.events if events and (stats := events[-1].stats) is not None]
+        if len(parts) == 1:
+            return parts[0]
+        total = Stats()
+        for stats in parts:
+            total.add(stats)
+        total.prompt_s = max((stats.prompt_s for stats in parts), default=0.0)
+        total.generation_s = self._ended_s - self._started_s  # in which they were made together
+        return total
+
+
+def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Samples) -> GenerationError | None:
+    """Show answers while they come, with the notes before and after; returns what broke them off, if anything did."""
     shown = _show_notes(llm, output, 0)
-    events: list[TokenEvent] = []
     failure = None
     try:
-        for event in stream:
-            events.append(event)
-            if not as_json:
-                output.answer(event.text)
+        for index, event in stream:
+            samples.add(index, event)
     except GenerationError as error:
         failure = error
     finally:
-        output.end_answer()
+        samples.end()
     _show_notes(llm, output, shown)
-    return events, failure
+    return failure
 
 
-def _account(llm: Runtime, asked: Request, output: Output, interrupts: Interrupts, *, stats: bool) -> None:
+def _account(
+    llm: Runtime, asked: Request, stats: Stats, output: Output, interrupts: Interrupts, *, details: bool
+) -> None:
     """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
     interrupted = interrupts.received is not None
-    if stats or (not output.quiet and (interrupted or output.stderr_is_terminal)):
+    if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
         about = llm.describe()
         for line in footer(
-            llm.stats,
-            details=stats,
+            stats,
+            details=details,
             verify=asked.verify,
             drafters=about["drafters"],
             rounding=about["rounding"],
@@ -149,10 +212,12 @@ def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
     return len(llm.notes)
 
 
-def _as_json(llm: Runtime, asked: Request, events: list[TokenEvent]) -> dict[str, Any]:
+def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
     about = llm.describe()
+    parts = [_sample_as_json(llm, events) for events in samples.events]
+    choices = [{"index": index, **part} for index, part in enumerate(parts)]
     return {
-        "content": "".join(event.text for event in events),
+        **(parts[0] if len(parts) == 1 else {"choices": choices}),
         "model": about["model"],
         "draft_model": about["draft_model"],
         "seed": asked.seed,
@@ -160,10 +225,16 @@ def _as_json(llm: Runtime, asked: Request, events: list[TokenEvent]) -> dict[str
         "changes_distribution": asked.verify in CHANGES_LAW,
         "strict": about["strict"],
         "rounding": about["rounding"],
-        "finish_reason": events[-1].finish_reason if events else "error",
-        **llm.stats.as_json(),
-        "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
+        **samples.stats.as_json(),
         "notes": list(llm.notes),
+    }
+
+
+def _sample_as_json(llm: Runtime, events: list[TokenEvent]) -> dict[str, Any]:
+    return {
+        "content": "".join(event.text for event in events),
+        "finish_reason": events[-1].finish_reason if events else "error",
+        "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
     }
 
 

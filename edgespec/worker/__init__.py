@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 logging.getLogger("edgespec").addHandler(logging.NullHandler())
 
 Reply = tuple[str, Any]
+_END = object()
 _LAST = ("done", "error", "closed")  # replies that nothing follows
 
 
@@ -145,11 +146,12 @@ class Worker(Closable):
         return self._answer(request, cancel or CancelFlag())
 
     def stream(
-        self, requests: Iterable[Request], cancel: CancelFlag | None = None
+        self, requests: Iterable[Request | None], cancel: CancelFlag | None = None
     ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
         """Many answers at once, with the index of their request; requests are taken a few ahead, until `cancel` is set.
 
-        An error in place of an event says why a request is not answered; the others are. Raises WorkerDiedError.
+        None in place of a request says that there is none yet, so that events need not wait for it. An error in place
+        of an event says why a request is not answered; the others are. Raises WorkerDiedError.
         """
         ahead = AHEAD * int(self._about["sequences"])
         return self._exchange(("stream", (), {}), iter(requests), ahead, cancel or CancelFlag())
@@ -196,7 +198,7 @@ class Worker(Closable):
                 yield event
 
     def _exchange(
-        self, command: Any, requests: Iterator[Request], ahead: int, cancel: CancelFlag
+        self, command: Any, requests: Iterator[Request | None], ahead: int, cancel: CancelFlag
     ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
         """Send a command, then so many requests ahead of their answers; hear what comes of them."""
         with self._turn():
@@ -210,9 +212,11 @@ class Worker(Closable):
                     self._send(CANCEL)
                     told = is_last = True
                 while ahead > 0 and not is_last:
-                    request = next(requests, None)
-                    self._send((REQUEST, request))
-                    is_last = request is None
+                    request = next(requests, _END)
+                    if request is None:
+                        break
+                    is_last = request is _END
+                    self._send((REQUEST, None if is_last else request))
                     ahead -= 1
                 if (reply := self._receive()) is None:
                     continue
