@@ -292,12 +292,26 @@ class Engine:
             ]
             if plans:
                 self._ask(drafter, plans, parts)
+        if len(parts) > 1:
+            self._share_width(parts)
         if not self.context.model.can_roll_back and len(parts) > 2:
             # These memories can be set back only where all sequences of a pass are equally long.
             least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
             for part in parts:
                 if len(part.draft) > least:
                     part.draft, part.plans = part.draft.first(least), {}
+
+    def _share_width(self, parts: list[_Part]) -> None:
+        """Cut drafts to what pays in this pass: what a token of one costs depends on the others."""
+        guessing = [part for part in parts if part.draft]
+        if not guessing:
+            return
+        offers = [(part.plans[part.draft.source], part.draft) for part in guessing]
+        width, depth = sum(part.n_pending for part in parts), parts[0].sequence.n_decoded
+        for part, draft in zip(guessing, self.pace.share_width(offers, width, depth), strict=True):
+            part.draft = draft
+            if not draft:
+                part.drop()
 
     def _room(self, part: _Part) -> int:
         """How many tokens can be guessed now: none while the prompt is decoded, else what has room."""

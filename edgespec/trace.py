@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from edgespec.core.draft import Draft
-from edgespec.core.pace import Pace, Plan, Turn
+from edgespec.core.pace import Offer, Pace, Plan, Turn
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import EdgespecError, UsageError
 
@@ -114,6 +114,9 @@ class Recorder:
         recorded = _Recorded(plan, turn)
         self._plans.append(recorded)
         return recorded
+
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
+        raise NotImplementedError("a trace is of one sequence")
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         self._target_s = seconds

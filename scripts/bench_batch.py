@@ -44,7 +44,7 @@ from edgespec.worker import Worker  # noqa: E402
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("what", choices=["rows", "speed"])
-    parser.add_argument("--rows", type=int, default=0, help="100,000 for rows, at least 8 for speed")
+    parser.add_argument("--rows", type=int, default=0, help="100,000 for rows; for speed 4 for each answer at a time")
     parser.add_argument("-m", "--model", default="demo")
     parser.add_argument("-md", "--draft-model")
     parser.add_argument("-t", "--threads", type=int, default=0)
@@ -120,7 +120,7 @@ def measure_speed(options: argparse.Namespace) -> None:
             )
             with Worker(settings) as worker:
                 prompts = prompts or list(prompts_of(worker, 32))
-                rows = list(islice(cycle(prompts), max(options.rows or 8, 2 * width)))
+                rows = list(islice(cycle(prompts), options.rows or max(8, 4 * width)))
                 rates[width, mode].append(rows_per_s(worker, rows))
             print(f"turn {turn + 1}, {mode} x {width}: {rates[width, mode][-1]:.2f} rows/s", file=sys.stderr)
     print("at a time  rows/s    gain  guessing   gain  by guessing")

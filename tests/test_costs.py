@@ -89,6 +89,16 @@ def test_one_interrupted_pass_moves_little() -> None:
     assert costs.target(1) == pytest.approx(0.03, rel=0.05)
 
 
+def test_what_takes_microseconds_tells_nothing_about_the_load() -> None:
+    costs = measured()
+    for number in range(100):
+        costs.observe_step("suffix", 1e-5 * (1 + number % 7))
+    assert abs(costs.load) < 0.02
+    for _ in range(20):
+        costs.observe_target(1, 0.06)
+    assert costs.load == pytest.approx(math.log(2), rel=0.1)
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
 def test_a_clock_that_stands_still_or_jumps_back_measures_nothing(seconds: float) -> None:
     costs = measured()

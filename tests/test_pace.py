@@ -124,7 +124,7 @@ def test_what_was_missed_while_resting_makes_the_trials_rarer() -> None:
             read = round
             plan.settle(chain(0.05))
         measured.observe_round("coupled", [0], 1, 0, 1)
-    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    waits = [later - earlier for earlier, later in itertools.pairwise([*times, 6000])]
     assert waits[-1] > 4 * min(wait for wait in waits if wait > 1)
 
 
@@ -228,11 +228,63 @@ def test_a_dearer_drafter_is_asked_only_where_it_may_do_better() -> None:
     assert measured.plan(Turn("coupled", "draft", 8, best=0.1)) is not None
 
 
-def test_several_sequences_share_a_pass_so_that_width_costs_each_more() -> None:
-    """Where a pass over 8 tokens costs little more than over 1, one sequence has room for guesses, eight have none."""
+# --- several sequences ------------------------------------------------------------------------------------------------
+
+
+def shared(pace: AutoPace, *drafts: Draft, n_max: int = 8, drawn: bool = False) -> list[int]:
+    """One round: how much is verified of what each of several sequences has guessed."""
+    offers = []
+    for draft in drafts:
+        plan = asked(pace, Turn("coupled", "draft", n_max, sequences=len(drafts), drawn=drawn))
+        plan.spent(1, 0.02)
+        offers.append((plan, plan.settle(draft)))
+    kept = pace.share_width(offers, len(drafts), 0)
+    assert all(draft.tokens[: len(part)] == part.tokens for draft, part in zip(drafts, kept, strict=True))
+    return [len(part) for part in kept]
+
+
+def test_where_one_sequence_has_room_for_guesses_eight_have_none() -> None:
     curve = {1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}
     assert len(guess(pace(curve), Turn("coupled", "draft", 4), chain(0.7, 0.7, 0.7, 0.7))) == 4
-    assert len(guess(pace(curve), Turn("coupled", "draft", 4, sequences=8), chain(0.7, 0.7, 0.7, 0.7))) == 0
+    assert shared(pace(curve), *[chain(0.7, 0.7, 0.7, 0.7)] * 8) == [0] * 8
+
+
+def test_a_wider_pass_has_to_pay_for_all_together() -> None:
+    """A kernel that takes five to eight tokens in the same time: one guess does not pay for that, four do."""
+    tiles = {1: 0.9, 4: 1.0, 5: 1.6, 8: 1.6, 9: 3.0, 64: 24.0}
+    none = Draft.chain([], [], "draft")
+    assert shared(pace(tiles), chain(0.9), none, none, none) == [0, 0, 0, 0]
+    assert shared(pace(tiles), *[chain(0.9)] * 4) == [1, 1, 1, 1]
+    assert shared(pace(tiles), chain(0.99, 0.9, 0.9, 0.8), none, none, none) == [4, 0, 0, 0]
+
+
+def test_the_likeliest_tokens_get_the_room_that_pays() -> None:
+    tiles = {1: 0.9, 2: 1.0, 6: 1.05, 7: 4.0, 64: 36.0}
+    assert shared(pace(tiles), chain(0.9, 0.9, 0.9, 0.9), chain(0.3, 0.9)) == [4, 0]
+    assert shared(pace(tiles), chain(0.9, 0.9), chain(0.8, 0.9, 0.9)) == [2, 2]
+
+
+def test_what_was_drawn_is_verified_whatever_it_is() -> None:
+    law = Law(np.array([0, 1]), np.array([0.5, 0.5]))
+    drawn = replace(chain(0.1, 0.1), laws=[law, law])
+    assert shared(pace(STEEP), drawn, drawn, drawn=True) == [2, 2]
+
+
+def test_a_drafter_rests_whose_guesses_find_no_room_beside_the_others() -> None:
+    measured = pace({1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}, step=0.1)
+    turn = Turn("coupled", "draft", 4, sequences=8)
+    n_asked = 0
+    for _ in range(200):
+        plans = [plan for _ in range(8) if (plan := offered(measured, turn)) is not None]
+        n_asked += len(plans)
+        offers = []
+        for plan in plans:
+            plan.spent(4, 0.1)
+            offers.append((plan, plan.settle(chain(0.7, 0.7, 0.7, 0.7))))
+        measured.share_width(offers, 8, 0)
+        for _ in range(8):
+            measured.observe_round("coupled", [0], 8, 0, 8)
+    assert 0 < n_asked < 100
 
 
 def test_what_was_learnt_can_be_remembered() -> None:

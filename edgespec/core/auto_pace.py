@@ -9,14 +9,15 @@ those of `core.costs`, not of the clock: a loaded machine must not change what i
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
-from edgespec.core.pace import Turn
+from edgespec.core.pace import Offer, Turn
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63)
 """Lengths of drafts that are verified: few, as llama.cpp reuses the graph of a pass of the same width, and such that
@@ -101,6 +102,10 @@ class _Record:
         self.spread += share * ((earned - self.earned) ** 2 - self.spread)
         self.earned += share * (earned - self.earned)
         self.cost += share * (cost - self.cost)
+
+    def revise(self, difference: float) -> None:
+        """The draft that was counted last earns so much more."""
+        self.earned += max(1 / DRAFTS, 1 / self.count) * difference
 
     def forgive(self) -> None:
         """Trust it a little more again: a guess that is not verified cannot show that it became better."""
@@ -187,6 +192,28 @@ class AutoPace:
             return None
         return plan
 
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
+        """As many tokens as earn the most together, the likeliest first; all of what was drawn, whatever it is."""
+        drafts = [draft for _, draft in offers]
+        plans = {
+            number: plan for number, (plan, _) in enumerate(offers) if isinstance(plan, AutoPlan) and not plan.is_drawn
+        }
+        width += sum(len(draft) for number, draft in enumerate(drafts) if number not in plans)
+        nodes = [(plan.honesty * reach, number) for number, plan in plans.items() for reach in drafts[number].reaches()]
+        nodes.sort(reverse=True)
+        rate, narrow_s = fmean(plan.rate for plan in plans.values()) if plans else 0.0, self.target(width, depth)
+        kept, wider_s, most, reached = 0, 0.0, 0.0, 0.0
+        for n, (reach, _) in enumerate(nodes, 1):
+            reached += reach
+            more_s = max(0.0, self.target(width + n, depth) - narrow_s)
+            if reached - rate * more_s > most:
+                kept, wider_s, most = n, more_s, reached - rate * more_s
+        counts = Counter(number for _, number in nodes[:kept])
+        for number, plan in plans.items():
+            drafts[number] = drafts[number].best(counts[number])
+            plan.cut(drafts[number], wider_s * counts[number] / max(1, kept))
+        return drafts
+
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         self._depth = depth
         if width == 1:
@@ -205,9 +232,11 @@ class AutoPace:
         """Seconds of a target pass over so many tokens, padded or not."""
         return self.costs.target(max(self.least_width, tokens), depth)
 
-    def work(self, drafter: str) -> str:
-        """What a drafter's passes are called in the costs: those over several leaves take longer."""
-        return drafter if self._leaves == 1 else f"{drafter}, {self._leaves} leaves"
+    def work(self, drafter: str, sequences: int = 1) -> str:
+        """What a drafter's passes are called in the costs: those over several leaves take longer, and what each of
+        several sequences has of one takes less."""
+        leaves, shares = [f"{self._leaves} leaves"] * (self._leaves > 1), [f"{sequences} sequences"] * (sequences > 1)
+        return ", ".join([drafter, *leaves, *shares])
 
     def _kind(self, name: str) -> _Kind:
         kind = self._kinds.get(name)
@@ -286,16 +315,16 @@ class AutoPlan:
 
     def __init__(self, pace: AutoPace, kind: _Kind, record: _Record, turn: Turn) -> None:
         self.pace, self.kind, self.record, self.turn = pace, kind, record, turn
-        self.tokens, self.value = turn.n_max, 0.0
+        self.tokens, self.value, self.is_drawn = turn.n_max, 0.0, False
         costs, depth = pace.costs, turn.depth
         self._lag = turn.lag()
-        self._work = pace.work(turn.drafter)
+        self._work = pace.work(turn.drafter, turn.sequences)
         self.step_s = costs.step(self._work, depth)
         self.reading_s = costs.read(self._work, self._lag, depth) if self._lag > FEW else 0.0
         self.first_s = max(self.step_s, self.reading_s)
         self.plain_s = pace.target(turn.sequences, depth) / turn.sequences
         self.rate = max(kind.tokens / kind.seconds if kind.seconds else 0.0, 1 / self.plain_s)
-        self._honesty = record.honesty
+        self.honesty = record.honesty
         self._widening: dict[int, float] = {0: 0.0}
         self._passes = 0
         self._promised = self.wider = 0.0
@@ -308,7 +337,7 @@ class AutoPlan:
         if n >= self.tokens:
             return False
         chances, step = self.record.chances, self.rate * self.step_s
-        reached, survival = self._honesty * sum(reaches), self._honesty * survival
+        reached, survival = self.honesty * sum(reaches), self.honesty * survival
         # What was drawn cannot be cut again.
         best = reached - self._widens(n) if self.turn.drawn else self._best(reaches)[1]
         # One more pass, after which the guess may still be left out ...
@@ -330,9 +359,7 @@ class AutoPlan:
         turn, costs = self.turn, self.pace.costs
         if not passes:
             return
-        if turn.sequences > 1:
-            pass  # what each of several sequences took is not known
-        elif self._lag > FEW:
+        if self._lag > FEW:
             costs.observe_read(self._work, self._lag, seconds - (passes - 1) * self.step_s, turn.depth)
         else:
             costs.observe_step(self._work, seconds / passes, turn.depth)
@@ -344,25 +371,46 @@ class AutoPlan:
     def settle(self, draft: Draft) -> Draft:
         record, reaches = self.record, sorted(draft.reaches(), reverse=True)
         record.chances += draft.chances()
-        length, gain = self._best(reaches)
-        if self.turn.drawn and any(law is not None for law in draft.laws):
-            length, gain = len(draft), math.inf  # verified whatever it promises
+        self.is_drawn = self.turn.drawn and any(law is not None for law in draft.laws)
+        length, gain = (len(draft), math.inf) if self.is_drawn else self._offered(reaches)
         self._promised = sum(reaches[:length])
-        self.wider = self._widens(length) / (self.rate * self.plain_s)
-        promised = self._honesty * self._promised - self.wider
-        cost = self._passes * self.step_s / self.plain_s  # what was read once is not what guesses cost
-        record.take(promised - cost, cost)
-        record.paid = promised > cost
-        if not record.paid and record.likely < 0:
-            record.credit = min(record.credit, 0.0)  # what it won in other texts is not to be lost in this one
+        if self.turn.sequences == 1 or self.is_drawn:
+            self.wider = self._widens(length) / (self.rate * self.plain_s)
+        record.take(self._promise - self._cost, self._cost)
+        self._conclude(length)
         if length:
             self.value = gain
-        else:
-            record.forgive()
         return draft.best(length)
 
+    def cut(self, draft: Draft, wider_s: float) -> None:
+        """Of what was settled only `draft` is verified, which takes the pass so much longer."""
+        before, reaches = self._promise, draft.reaches()
+        own = [node for node in range(len(draft)) if draft.source_of(node) == draft.source]
+        self._promised, self.wider = sum(reaches[node] for node in own), wider_s / self.plain_s
+        self.record.revise(self._promise - before)
+        self._conclude(len(own))
+
+    @property
+    def _promise(self) -> float:
+        """Tokens, less those that plain work would make in the time that verifying takes longer."""
+        return self.honesty * self._promised - self.wider
+
+    @property
+    def _cost(self) -> float:
+        """Tokens that plain work would make while it guessed; what was read once is not what guesses cost."""
+        return self._passes * self.step_s / self.plain_s
+
+    def _conclude(self, length: int) -> None:
+        """So many tokens of the draft are verified."""
+        record = self.record
+        record.paid = self._promise > self._cost
+        if not record.paid and record.likely < 0:
+            record.credit = min(record.credit, 0.0)  # what it won in other texts is not to be lost in this one
+        if not length:
+            record.forgive()
+
     def merge(self, draft: Draft) -> tuple[Draft, float]:
-        length, gain = self._best(sorted(draft.reaches(), reverse=True)[: self.tokens])
+        length, gain = self._offered(sorted(draft.reaches(), reverse=True)[: self.tokens])
         return draft.best(length), gain
 
     def share(self, draft: Draft, nodes: Sequence[int]) -> None:
@@ -373,7 +421,7 @@ class AutoPlan:
     def judged(self, accepted: int) -> None:
         record = self.record
         # Promises that were learnt from what became of guesses vary less than what becomes of them.
-        tokens = self._honesty * self._promised if self.turn.settled else accepted
+        tokens = self.honesty * self._promised if self.turn.settled else accepted
         record.win(tokens - self.wider)
         record.accepted += accepted - record.accepted / ROUNDS
         record.expected += self._promised - record.expected / ROUNDS
@@ -384,10 +432,14 @@ class AutoPlan:
         for n, reach in enumerate(reaches, 1):
             sum_reached += reach
             if n in LENGTHS:
-                gain = self._honesty * sum_reached - self._widens(n)
+                gain = self.honesty * sum_reached - self._widens(n)
                 if gain > most:
                     length, most = n, gain
         return length, most
+
+    def _offered(self, reaches: Sequence[float]) -> tuple[int, float]:
+        """The same; several sequences offer all, since what a token costs depends on what the others get."""
+        return self._best(reaches) if self.turn.sequences == 1 else (len(reaches), self.honesty * sum(reaches))
 
     def _widens(self, n: int) -> float:
         """Tokens that could be had in the time that n more tokens a sequence add to the target's pass."""

@@ -9,6 +9,7 @@ keeps what matters for decisions, the ratios.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in passes over one token; widths between are interpolated."""
 
-LOAD_GAIN = 1 / 4  # the load changes within a few passes,
+LOAD_GAIN = 1 / 4  # the load changes within a few passes of the target,
 LEAST_GAIN = 1 / 64  # the table does not
 SPIKE = 0.5  # one pass moves an estimate by at most this, in logarithms: a process was switched out
 REMEMBERED = 8  # measurements that a stored estimate counts for
@@ -71,7 +72,8 @@ class Costs:
 
     def step(self, drafter: str, depth: int = 0) -> float:
         """Seconds of one pass of a drafter, or of one guess where it makes no passes."""
-        known, assumed = self._table(depth).step.get(drafter), self._assumption(drafter)
+        steps, assumed = self._table(depth).step, self._assumption(drafter)
+        known = steps.get(drafter) or steps.get(re.sub(", [0-9]+ sequences$", "", drafter))
         if known is None:
             return assumed[0] if assumed else DRAFT_SHARE * self.target(1, depth)
         return math.exp(known.log_s)
@@ -92,16 +94,20 @@ class Costs:
     def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
         """Take in what a pass took. What cannot be a duration (a clock that stands still) is left out."""
         table = self._table(depth)
-        if self._observe(table.target, width, seconds):
+        if self._observe(table.target, width, seconds, LOAD_GAIN):
             table.curve.clear()
 
     def observe_step(self, drafter: str, seconds: float, depth: int = 0) -> None:
-        self._observe(self._table(depth).step, drafter, seconds)
+        self._observe(self._table(depth).step, drafter, seconds, self._gain(seconds, depth))
 
     def observe_read(self, drafter: str, tokens: int, seconds: float, depth: int = 0) -> None:
-        self._observe(self._table(depth).read, drafter, seconds / tokens)
+        self._observe(self._table(depth).read, drafter, seconds / tokens, self._gain(seconds, depth))
 
-    def _observe(self, estimates: dict[Any, Estimate], key: Any, seconds: float) -> bool:
+    def _gain(self, seconds: float, depth: int) -> float:
+        """What takes microseconds, whose noise is as large as itself, tells next to nothing about the load."""
+        return LOAD_GAIN * min(1.0, max(0.0, seconds) * math.exp(-self.load) / self.target(1, depth))
+
+    def _observe(self, estimates: dict[Any, Estimate], key: Any, seconds: float, load_gain: float) -> bool:
         if not 0 < seconds < math.inf:
             return False
         log_s = math.log(seconds) - self.load
@@ -109,7 +115,7 @@ class Costs:
         if known is None:
             estimates[key] = Estimate(log_s)
         else:
-            self.load += LOAD_GAIN * _clipped(log_s - known.log_s)
+            self.load += load_gain * _clipped(log_s - known.log_s)
             known.update(math.log(seconds) - self.load)
         return True
 

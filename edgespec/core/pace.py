@@ -64,7 +64,7 @@ class Plan(Protocol):
         """What guessing took: passes of the drafter's model, or 1 for one without a model."""
 
     def settle(self, draft: Draft) -> Draft:
-        """What of the draft is to be verified."""
+        """What of the draft is to be verified; where several sequences share a pass, what may be."""
 
     def merge(self, draft: Draft) -> tuple[Draft, float]:
         """What of a draft that several drafters made is to be verified, and what that is worth in tokens."""
@@ -76,12 +76,19 @@ class Plan(Protocol):
         """How many tokens of what this drafter guessed were accepted, if it was verified."""
 
 
+Offer = tuple[Plan, Draft]
+"""What is settled for a sequence, and the plan that has settled it."""
+
+
 class Pace(Protocol):
     def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
         """Which of these drafters are to be thought about in this round, asked once a round; a cheap question."""
 
     def plan(self, turn: Turn) -> Plan | None:
         """How to guess now; None for not at all."""
+
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
+        """What of each draft to verify in a pass of several sequences, `width` tokens of which are not guessed."""
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         """What a target pass over `width` tokens and everything around it but guessing took."""
@@ -137,6 +144,9 @@ class FixedPace:
     def plan(self, turn: Turn) -> Plan | None:
         tokens = min(self.tokens, turn.n_max)
         return FixedPlan(tokens) if tokens > 0 and (turn.best < tokens / 2 or turn.leaves > 1) else None
+
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
+        return [draft for _, draft in offers]
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         pass
