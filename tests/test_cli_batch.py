@@ -20,11 +20,12 @@ from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment
 from fake_stream import FakeStream
 from tiny_gguf import CHATML, write_model
 
-from edgespec.batch.meter import Meter, clock
+from edgespec.batch.meter import Meter
 from edgespec.batch.results import Result
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
 from edgespec.events import TokenEvent
+from edgespec.figures import clock
 from edgespec.settings import LoadSettings
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

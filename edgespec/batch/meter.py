@@ -7,7 +7,7 @@ from time import perf_counter
 from edgespec.batch.results import Result
 from edgespec.errors import EdgespecError
 from edgespec.events import TokenEvent
-from edgespec.figures import rate
+from edgespec.figures import clock, rate
 
 
 class Meter:
@@ -55,10 +55,3 @@ class Meter:
     def _speed(self, elapsed_s: float) -> list[str]:
         failed = [f"{self.n_failed:,} failed"] if self.n_failed else []
         return [*failed, f"{rate(self.n_rows / elapsed_s)} rows/s", f"{rate(self.n_tokens / elapsed_s)} tok/s"]
-
-
-def clock(seconds: float) -> str:
-    """A duration as 1:02 or 1:02:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from math import ceil
 from time import perf_counter
+
+from edgespec.figures import clock
 
 
 class TimeLeft:
@@ -26,4 +27,4 @@ class TimeLeft:
         if not 0 < self.done < self._total:
             return what
         left_s = (perf_counter() - self._started_s) * (self._total / self.done - 1)
-        return f"{what}, {ceil(left_s)} s left" if left_s < 90 else f"{what}, {ceil(left_s / 60)} min left"
+        return f"{what}, {clock(left_s)} left"
