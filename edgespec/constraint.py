@@ -20,12 +20,13 @@ def constraint_text(kind: Constraint, given: str) -> str:
     """The text itself, or that of the file. Raises UsageError."""
     if not given or is_text(kind, given):
         return given
-    file, what = Path(given).expanduser(), CONSTRAINTS[kind]
+    what = CONSTRAINTS[kind]
     try:
+        file = Path(given).expanduser()
         if file.stat().st_size > MOST_BYTES:
             raise UsageError(f"cannot use {given} as a {what}", why="it is too large for one")
-        text = file.read_text("utf-8")
-    except (OSError, ValueError) as error:
+        text = file.read_text("utf-8-sig")
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~nobody
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot read the {what} {given}", why=why, hint=_HINTS[kind]) from error
     if not text.strip():

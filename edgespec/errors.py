@@ -45,6 +45,12 @@ class PairError(EdgespecError):
     exit_code = 4
 
 
+class FailedRowsError(EdgespecError):
+    """A job is done, or stopped, with rows that failed."""
+
+    exit_code = 6
+
+
 class OutOfMemoryError(EdgespecError):
     """Weights, KV cache or buffers do not fit into the memory there is."""
 

@@ -27,6 +27,7 @@ from edgespec.figures import percent
 from edgespec.header import Header
 from edgespec.llama.context import Context, available_memory_bytes, cache_bytes
 from edgespec.llama.grammar import Grammars
+from edgespec.llama.library import free_gpu_bytes
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
@@ -98,7 +99,7 @@ class Loaded(Closable):
         header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
         self.model = self._open_model(header, settings.gpu_layers)
         if settings.sequences == 0:
-            self._settings = settings = replace(settings, sequences=self._how_many())
+            self._settings = settings = replace(settings, sequences=self._how_many(draft_header))
         self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
@@ -190,14 +191,16 @@ class Loaded(Closable):
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
             self._note(f"drafting chains: {settings.sequences} sequences leave no room for branches")
 
-    def _how_many(self) -> int:
+    def _how_many(self, draft: Header | None) -> int:
         """How many answers to make at a time: as many as a pass has room for, and the memory."""
         settings = self._settings
         if settings.strict:
             return 1
         n_bytes = cache_bytes(self.model, self._n_ctx, settings.cache_type_k, settings.cache_type_v)
-        fitting = int(MEMORY_SHARE * available_memory_bytes() / max(1.0, n_bytes))
-        return MOST_SEQUENCES if self.model.is_offloaded else max(1, min(MOST_SEQUENCES, fitting))
+        if draft is not None:
+            n_bytes += 2 * self._n_ctx * sum(draft.kv_values_per_token)
+        free = free_gpu_bytes() if self.model.is_offloaded else available_memory_bytes()
+        return max(1, min(MOST_SEQUENCES, int(MEMORY_SHARE * free / max(1.0, n_bytes))))
 
     @property
     def sequences(self) -> int:

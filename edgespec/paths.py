@@ -62,9 +62,11 @@ def write_cache(name: str, text: str) -> bool:
 
 
 def write_whole(file: Path, content: str | bytes) -> None:
-    """Write a file as a whole or not at all. Raises OSError."""
-    with becoming(file) as scratch:
-        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
+    """Write a file as a whole or not at all, even when the power fails. Raises OSError."""
+    with becoming(file) as scratch, scratch.open("wb") as opened:
+        opened.write(content.encode() if isinstance(content, str) else content)
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def file_facts(file: Path) -> list[Any]:

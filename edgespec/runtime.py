@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from edgespec.calibrate import measure_passes
@@ -26,12 +28,24 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.template import tokenize_leniently
 from edgespec.loading import Loaded
-from edgespec.settings import LoadSettings, Message, Request, check_load_settings, check_request, check_rule
+from edgespec.settings import (
+    LoadSettings,
+    Message,
+    Request,
+    bias_pairs,
+    check_load_settings,
+    check_request,
+    check_rule,
+    schema_text,
+)
 from edgespec.textstream import TextStream
 from edgespec.trace import Recorder
 
 LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
+IDLE_S = 0.005  # between looking for further requests
 MEASURED_DEPTH, READ = 128, 32  # tokens behind which passes are measured, and those of one that reads a prompt
+
+log = logging.getLogger(__name__)
 
 Answer = Generator[TokenEvent, None, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
@@ -284,13 +298,19 @@ class Runtime(Closable):
                 yield self._checked(request) if request is not None else None
             except EdgespecError as error:
                 yield error
+            except Exception as error:
+                yield _unexpected(error)
 
-    def _checked(self, request: Request) -> tuple[Request, _Prompt]:
-        """A request with its prompt. Raises UsageError."""
+    def check_settings(self, request: Request) -> None:
+        """Whether this can be meant for this model, whatever the prompt. Raises UsageError."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         if request.constraint is not None:
             self._loaded.grammars.check(*request.constraint)
+
+    def _checked(self, request: Request) -> tuple[Request, _Prompt]:
+        """A request with its prompt. Raises UsageError."""
+        self.check_settings(request)
         self._note_limits(request.verify)
         return request, self._prompt(request)
 
@@ -370,12 +390,15 @@ class Runtime(Closable):
                         break
                     if job is None:
                         break
-                    if isinstance(job, EdgespecError):
-                        yield n_taken, job
+                    started = self._started(n_taken, job, cancel)
+                    if isinstance(started, EdgespecError):
+                        yield n_taken, started
                     else:
-                        answer = self._start(n_taken, *job, cancel)
-                        answers[answer.sequence.slot] = answer
+                        answers[started.sequence.slot] = started
                     n_taken += 1
+                if not self.engine.active:
+                    sleep(IDLE_S)  # requests are still to come
+                    continue
                 for emission in self.engine.round():
                     yield from answers[emission.sequence.slot].events(emission)
                 tell(answers.values())
@@ -402,6 +425,17 @@ class Runtime(Closable):
             self._watch(None)
             self._loaded.tuning.save(now=False)
 
+    def _started(self, index: int, job: _Job, cancel: CancelFlag) -> _Answer | EdgespecError:
+        """One request that cannot be begun with takes no other with it."""
+        if isinstance(job, EdgespecError):
+            return job
+        try:
+            return self._start(index, *job, cancel)
+        except EdgespecError as error:
+            return error
+        except Exception as error:
+            return _unexpected(error)
+
     def _start(self, index: int, request: Request, prompt: _Prompt, cancel: CancelFlag) -> _Answer:
         tokens, constraint = prompt.tokens, request.constraint
         chooser = Chooser(
@@ -413,7 +447,7 @@ class Runtime(Closable):
             self.model.end_tokens if request.ignore_eos else (),
             self.rounding,
             request.left,
-            constraint and self._loaded.grammars.constraint(*constraint, _answer_start(request, tokens)),
+            constraint and self._loaded.grammars.constraint(*constraint, self._answer_start(request, tokens)),
         )
         text = TextStream((*request.stop, *prompt.stop))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
@@ -425,6 +459,13 @@ class Runtime(Closable):
         )
         self.stats = sequence.stats
         return _Answer(index, sequence, self.model, text)
+
+    def _answer_start(self, request: Request, tokens: list[int]) -> int:
+        """Where the answer begins in a prompt: at its end, unless that is the beginning of one that is to go on."""
+        if not request.messages or request.messages[-1].role != "assistant":
+            return len(tokens)
+        begun = list(request.messages[-1].tokens) or self.model.tokenize(request.messages[-1].content)
+        return len(tokens) - len(begun) if tokens[-len(begun) :] == begun else len(tokens)
 
     def _remember(self, answer: _Answer) -> None:
         """Keep what was answered for the next time that something like it comes."""
@@ -455,10 +496,9 @@ class Runtime(Closable):
             context.watch(cancel)
 
 
-def _answer_start(request: Request, tokens: list[int]) -> int:
-    """Where the answer begins in a prompt: at its end, unless that is the beginning of an answer that is to go on."""
-    begun = request.messages[-1].tokens if request.messages and request.messages[-1].role == "assistant" else ()
-    return len(tokens) - len(begun) if begun and tuple(tokens[-len(begun) :]) == begun else len(tokens)
+def _unexpected(error: Exception) -> GenerationError:
+    log.debug("a request failed", exc_info=error)
+    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
 
 
 def _kind(request: Request) -> str:
@@ -527,6 +567,13 @@ def _request(settings: dict[str, Any], **what: Any) -> Request:
     """Sort keywords into the request and its sampling settings. Raises UsageError for one that neither knows."""
     sampling_names = SamplingSettings.__dataclass_fields__
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}
+    try:
+        if "json_schema" in settings:
+            settings["json_schema"] = schema_text(settings["json_schema"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError("this JSON schema cannot be read", why=str(error)) from error
+    if "logit_bias" in sampling:
+        sampling["logit_bias"] = bias_pairs(sampling["logit_bias"])
     unknown = [name for name in settings if name not in Request.__dataclass_fields__]
     if unknown:
         raise UsageError(

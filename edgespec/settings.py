@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -302,6 +303,9 @@ def check_request(request: Request, n_vocab: int) -> None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
         raise UsageError("stop must be a tuple of texts, none of them empty")
+    for name in CONSTRAINTS:
+        if not isinstance(getattr(request, name), str):
+            raise UsageError(f"{name} must be a text, not {shown(getattr(request, name))}")
     constraints = [name for name in CONSTRAINTS if getattr(request, name)]
     if len(constraints) > 1:
         raise UsageError(f"{constraints[0]} and {constraints[1]} exclude each other", hint="name one of them")
@@ -319,16 +323,35 @@ def check_request(request: Request, n_vocab: int) -> None:
         _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
     for text in (request.prompt, *(text for message in request.messages for text in (message.role, message.content))):
         if not isinstance(text, str):
-            raise UsageError(f"a prompt or message must be a text, not {text!r}")
+            raise UsageError(f"a prompt or message must be a text, not {shown(text)}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError("the prompt is no valid text", why=str(error)) from error
 
 
+def shown(value: object) -> str:
+    """A value in a message, not all of it if it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # lists in lists, or a number of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def schema_text(schema: object) -> object:
+    """A JSON schema as text; what is none stays what it is. Raises ValueError, TypeError, RecursionError."""
+    return json.dumps(schema) if isinstance(schema, Mapping | bool) else schema
+
+
+def bias_pairs(biases: object) -> object:
+    """(id, bias) pairs; what is no mapping stays what it is."""
+    return tuple(biases.items()) if isinstance(biases, Mapping) else biases
+
+
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
-        raise UsageError(f"{name} must be one of {', '.join(map(str, filter(None, choices)))}, not {value!r}")
+        raise UsageError(f"{name} must be one of {', '.join(map(str, filter(None, choices)))}, not {shown(value)}")
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:
@@ -337,4 +360,4 @@ def _check_integer(name: str, value: object, least: int, most: int) -> None:
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise UsageError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        raise UsageError(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")

@@ -33,6 +33,9 @@ class FakeStream:
     n_streams: int = 0
     closed: int = 0
 
+    def check_settings(self, request: Request) -> None:
+        pass
+
     def stream(
         self, requests: Iterable[Request | None], cancel: CancelFlag | None = None
     ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:

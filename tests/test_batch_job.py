@@ -57,6 +57,7 @@ def test_a_result_holds_what_was_asked_for_and_nothing_of_time() -> None:
         "seed": 5,
         "prompt_tokens": 5,
         "tokens": 3,
+        "digest": "4486c2d5a1e0",
     }
 
 
@@ -227,9 +228,16 @@ def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
     engine = FakeStream(room=8)
     reopened = Reopened(engine)
     running = job(engine, [row(number, "kills") for number in range(20)], reopen=reopened).run()
-    with pytest.raises(GenerationError, match=r"5 times without an answer in between: llama\.cpp crashed: it was told"):
+    with pytest.raises(GenerationError, match=r"12 times without an answer in between: llama\.cpp crashed"):
         list(running)
-    assert len(reopened.errors) == 4
+    assert len(reopened.errors) == 11
+
+
+def test_some_neighbours_that_kill_the_engine_do_not_stop_the_others() -> None:
+    rows = [row(number, "kills" if 5 <= number <= 10 else "go") for number in range(40)]
+    found = results(FakeStream(room=8, ahead=8), rows, reopen=Reopened(FakeStream(room=8, ahead=8)))
+    assert sorted(each["id"] for each in found if "error" in each) == [5, 6, 7, 8, 9, 10]
+    assert len(found) == 40
 
 
 def test_deaths_with_answers_in_between_are_not_counted_together() -> None:
@@ -316,6 +324,20 @@ def test_from_python_samples_are_for_rows_that_say_nothing_else() -> None:
     assert "content" in found[1]
     with pytest.raises(UsageError, match="n must be"):
         answered([], chat=False, n=0)
+
+
+def test_from_python_none_says_that_no_row_is_there_yet() -> None:
+    came: list[Any] = []
+
+    def rows() -> Iterator[dict[str, Any] | None]:
+        yield row("a")
+        while not came:
+            yield None
+        yield {"prompt": "b"}
+
+    for result in answered(rows(), chat=False):
+        came += [result["id"]]
+    assert came == ["a", 2]
 
 
 def test_from_python_settings_that_cannot_be_meant_are_refused_before_the_first_row() -> None:

@@ -23,6 +23,7 @@ RESULTS = Results("a model", lambda token: [b"a", b"\xc3", b"b"][token])
 
 def read(value: Any, chat: bool = False) -> Row | BadRow:
     (found,) = RowReader(Defaults(Request(max_tokens=9), seed=1, chat=chat)).from_values([value])
+    assert found is not None
     return found
 
 
@@ -74,6 +75,8 @@ def test_a_completion_goes_on_from_its_prompt_whatever_other_prompts_are(is_chat
             '{"type": "null"}',
         ),
         ({"stream": False, "user": "u", "metadata": {}, "store": True, "tools": None}, "max_tokens", 9),
+        ({"service_tier": "auto", "prompt_cache_key": "k", "modalities": ["text"]}, "max_tokens", 9),
+        ({"seed": -1}, "seed", 2**63 - 1),
         ({"regex": "a+"}, "regex", "a+"),
     ],
 )

@@ -78,7 +78,7 @@ def test_what_is_there_is_kept_and_known(path: Path) -> None:
         file.resume(SETTINGS, None)
         file.begin()
         ids: list[Any] = ["a", 2, "bad", "oa", "or"]
-        assert file.done == {*(row_key(id, None) for id in ids), row_key(None, 9)}
+        assert {*file.done} == {*(row_key(id, None) for id in ids), row_key(None, 9)}
         assert (file.n_done, file.n_failed) == (6, 3)
         file.write(row("new"))
     assert rows_of(path) == [row("a"), row(2), FAILED, BAD_LINE, OPENAI, REFUSED, row("new")]
@@ -94,7 +94,7 @@ def test_a_torn_last_line_is_cut_off(path: Path, torn: bytes) -> None:
         assert path.read_bytes() == whole + torn
         file.begin()
         assert path.read_bytes() == whole
-        assert file.done == {row_key("a", None)}
+        assert {*file.done} == {row_key("a", None)}
         file.write(row("b"))
     assert rows_of(path) == [row("a"), row("b")]
 
@@ -132,7 +132,7 @@ def test_failed_rows_can_be_taken_out_to_be_asked_once_more(path: Path) -> None:
         output.resume(SETTINGS, None, retry_failed=True)
         assert path.read_bytes() == before
         output.begin()
-        assert output.done == {row_key(id, None) for id in ("a", "b", "oa")}
+        assert {*output.done} == {row_key(id, None) for id in ("a", "b", "oa")}
         assert (output.n_done, output.n_failed) == (3, 0)
         output.write(row("bad"))
     assert rows_of(path) == [row("a"), row("b"), OPENAI, row("bad")]

@@ -18,6 +18,7 @@ from edgespec.batch.lines import MOST_AHEAD, MOST_BYTES, Line, as_they_come, cou
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
 from edgespec.settings import Message, Request
 
 BASE = Request(max_tokens=7, sampling=SamplingSettings(temperature=0.5), stop=("x",), json_schema="{}")
@@ -26,7 +27,7 @@ CHAT = Defaults(BASE, seed=1, chat=True, system="Be brief.")
 
 
 def read(*values: Any, defaults: Defaults = RAW) -> list[Row | BadRow]:
-    return list(RowReader(defaults).from_values(values))
+    return [row for row in RowReader(defaults).from_values(values) if row is not None]
 
 
 def row(value: Any, defaults: Defaults = RAW) -> Row:
@@ -185,6 +186,12 @@ def test_null_counts_as_missing() -> None:
         ({"logit_bias": 5}, "logit_bias must be"),
         ({"logit_bias": {"-1": 1}}, "logit_bias must be about token ids of 0 or more"),
         ({"logit_bias": {"1": True}}, "logit_bias must be"),
+        ({"logit_bias": {"1": 10**400}}, "logit_bias must be"),
+        ({"seed": json.loads("[" * 900 + "]" * 900)}, "seed must be a whole number"),
+        ({"stop": json.loads("[" * 900 + "]" * 900)}, "stop must be a text or a list of texts"),
+        ({"max_tokens": "3"}, "max_tokens must be a whole number"),
+        ({"logprobs": True}, "logprobs must be a whole number"),
+        ({"verify": 1}, "verify must be a text"),
     ],
 )
 def test_what_is_no_setting_is_said(settings: Any, reason: str) -> None:
@@ -222,11 +229,21 @@ ROWS = [{"id": f"{number}", "prompt": "a"} for number in range(100)]
 
 
 def test_rows_that_are_done_are_passed_over() -> None:
-    done = {row_key("a", 7), row_key(None, 3)}
+    done = {row_key("a", 7): "", row_key(None, 3): ""}
     lines = b'{"id": "a", "prompt": "x"}\n{"id": "b", "prompt": "x"}\nno json\nno json\n{"id": "a", "prompt": "y"}\n'
     left = from_text(lines, RowReader(RAW, done))
     assert [(each.id, each.line) for each in left] == [("b", 2), (None, 4), (None, 5)]
     assert not done
+
+
+def test_a_row_that_was_changed_since_it_was_answered_is_not_passed_over() -> None:
+    mark = row({"id": "a", "prompt": "x", "seed": 1}).mark
+    done = {row_key("a", None): mark, row_key("b", None): ""}
+    assert (
+        from_text('{"seed": 1, "prompt": "x", "id": "a"}\n{"id": "b", "prompt": "any"}', RowReader(RAW, {**done})) == []
+    )
+    with pytest.raises(UsageError, match=r"the row 'a' \(line 1\) is not the one that was answered"):
+        from_text('{"seed": 2, "prompt": "x", "id": "a"}', RowReader(RAW, {**done}))
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

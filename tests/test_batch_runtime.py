@@ -13,6 +13,7 @@ from tiny_gguf import CHATML, EXACT, write_model
 import edgespec
 from edgespec.errors import UsageError
 from edgespec.runtime import Runtime
+from edgespec.settings import Request
 
 ROWS: list[dict[str, Any]] = [
     {"id": number, "prompt": f"def f{number}(x):", "max_tokens": 3 + number % 5} for number in range(12)
@@ -62,6 +63,29 @@ def test_a_batch_that_is_left_frees_the_model(llm: Runtime) -> None:
     next(endless)
     endless.close()
     assert next(llm.batch([{"prompt": "a"}], max_tokens=2))["tokens"] <= 2
+
+
+def test_whatever_goes_wrong_with_a_row_is_an_error_of_that_row_alone(
+    llm: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = llm._tokenize
+
+    def fail_for_some(request: Request) -> Any:
+        if "bad" in request.prompt:
+            raise ZeroDivisionError("nobody thought of that")
+        return real(request)
+
+    monkeypatch.setattr(llm, "_tokenize", fail_for_some)
+    found = list(
+        llm.batch([{"prompt": "a"}, {"prompt": "bad"}, {"prompt": "b"}], max_tokens=2, ordered=True, chat=False)
+    )
+    assert ["error" in each for each in found] == [False, True, False]
+    assert found[1]["error"]["message"] == "unexpected ZeroDivisionError: nobody thought of that"
+
+
+def test_a_constraint_for_all_rows_is_checked_before_the_first(llm: Runtime) -> None:
+    with pytest.raises(UsageError, match="Invalid type"):
+        llm.batch([], json_schema={"type": "nonsense"})
 
 
 def test_settings_that_cannot_be_meant_are_refused(llm: Runtime) -> None:

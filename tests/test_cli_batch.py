@@ -43,7 +43,7 @@ def home(tmp_path: Path) -> Path:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     """Workers without a process and a model; the files are real."""
     workers = FakeWorkers()
-    monkeypatch.setattr("edgespec.cli.batch.Worker", workers)
+    monkeypatch.setattr("edgespec.cli.reopened.Worker", workers)
     return workers
 
 
@@ -59,7 +59,7 @@ class FakeWorkers:
     def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeWorkers:
         progress("loading", 1.0)
         self.settings.append(settings)
-        self.stream = self.engine.stream
+        self.stream, self.check_settings = self.engine.stream, self.engine.check_settings
         return self
 
     def close(self) -> None:
@@ -111,6 +111,14 @@ def test_stdin_and_stdout_will_do(home: Path, fake: FakeWorkers) -> None:
     done = batch(home, "-", "--raw", stdin=b'{"prompt": "a"}\n{"prompt": "b"}')
     assert (done.returncode, ids(done.stdout)) == (0, [1, 2])
     assert batch(home, "-", "-o", "-", "--raw", stdin=b'{"prompt": "a"}\n').returncode == 0
+
+
+def test_odd_names_of_files_are_refused(home: Path, fake: FakeWorkers) -> None:
+    write(home, *prompts(1))
+    for args in (["-o", "x" * 300], ["--grammar", "~nosuchuser/x.gbnf"]):
+        done = batch(home, "in.jsonl", *args)
+        assert done.returncode == 2
+        assert "unexpected" not in done.stderr.decode()
 
 
 def test_quiet_is_quiet(home: Path, fake: FakeWorkers) -> None:
@@ -233,6 +241,26 @@ def test_failed_rows_are_asked_once_more_on_demand(home: Path, fake: FakeWorkers
     assert [request.messages[0].content for request in fake.engine.requests] == ["p0", "p1", "fails", "works", "works"]
 
 
+def test_the_output_of_other_rows_is_not_gone_on_with(home: Path, fake: FakeWorkers) -> None:
+    write(home, {"prompt": "a"}, {"prompt": "b"})
+    assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == 0
+    before = (home / "out.jsonl").read_bytes()
+    write(home, {"prompt": "a"}, {"prompt": "c"})
+    done = batch(home, "in.jsonl", "-o", "out.jsonl")
+    assert done.returncode == 2
+    assert "the row 2 (line 2) is not the one that was answered" in done.stderr.decode()
+    assert (home / "out.jsonl").read_bytes() == before
+
+
+def test_a_constraint_that_nothing_fits_ends_it_before_the_first_row(home: Path) -> None:
+    write(home, *prompts(3))
+    done = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "--regex", r"[^\s\S]", home=home)
+    assert done.returncode == 2
+    assert "cannot use this regular expression: nothing can fit it" in done.stderr.decode()
+    assert (home / "out.jsonl").read_bytes() == b""
+    assert edgespec("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "-n", "2", home=home).returncode == 0
+
+
 def test_it_stops_once_too_many_have_failed(home: Path, fake: FakeWorkers) -> None:
     write(home, *({"prompt": "too long"} for _ in range(20)))
     done = batch(home, "in.jsonl", "-o", "out.jsonl", "--max-errors", "2")
@@ -255,14 +283,14 @@ def test_a_model_that_dies_is_opened_again(home: Path, fake: FakeWorkers) -> Non
 
 
 def test_a_model_that_dies_again_and_again_ends_it_and_the_same_command_goes_on(home: Path, fake: FakeWorkers) -> None:
-    write(home, *prompts(3), *({"id": f"k{number}", "prompt": "kills"} for number in range(9)))
+    write(home, *prompts(3), *({"id": f"k{number}", "prompt": "kills"} for number in range(20)))
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == GenerationError.exit_code
-    assert "5 times without an answer" in done.stderr.decode()
+    assert "12 times without an answer" in done.stderr.decode()
     assert "the same command goes on" in done.stderr.decode()
     fake.engine.deaths = 0
     assert batch(home, "in.jsonl", "-o", "out.jsonl", "--retry-errors").returncode == 0
-    assert len({*ids(home / "out.jsonl")}) == len(rows(home / "out.jsonl")) == 12
+    assert len({*ids(home / "out.jsonl")}) == len(rows(home / "out.jsonl")) == 23
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------

@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment
 from tiny_gguf import CHATML, write_model
 
 import edgespec as api
+from edgespec.errors import OutOfMemoryError
 from edgespec.models.spec import BUNDLED
+from edgespec.runtime import Runtime
+from edgespec.settings import LoadSettings
 from edgespec.trace import read_trace
 
 PROMPT = "def return"
@@ -202,6 +206,19 @@ def test_samples_read_a_long_prompt_once(home: Path) -> None:
     done = edgespec_here("run", "word " * 300, *FIRST, "--samples", "4", "--json", home=home)
     timings = json.loads(done.stdout)["timings"]
     assert timings["cache_n"] >= 3 * 300 > timings["prompt_n"] / 2
+
+
+def test_samples_come_one_at_a_time_where_several_do_not_fit(
+    home: Path, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(settings: LoadSettings, progress: Any) -> Runtime:
+        if settings.sequences > 1:
+            raise OutOfMemoryError("that does not fit")
+        return Runtime(settings, progress)
+
+    monkeypatch.setattr("edgespec.runtime.Runtime", load)
+    done = edgespec_here("run", PROMPT, *FIRST, "--samples", "2", "--json", home=home)
+    assert json.loads(done.stdout)["choices"][0]["content"] == answers["chat"]
 
 
 def test_what_the_user_should_know_is_said_once(home: Path) -> None:

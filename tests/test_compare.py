@@ -60,6 +60,9 @@ def result(plan: Plan) -> Result:
 
 def test_the_largest_file_is_the_reference_unless_one_is_named(home: Path) -> None:
     assert find_targets(["demo:draft", "demo"]).reference.name == "demo"
+    twice = find_targets(["demo:draft", str(DRAFT), str(TARGET)], reference="demo")
+    assert [target.path for target in twice.all] == [DRAFT, TARGET]
+    assert twice.reference.path == TARGET
     found = find_targets(["demo"], reference="demo:draft")
     assert found.reference.name == "demo:draft"
     assert [target.name for target in found.all] == ["demo", "demo:draft"]
@@ -277,10 +280,18 @@ def test_where_one_file_fails_the_others_are_gone_on_with(
     assert not found["complete"]
 
 
-def test_a_cache_that_cannot_be_written_only_costs_the_resuming(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "keep", lambda key, result: False)
-    found = run_comparison(replace(plan, tokens=3, contests=contests(["plain"], [], []), items=ITEMS[1:]))
+def test_where_results_cannot_be_kept_they_are_shown(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    alone = replace(plan.targets, all=(plan.targets.reference,))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "compare").write_text("a file in the way of a folder")
+    found = run_comparison(
+        replace(plan, targets=alone, tokens=3, contests=contests(["plain"], [], []), items=ITEMS[1:])
+    )
     assert found["complete"]
+    assert found["rows"]
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

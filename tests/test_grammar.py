@@ -215,6 +215,26 @@ def test_an_answer_that_was_begun_goes_on_as_the_grammar_wants(llm: Runtime) -> 
     assert re.fullmatch("[0-9]{2}", text_of(events))
 
 
+def test_an_answer_that_was_begun_counts_whether_its_ids_are_known_or_not(llm: Runtime) -> None:
+    for begun in ((), tuple(llm.model.tokenize("12"))):
+        messages = (Message("user", "A number"), Message("assistant", "12", begun))
+        assert re.fullmatch(
+            "[0-9]{2}", text_of(llm.answer(Request(messages=messages, regex="[0-9]{4}", max_tokens=20)))
+        )
+
+
+def test_from_python_a_schema_may_be_an_object(llm: Runtime) -> None:
+    as_object = text_of(
+        llm.generate("A: ", json_schema={"type": "integer", "minimum": 10, "maximum": 20}, max_tokens=8)
+    )
+    assert 10 <= int(as_object) <= 20
+    first, *_ = llm.generate("A: ", logit_bias={5: 100.0}, temperature=0, max_tokens=2)
+    assert first.id == 5
+    for settings in ({"json_schema": [1]}, {"regex": 5}):
+        with pytest.raises(UsageError, match="must be a text"):
+            llm.generate("A: ", **settings)
+
+
 def test_log_probabilities_are_those_among_what_is_allowed(llm: Runtime) -> None:
     first, *_ = llm.generate("A: ", regex="(yes|no)", logprobs=4, temperature=0, max_tokens=4)
     assert first.logprob is not None
@@ -239,6 +259,9 @@ def test_log_probabilities_are_those_among_what_is_allowed(llm: Runtime) -> None
         ("json_schema", '{"not": {}}', '["not"]'),
         ("json_schema", '{"$ref": "#/nowhere"}', "/nowhere"),
         ("regex", "[0-9", "unclosed character class"),
+        ("regex", r"[^\s\S]", "nothing can fit it"),
+        ("grammar", 'root ::= root "a"', "nothing can fit it"),
+        ("json_schema", '{"$ref": "#"}', "nothing can fit it"),
     ],
 )
 def test_what_is_wrong_with_a_text_is_said_before_anything_is_generated(
@@ -289,6 +312,12 @@ def test_run_says_what_it_cannot_use(home: Path, args: tuple[str, ...], said: st
     done = edgespec_here("run", "-m", "demo", "-t", "1", "A: ", *args, home=home)
     assert done.returncode == 2
     assert said in done.stderr.decode()
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "integer"}', encoding="utf-8-sig")
+    assert constraint_text("json_schema", str(file)) == '{"type": "integer"}'
 
 
 def test_a_chat_can_be_told_what_its_answers_are_made_of(tmp_path: Path) -> None:

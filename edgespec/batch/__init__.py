@@ -48,6 +48,7 @@ def answer_rows(
         request, n = Request(**request_fields(settings, SamplingSettings())), checked_n(n)
     except BadRowError as error:
         raise UsageError(str(error)) from error
+    engine.check_settings(request)
     reader = RowReader(Defaults(request, seed, chat, system, n))
     job = Job(
         engine,

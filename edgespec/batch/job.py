@@ -17,13 +17,15 @@ from edgespec.events import TokenEvent
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that nobody has taken yet
-MOST_DEATHS = 5  # of the engine, without an answer in between
+MOST_DEATHS = 12  # of the engine, without an answer in between
 
 Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 
 
 class Engine(Protocol):
     """Runtime and Worker."""
+
+    def check_settings(self, request: Request) -> None: ...
 
     def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events: ...
 

@@ -13,12 +13,14 @@ from typing import Any
 
 from edgespec.batch.answer import Answer, finite
 from edgespec.batch.row import BadRowError, Id, Row
-from edgespec.batch.row_settings import shown
 from edgespec.events import TokenEvent
+from edgespec.settings import shown
 
 INVALID, FAILED = "invalid_request_error", "server_error"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-_IGNORED = ("model", "user", "metadata", "store")
+_IGNORED = ("model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
+
+_REQUEST = "batch_req_"
 
 TokenBytes = Callable[[int], bytes]
 """What one token id stands for."""
@@ -51,6 +53,10 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
     if url == CHAT:
         _take_logprobs(fields)
+    if fields.get("modalities") == ["text"]:
+        del fields["modalities"]
+    if isinstance(seed := fields.get("seed"), int) and seed < 0:
+        fields["seed"] = seed % 2**63
     if "response_format" in fields:
         fields |= _constraint(fields.pop("response_format"))
     return fields
@@ -102,22 +108,22 @@ def answered(
         "total_tokens": n_prompt + n_completion,
     }
     body = {
-        "id": ("chatcmpl-" if is_chat else "cmpl-") + _mark(row.id),
+        "id": ("chatcmpl-" if is_chat else "cmpl-") + row.mark,
         "object": row.form,
         "created": 0,
         "model": model,
         "choices": choices,
         "usage": usage,
     }
-    return _response(row.id, 200, body)
+    return _response(row.id, row.mark, 200, body)
 
 
 def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
     """The output object of a row without an answer: a response that refuses the request, or an error of ours."""
     if is_request:
-        return _response(id, 400, {"error": {"message": why, "type": INVALID, "param": None, "code": None}})
+        return _response(id, _mark(id), 400, {"error": {"message": why, "type": INVALID, "param": None, "code": None}})
     return {
-        "id": f"batch_req_{_mark(id)}",
+        "id": _REQUEST + _mark(id),
         "custom_id": id,
         "response": None,
         "error": {"code": FAILED, "message": why},
@@ -130,14 +136,18 @@ def is_refusal(row: Mapping[str, Any]) -> bool:
     return isinstance(response, Mapping) and response.get("status_code") != 200
 
 
-def _response(id: Id | None, status: int, body: dict[str, Any]) -> dict[str, Any]:
-    mark = _mark(id)
+def mark_in(row: Mapping[str, Any]) -> str:
+    """The mark of the row that an output object answers."""
+    return str(row.get("id") or "").removeprefix(_REQUEST)
+
+
+def _response(id: Id | None, mark: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
     response = {"status_code": status, "request_id": f"req_{mark}", "body": body}
-    return {"id": f"batch_req_{mark}", "custom_id": id, "response": response, "error": None}
+    return {"id": _REQUEST + mark, "custom_id": id, "response": response, "error": None}
 
 
 def _mark(id: Id | None) -> str:
-    return sha256(json.dumps(id).encode()).hexdigest()[:24]
+    return sha256(json.dumps(id).encode()).hexdigest()[:12]
 
 
 def _chat_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:

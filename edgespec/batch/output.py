@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from edgespec.batch.results import is_failure, known_by
+from edgespec.batch.results import is_failure, known_by, mark_in
 from edgespec.batch.row import row_key
 from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
@@ -26,26 +26,26 @@ OR_ANEW = "--overwrite starts anew"
 class OutputFile(Closable):
     """The output at `path`, locked. Raises UsageError where another job writes it, or it cannot be written.
 
-    `resume` or `overwrite` prepare, and change nothing; `begin` does; then come rows. `done` are the keys of the rows
-    that are there and stay (`row.row_key`), `n_done` and `n_failed` count them.
+    `resume` or `overwrite` prepare, and change nothing; `begin` does; then come rows. `done` are the rows that are
+    there and stay: by key (`row.row_key`) the marks of those that were answered. `n_done` and `n_failed` count them.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self.path = path.resolve()
         self.sidecar_path = self.path.with_name(f"{self.path.name}.job.json")
-        self.done: set[int] = set()
+        self.done: dict[int, str] = {}
         self.n_done = self.n_failed = 0
         self._sidecar: Sidecar | None = None  # a new one
         self._size_bytes = 0  # of the rows that are whole
         self._drops_failed = False
         self._file: FileIO | None = None
-        if not self.path.parent.is_dir():
-            raise UsageError(f"cannot write {path}", why=f"there is no folder {path.parent}")
-        if self.path.exists() and not self.path.is_file():
-            raise UsageError(f"cannot write {path}", why="it is no file", hint="leave out -o to write to stdout")
         self._lock = FileLock(self.path.with_name(f"{self.path.name}.job.lock"), timeout=0)
         try:
+            if not self.path.parent.is_dir():
+                raise UsageError(f"cannot write {path}", why=f"there is no folder {path.parent}")
+            if self.path.exists() and not self.path.is_file():
+                raise UsageError(f"cannot write {path}", why="it is no file", hint="leave out -o to write to stdout")
             self._lock.acquire()
         except Timeout as error:
             raise UsageError(f"another batch is writing {path}", hint="wait for it, or name another file") from error
@@ -125,7 +125,7 @@ class OutputFile(Closable):
                 if failed and retry_failed:
                     self._drops_failed = True
                     continue
-                self.done.add(key)
+                self.done[key] = mark_in(row or {})
                 self.n_done += 1
                 self.n_failed += failed
 

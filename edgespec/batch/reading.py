@@ -10,9 +10,10 @@ from typing import Any
 
 from edgespec.batch.lines import MOST_BYTES, Line
 from edgespec.batch.openai import from_openai, is_openai
-from edgespec.batch.row import BadRow, BadRowError, Form, Id, Row, row_key
-from edgespec.batch.row_settings import checked_n, is_integer, request_fields, shown
-from edgespec.settings import Message, Request
+from edgespec.batch.row import BadRow, BadRowError, Form, Id, Row, mark_of, row_key
+from edgespec.batch.row_settings import checked_n, is_integer, request_fields
+from edgespec.errors import UsageError
+from edgespec.settings import Message, Request, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,12 @@ class Defaults:
 
 
 class RowReader:
-    """Makes rows of what the input holds. Those whose key is in `done` are passed over, and leave that set."""
+    """Makes rows of what the input holds. Those whose key is in `done` are passed over, and leave it; UsageError where
+    one has another mark than its result, so that no answer is taken for that to another question."""
 
-    def __init__(self, defaults: Defaults, done: set[int] | None = None) -> None:
+    def __init__(self, defaults: Defaults, done: dict[int, str] | None = None) -> None:
         self._defaults = defaults
-        self._done = set() if done is None else done
+        self._done = {} if done is None else done
         self._seen: set[int] = set()
 
     def from_lines(self, lines: Iterable[Line | None]) -> Iterator[Row | BadRow | None]:
@@ -52,10 +54,12 @@ class RowReader:
             else:
                 yield from self._rows(value, number)
 
-    def from_values(self, values: Iterable[Any]) -> Iterator[Row | BadRow]:
-        """Rows from what lines of JSON would hold."""
-        for number, value in enumerate(values, start=1):
-            yield from self._rows(value, number)
+    def from_values(self, values: Iterable[Any]) -> Iterator[Row | BadRow | None]:
+        """Rows from what lines of JSON would hold; None where there is none yet."""
+        number = 0
+        for value in values:
+            number += value is not None
+            yield from self._rows(value, number) if value is not None else (None,)
 
     def _rows(self, value: Any, line: int) -> Iterator[Row | BadRow]:
         """The row, unless it is done."""
@@ -65,27 +69,31 @@ class RowReader:
         except BadRowError as error:
             yield from self._without_id(BadRow(None, line, str(error)))
             return
-        key = row_key(id, line)
+        key, mark = row_key(id, line), mark_of(id, given)
         if key in self._seen:
             yield from self._without_id(BadRow(None, line, f"the id {shown(id)} was there before", form))
             return
         self._seen.add(key)
         if key in self._done:
-            self._done.remove(key)
+            if self._done.pop(key) not in ("", mark):
+                raise UsageError(
+                    f"the row {shown(id)} (line {line}) is not the one that was answered",
+                    hint="name another output for other rows, or start anew (--overwrite)",
+                )
             return
         try:
-            yield self._row(given, id, line, form)
+            yield self._row(given, id, line, form, mark)
         except BadRowError as error:
             yield BadRow(id, line, str(error), form)
+        except Exception as error:  # whatever a row holds, it is an error of that row alone
+            yield BadRow(id, line, f"it cannot be read ({type(error).__name__})", form)
 
     def _without_id(self, row: BadRow) -> Iterator[BadRow]:
         key = row_key(None, row.line)
-        if key in self._done:
-            self._done.remove(key)
-        else:
+        if self._done.pop(key, None) is None:
             yield row
 
-    def _row(self, given: dict[str, Any], id: Id, line: int, form: Form) -> Row:
+    def _row(self, given: dict[str, Any], id: Id, line: int, form: Form, mark: str) -> Row:
         given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
         if form != "own":
             given = from_openai(given)
@@ -93,7 +101,7 @@ class RowReader:
         prompt = _prompt(given, self._defaults, is_text=form == "text_completion")
         base = self._defaults.request
         changes = {"seed": self._seed(id)} | request_fields(given, base.sampling) | prompt
-        return Row(id, line, replace(base, **changes), n, form)
+        return Row(id, line, replace(base, **changes), n, form, mark)
 
     def _seed(self, id: Id) -> int:
         """48 bits that follow from the base seed and the id, wherever the row stands."""

@@ -65,6 +65,7 @@ class Results:
             "seed": row.request.seed,
             "prompt_tokens": answers[0].stats.prompt_tokens,
             "tokens": sum(answer.n_tokens for answer in answers),
+            "digest": row.mark,
         }
 
     def _sample(self, row: Row, answer: Answer) -> dict[str, Any]:
@@ -90,6 +91,13 @@ def known_by(row: Mapping[str, Any]) -> tuple[Id | None, int | None]:
     if isinstance(id, str | int) or (id is None and isinstance(line, int)):
         return id, line
     raise ValueError("it has no id")
+
+
+def mark_in(row: Mapping[str, Any]) -> str:
+    """The mark of the row that a row of the output answers; empty where it says why there is no answer."""
+    if is_failure(row):
+        return ""
+    return openai.mark_in(row) if "custom_id" in row else str(row.get("digest") or "")
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from hashlib import sha256
+from typing import Any, Literal
 
 from edgespec.settings import Request
 
@@ -15,13 +17,15 @@ Form = Literal["own", "chat.completion", "text_completion"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One prompt of the input, and of how many samples of it (`Request.sample` 0 to n - 1) the result is made."""
+    """One prompt of the input, and of how many samples of it (`Request.sample` 0 to n - 1) the result is made. `mark`
+    tells it from any other, and stands in its result."""
 
     id: Id
     line: int
     request: Request
     n: int = 1
     form: Form = "own"
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,15 @@ class BadRow:
 
 class BadRowError(Exception):
     """What is wrong with a row."""
+
+
+def mark_of(id: Id, given: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits that follow from all a row says, in whatever order."""
+    try:
+        text = json.dumps([id, given], sort_keys=True)
+    except (TypeError, ValueError, RecursionError):  # from Python, what is no JSON; it is refused later on
+        text = json.dumps(id)
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 def row_key(id: Id | None, line: int | None) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from edgespec.batch.row import BadRowError
 from edgespec.core.sampling import SamplingSettings
-from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES
+from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, bias_pairs, schema_text, shown
 
 
 def request_fields(settings: Mapping[str, Any], base: SamplingSettings) -> dict[str, Any]:
@@ -23,8 +22,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings) -> dict[
     for name, value in settings.items():
         if name not in _CONVERTERS:
             raise BadRowError(f"there is no setting {shown(name)}")
-        convert = _CONVERTERS[name]
-        (sampling if name in _SAMPLING else changes)[name] = convert(name, value) if convert else value
+        (sampling if name in _SAMPLING else changes)[name] = _CONVERTERS[name](name, value)
     if not changes.keys().isdisjoint(CONSTRAINTS):  # one takes the place of any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
     if sampling:
@@ -42,14 +40,20 @@ def checked_n(value: Any) -> int:
     return int(value)
 
 
-def shown(value: Any) -> str:
-    """A value in a message, not all of it if it is long."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
 def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer(name: str, value: Any) -> int:
+    if not is_integer(value):
+        raise BadRowError(f"{name} must be a whole number, not {shown(value)}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise BadRowError(f"{name} must be a number, not {shown(value)}")
+    return value
 
 
 def _text(name: str, value: Any) -> str:
@@ -73,22 +77,21 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 def _schema(name: str, value: Any) -> str:
     """A schema as JSON; a text is one already."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, Mapping | bool):
-        raise BadRowError(f"{name} must be a schema, not {shown(value)}")
     try:
-        return json.dumps(value)
+        text = schema_text(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRowError(f"{name} cannot be read ({error})") from error
+    if not isinstance(text, str):
+        raise BadRowError(f"{name} must be a schema, not {shown(value)}")
+    return text
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """(id, bias) pairs, from pairs or from an object; false forbids a token, since JSON has no infinity."""
-    pairs = value.items() if isinstance(value, Mapping) else value
+    pairs: Any = bias_pairs(value)
     try:
         return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadRowError(f'{name} must be {{"token id": bias}} or pairs of them, not {shown(value)}') from error
 
 
@@ -107,9 +110,10 @@ def _bias(value: Any) -> float:
 
 
 _SAMPLING = {field.name for field in fields(SamplingSettings)}
-_CONVERTERS: dict[str, Callable[[str, Any], Any] | None] = {
-    **dict.fromkeys(_SAMPLING),
-    **dict.fromkeys(("max_tokens", "seed", "logprobs", "verify")),
+_CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(_SAMPLING, _number),
+    **dict.fromkeys(("max_tokens", "seed", "logprobs"), _integer),
+    "verify": _text,
     "stop": _texts,
     "grammar": _text,
     "json_schema": _schema,

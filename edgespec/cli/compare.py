@@ -118,7 +118,6 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
             result = run_comparison(plan, output.progress, cancel)
     finally:
         output.end_progress()
-    failures = list(_write(values, result))
     if values["as_json"]:
         from edgespec.compare.report import verdicts
 
@@ -127,6 +126,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         from edgespec.compare.report import table
 
         output.show(table(result))
+    failures = list(_write(values, result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
     for failure in [*result["failures"], *failures]:

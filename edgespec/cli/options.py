@@ -302,8 +302,8 @@ ANSWER = [
         help="Go on past the end the model would choose.",
     ),
     click.option(
-        "--samples", cls=Option, section="Answer", type=Integer(1, MAX_SEQUENCES), default=1, show_default=True,
-        metavar="N", help="Answer N times from one seed, together, reading the prompt once.",
+        "--samples", cls=Option, section="Answer", config=False, type=Integer(1, MAX_SEQUENCES), default=1,
+        show_default=True, metavar="N", help="Answer N times from one seed, together, reading the prompt once.",
     ),
     _declare(
         "Answer", Request, "--logprobs", "logprobs", type=Integer(min=0), metavar="N",

@@ -20,7 +20,7 @@ from edgespec.cli.output import Output
 from edgespec.cli.prompt import read_prompt
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings, Request, check_rule
 
@@ -104,14 +104,18 @@ def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
+    """Loads with room for one answer at a time where several have none."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime import Runtime
 
     try:
-        llm = Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+        return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+    except OutOfMemoryError:
+        if settings.sequences == 1:
+            raise
+        return _load(replace(settings, sequences=1), output)
     finally:
         output.end_progress()
-    return llm
 
 
 class _Samples:

@@ -9,7 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from edgespec import __version__
 from edgespec.bench.suites import Item
+from edgespec.corpus import find
 from edgespec.llama.library import build_id
 from edgespec.paths import file_facts, read_cache, write_cache
 from edgespec.settings import LoadSettings
@@ -24,7 +26,9 @@ def speed_key(settings: LoadSettings, modes: Sequence[str], items: Sequence[Item
     held = {name: value for name, value in asdict(settings).items() if not name.endswith("model")}
     return {
         **_common("speed", Path(settings.model)),
+        "edgespec": __version__,
         "draft": file_facts(Path(settings.draft_model)) if settings.draft_model else None,
+        "corpus": file_facts(find(settings.corpus)) if settings.corpus else None,
         "settings": held,
         "modes": list(modes),
         "prompts": _digest([asdict(item) for item in items]),

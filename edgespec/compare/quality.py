@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +50,9 @@ def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Tol
     divergences: list[float] = []
     losses: list[float] = []
     same = 0
-    reference = zip(rows, rows.likeliest, strict=True)
-    with watching(context, cancel):
+    # Closed here, since an open file cannot be deleted everywhere, and it is to be when a signal ends this.
+    with closing(iter(rows)) as read, watching(context, cancel):
+        reference = zip(read, rows.likeliest, strict=True)
         for done, window in enumerate(text):
             tell(done, len(text))
             for (token, row), (expected, likeliest) in zip(log_probabilities(context, window), reference, strict=False):

@@ -8,7 +8,7 @@ than the rounding of kernels does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ class ReferenceRows:
     likeliest: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[NDArray[np.float64]]:
+    def __iter__(self) -> Generator[NDArray[np.float64], None, None]:
         """The log-probabilities float64[V] of each position, in their order."""
         with self.file.open("rb") as file:
             for _ in self.losses:

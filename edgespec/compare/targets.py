@@ -49,11 +49,10 @@ def find_targets(
 
     The reference is the largest file unless one is named. Raises ModelNotFoundError, ModelFileError, UsageError.
     """
-    named = list(dict.fromkeys([*specs, *([reference] if reference else [])]))
-    targets = [_target(spec) for spec in named]
-    base = max(targets, key=lambda target: target.size_bytes)
-    if reference is not None:
-        base = targets[named.index(reference)]
+    targets: list[Target] = []
+    for spec in specs:
+        _find_or_add(targets, spec)
+    base = _find_or_add(targets, reference) if reference else max(targets, key=lambda target: target.size_bytes)
     for target in targets:
         if target is not base:
             _check_vocabulary(base, target)
@@ -69,6 +68,16 @@ def find_targets(
         messages.append(f"{made.name} was made: {describe_types(made.header, type)}")
     labelled = [replace(target, label=label) for target, label in zip(targets, _labels(targets), strict=True)]
     return Targets(tuple(labelled), labelled[targets.index(base)], tuple(messages))
+
+
+def _find_or_add(targets: list[Target], spec: str) -> Target:
+    """The target that `spec` names, however it is spelt."""
+    new = _target(spec)
+    for target in targets:
+        if target.path.samefile(new.path):
+            return target
+    targets.append(new)
+    return new
 
 
 def _target(spec: str, name: str = "") -> Target:

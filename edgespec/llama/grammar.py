@@ -23,6 +23,7 @@ from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint
 
 REMEMBERED = 64  # compiled ones
+MOST_WORDS = 400  # characters of what llguidance says; it quotes whole expressions
 LIMITS = LLParserLimits(verbose_errors=False)  # or they go on for pages
 # Models that may write blanks do so without end; what may not differ can be guessed. A schema can say x-guidance.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -54,10 +55,15 @@ class Grammars:
             line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
             raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
         except Exception as error:  # what it raises for unknown rules
-            raise UsageError(what, why=str(error)) from error
+            raise UsageError(what, why=_short(str(error))) from error
         matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=LIMITS)
-        if matcher.is_error():
-            raise UsageError(what, why=matcher.get_error().strip())
+        trial = matcher.deep_copy()  # some that nothing fits show it in the first token alone
+        if not trial.is_error():
+            trial.compute_bitmask()
+        if not trial.is_error():
+            trial.compute_ff_tokens()
+        if trial.is_error():
+            raise UsageError(what, why=_said(trial))
         return matcher
 
     @property
@@ -105,7 +111,17 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ValueError(f"the grammar cannot go on: {self._matcher.get_error().strip()}")
+            raise ValueError(f"the grammar cannot go on: {_said(self._matcher)}")
+
+
+def _said(matcher: LLMatcher) -> str:
+    """What is wrong, without what is meant for llguidance's own developers."""
+    said = matcher.get_error().replace("<non-verbose/>", "").strip()
+    return "nothing can fit it" if "NoExtension" in said else _short(said)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + " ..."
 
 
 def _schema(text: str) -> str:

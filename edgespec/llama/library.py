@@ -106,6 +106,10 @@ def devices() -> list[Device]:
     return found
 
 
+def free_gpu_bytes() -> int:
+    return sum(device.free_bytes for device in devices() if "GPU" in device.kind)
+
+
 def gpus() -> list[Device]:
     return [device for device in devices() if "GPU" in device.kind]
 

@@ -121,6 +121,10 @@ class Worker(Closable):
         verdicts: list[PaceVerdict] = self._call("pace_verdicts", request)
         return verdicts
 
+    def check_settings(self, request: Request) -> None:
+        """Whether this can be meant for this model, whatever the prompt. Raises UsageError."""
+        self._call("check_settings", request)
+
     def count(self, messages: Sequence[Message]) -> int:
         """Tokens of the prompt that these messages make."""
         return int(self._call("count", list(messages)))
