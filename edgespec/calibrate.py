@@ -96,7 +96,7 @@ class Tuning:
         self._paces: dict[tuple[str, int], AutoPace] = {}
         self._least_width = least_width
         drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
-        facts = {
+        self._facts = facts = {
             "build": build_id(),
             "target": context.fingerprint,
             "least_width": least_width,
@@ -133,6 +133,7 @@ class Tuning:
         self._saved_s = perf_counter()
         state = {
             "version": VERSION,
+            "facts": self._facts,
             "costs": self.costs.state(),
             "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in self._paces.items()],
             "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},

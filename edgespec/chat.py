@@ -23,7 +23,7 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.model_check import check_model
 from edgespec.models.spec import lasting, resolve
 from edgespec.recording import Recording, turn_of
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
 from edgespec.store import Answer, Branch, ChatInfo, Store, StoreError, Turn, UnknownChatError, new_id
 from edgespec.store.data import first_line
 from edgespec.thinking import OPEN
@@ -133,7 +133,7 @@ class Session(Closable):
         wanted = settings or self.load_settings
         try:
             check_model(resolve(wanted.model).path)
-            if wanted.draft_model:
+            if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
                 check_model(resolve(wanted.draft_model).path)
             self.unload()
             self.engine = self._open_engine(wanted, progress, cancel)

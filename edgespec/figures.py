@@ -8,6 +8,19 @@ def rate(per_s: float) -> str:
     return f"{per_s:.0f}" if per_s >= 9.95 else f"{per_s:.1f}"
 
 
+def size_of(n_bytes: float) -> str:
+    """A number of bytes."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def count_of(n: int) -> str:
+    """A number of parameters."""
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M" if n >= 1e6 else f"{n / 1e3:.0f}k"
+
+
 def clock(seconds: float) -> str:
     """A duration as 1:02 or 1:02:03."""
     minutes, seconds = divmod(round(seconds), 60)

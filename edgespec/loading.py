@@ -21,22 +21,33 @@ from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
-from edgespec.errors import PairError, UsageError
+from edgespec.errors import OutOfMemoryError, PairError, UsageError
 from edgespec.events import Progress
-from edgespec.figures import percent
+from edgespec.figures import percent, size_of
 from edgespec.header import Header
 from edgespec.llama.context import Context, available_memory_bytes, cache_bytes
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.library import free_gpu_bytes
+from edgespec.llama.library import free_gpu_bytes, supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
+from edgespec.models.local import local_models
+from edgespec.models.memory import Plan, estimate, largest_context, what_would_fit
 from edgespec.models.pair import vocabulary_difference
 from edgespec.models.self_draft import self_draft
 from edgespec.models.spec import resolve
+from edgespec.models.suggest import best, suggestions
 from edgespec.rounding import Widths, measured_widths
-from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MAX_STRICT_DRAFT, LoadSettings, Offload, fixed_length
+from edgespec.settings import (
+    AUTO_DRAFT,
+    MAX_LEAVES,
+    MAX_SEQUENCES,
+    MAX_STRICT_DRAFT,
+    LoadSettings,
+    Offload,
+    fixed_length,
+)
 
 # A model may have been trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
@@ -94,9 +105,11 @@ class Loaded(Closable):
     def _load(self) -> None:
         settings = self._settings
         found = resolve(settings.model)
-        draft_path = self._draft_path(found.default_draft)
+        header = check_model(found.path)
+        draft_path = self._draft_path(header, found.default_draft)
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
-        header, draft_header = check_model(found.path), check_model(draft_path) if draft_path else None
+        draft_header = check_model(draft_path) if draft_path else None
+        settings = self._settings = self._fitting(header, draft_header)
         self.model = self._open_model(header, settings.gpu_layers)
         if settings.sequences == 0:
             self._settings = settings = replace(settings, sequences=self._how_many(draft_header))
@@ -168,7 +181,7 @@ class Loaded(Closable):
 
     # --- the target -----------------------------------------------------------------------------------------------
 
-    def _draft_path(self, default: Path | None) -> Path | None:
+    def _draft_path(self, header: Header, default: Path | None) -> Path | None:
         settings = self._settings
         if self._n_max > 0 and settings.self_draft is not None:
             return self_draft(
@@ -176,7 +189,18 @@ class Loaded(Closable):
             )
         if "draft" not in settings.drafters or self._n_max == 0:
             return None
+        if settings.draft_model == AUTO_DRAFT:
+            return default or self._best_draft(header)
         return resolve(settings.draft_model).path if settings.draft_model else default
+
+    def _best_draft(self, header: Header) -> Path | None:
+        """The best draft of this machine for the target, if there is one."""
+        found = best(suggestions(header, local_models()))
+        if found is None:
+            self._note(f"no model here is a draft for {header.path.name}: 'edgespec pair suggest' says why")
+            return None
+        self._note(f"drafting with {found.spec}, {found.why}")
+        return resolve(found.spec).path
 
     def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
         settings = self._settings
@@ -190,6 +214,68 @@ class Loaded(Closable):
             self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
             self._note(f"drafting chains: {settings.sequences} sequences leave no room for branches")
+
+    def _fitting(self, header: Header, draft: Header | None) -> LoadSettings:
+        """The settings with a context that fits into memory, where none is asked for.
+
+        Weights do not count: they are mapped, and too many of them make it slow. GPUs' drivers refuse by themselves.
+        Raises OutOfMemoryError with what would fit.
+        """
+        settings = self._settings
+        if supports_gpu() and settings.gpu_layers != 0:
+            return settings
+        trained = header.number("context_length") or DEFAULT_CTX_SIZE
+        n_ctx = settings.ctx_size or min(trained, DEFAULT_CTX_SIZE)
+        plan = self._memory_plan(header, draft, n_ctx)
+        needed, free = estimate(plan), available_memory_bytes()
+        mapped = needed.weights + (needed.draft.weights if needed.draft else 0)
+        if needed.ram - mapped <= free:
+            if mapped > free:
+                self._note(
+                    f"the weights take {size_of(mapped)}, and {size_of(free)} of memory are free: they will be "
+                    "read from the disk again and again, which is very slow"
+                )
+            return settings
+        fitting = largest_context(plan, free + mapped)
+        if not settings.ctx_size and fitting:
+            self._note(f"a context of {n_ctx} tokens does not fit into memory, so it is {fitting}")
+            return replace(settings, ctx_size=fitting)
+        beside = f"it needs {size_of(needed.ram - mapped)} beside the weights"
+        raise OutOfMemoryError(
+            f"a context of {n_ctx * plan.sequences} tokens does not fit",
+            why=f"{beside}, {size_of(free)} of memory are free",
+            hint="; ".join(what_would_fit(plan, free + mapped)) or f"about {fitting} tokens fit (-c)",
+        )
+
+    def _memory_plan(self, header: Header, draft: Header | None, n_ctx: int) -> Plan:
+        settings = self._settings
+        sequences = settings.sequences or 1
+        width = self._widest if self._n_max and settings.drafters else 1
+        own = Plan(
+            header,
+            n_ctx=n_ctx,
+            sequences=sequences,
+            max_outputs=width * sequences,
+            cache_type_k=settings.cache_type_k,
+            cache_type_v=settings.cache_type_v,
+            flash_attention="off" if settings.strict else settings.flash_attention,
+            scratch=width if settings.strict else 0,
+            rollback=width - 1,
+        )
+        if draft is None:
+            return own
+        return replace(
+            own,
+            draft=Plan(
+                draft,
+                n_ctx=settings.ctx_size_draft or n_ctx,
+                sequences=sequences,
+                max_outputs=settings.spec_tree * sequences,
+                cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
+                cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
+                flash_attention=settings.flash_attention,
+            ),
+        )
 
     def _how_many(self, draft: Header | None) -> int:
         """How many answers to make at a time: as many as a pass has room for, and the memory."""

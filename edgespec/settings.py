@@ -26,6 +26,7 @@ SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
 
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
+AUTO_DRAFT = "auto"  # the best draft model of this machine
 MAX_DRAFT = 64
 MAX_STRICT_DRAFT = 15
 # Most tokens of a draft unless one says otherwise: the pace finds out how many pay. Strict pads every pass for them.
@@ -59,7 +60,8 @@ CACHE_TYPES = {
 class LoadSettings:
     """Which models to load, and how they are to be held in memory.
 
-    `draft_model` None means the draft that comes with the model, if one does (the bundled target has one).
+    `draft_model` None means the draft that comes with the model, if one does (the bundled target has one), "auto" then
+    also the best one among the models of this machine.
     `spec_type` is "none", names drafters, separated by commas, or is "auto": all that are possible. `corpus` is the one
     that the drafter of this name looks into. `spec_draft_n_max` is the most tokens (None: see
     `draft_n_max`) and `spec_tree` the most leaves of a draft. `pace` is "auto" (as many as pay, as measured), "fixed:K"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +12,8 @@ from pathlib import Path
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.header import Header, read_header
 from edgespec.model_check import check_model
+from edgespec.models.cache import hub_cache
+from edgespec.models.quants import part_of, parts_of
 from edgespec.models.spec import NAMES, resolve
 
 DEPTH = 3  # levels of folders that are looked into
@@ -22,7 +23,8 @@ DEPTH = 3  # levels of folders that are looked into
 class LocalModel:
     """A model that can be loaded as `spec`, or a file that cannot: `problem` then says why, and little else is known.
 
-    `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it.
+    `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it. `used_s` is
+    when the file was last read, in seconds since 1970; None where the file system does not keep that.
     """
 
     spec: str
@@ -36,6 +38,7 @@ class LocalModel:
     n_vocab: int = 0
     default_draft: Path | None = None
     problem: str = ""
+    used_s: float | None = field(default=None, compare=False)
     header: Header | None = field(default=None, repr=False, compare=False)
 
 
@@ -60,7 +63,9 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
 
 def local_model(spec: str) -> LocalModel:
     """One model by its name or path. Raises ModelNotFoundError, ModelFileError."""
-    return _described(check_model(resolve(spec).path), spec)
+    path = resolve(spec).path
+    used_s = _used_s(path)
+    return _described(check_model(path), spec, used_s)
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------
@@ -68,17 +73,36 @@ def local_model(spec: str) -> LocalModel:
 
 def _read(path: Path, spec: str) -> Iterator[LocalModel]:
     """The model that a file is, or what is wrong with it; nothing for what goes with a model and is none."""
-    if "mmproj" in path.name.lower() or _part_number(path) > 1:
+    if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return
+    used_s = _used_s(path)  # before the header is read, which counts as use
     try:
         header = read_header(path)
         if not {header.architecture, header.metadata.get("general.type")} & _EXTRAS:
-            yield _described(check_model(header), spec)
+            yield _described(check_model(header), spec, used_s)
     except EdgespecError as error:
-        yield LocalModel(spec, path, path.stem, problem=error.why or error.what)
+        problem, size_bytes = error.why or error.what, _size_bytes(path)
+        yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, used_s=used_s)
 
 
-def _described(header: Header, spec: str) -> LocalModel:
+def _used_s(path: Path) -> float | None:
+    with suppress(OSError):
+        if hasattr(os, "ST_NOATIME") and os.statvfs(path).f_flag & os.ST_NOATIME:
+            return None
+        return path.stat().st_atime
+    return None
+
+
+def _size_bytes(path: Path) -> int:
+    """Of all parts that are there."""
+    size_bytes = 0
+    for part in parts_of(path.name):
+        with suppress(OSError):
+            size_bytes += path.with_name(part).stat().st_size
+    return size_bytes
+
+
+def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
     return LocalModel(
         spec=spec,
         path=header.path,
@@ -90,6 +114,7 @@ def _described(header: Header, spec: str) -> LocalModel:
         n_ctx_train=header.number("context_length"),
         n_vocab=header.n_vocab,
         default_draft=resolve(spec).default_draft,
+        used_s=used_s,
         header=header,
     )
 
@@ -105,31 +130,17 @@ def _quantisation(header: Header) -> str:
     return bytes_by_type.most_common(1)[0][0]
 
 
-def _part_number(path: Path) -> int:
-    """Which part of a split model a file is by its name; 1 for a whole one."""
-    match = re.search(r"-(\d{5})-of-\d{5}\.gguf$", path.name)
-    return int(match[1]) if match else 1
-
-
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
 def _usual_folders() -> Iterator[Path]:
     with suppress(OSError):
-        kept = [folder for folder in _hub_cache().iterdir() if folder.name.startswith("models--")]
+        kept = [folder for folder in hub_cache().iterdir() if folder.name.startswith("models--")]
         yield from sorted(folder / "snapshots" for folder in kept)
     with suppress(OSError):  # someone may have removed it
         yield Path.cwd()
     with suppress(RuntimeError):  # nobody has to have a home
         yield Path.home() / "models"
-
-
-def _hub_cache() -> Path:
-    """Where huggingface_hub keeps what it downloads; importing it to ask would take half a second."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(hub))))  # noqa: PTH100, PTH111
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress
+from operator import ne
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
@@ -16,6 +19,7 @@ Verdict = Literal["works", "shared", "no"]
 MAX_PADDING = 128  # tokens by which vocabularies of one family may differ in length, as in llama.cpp
 USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target pays best, as a rule of thumb
 CTX_SIZE = 8192  # of the cache that `memory_bytes` counts, where the target was trained for as much
+EXAMPLES = 5  # of tokens that differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +59,92 @@ class PairVerdict:
         return f"{ratio} times smaller than the target"
 
 
-def check_pair(target: Header, draft: Header) -> PairVerdict:
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token's id, and its text as `shown` puts it."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One model of a pair: what it is, what its tokens are, and what it takes.
+
+    `read_bytes` are the weights that a pass over one token reads, `memory_bytes` weights and a 16-bit cache.
+    """
+
+    architecture: str
+    n_params: int
+    weights_bytes: int
+    read_bytes: int
+    memory_bytes: int
+    n_ctx_train: int
+    vocabulary: str
+    tokenizer: str
+    n_vocab: int
+    bos: Token | None
+    eos: Token | None
+    eot: Token | None
+    adds_bos: bool
+    has_chat_template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A pair in detail.
+
+    `n_differing` of the ids that both have stand for different texts; `differing` has the first of them, the target's
+    token and the draft's. `same_chat_template` means something where both have one. `notes` are worth knowing, and no
+    obstacle. `n_ctx` is what the caches are counted for.
+    """
+
+    verdict: PairVerdict
+    target: Side
+    draft: Side
+    n_differing: int
+    differing: list[tuple[Token, Token]]
+    same_chat_template: bool
+    notes: list[str]
+    n_ctx: int
+
+    @property
+    def cost_ratio(self) -> float:
+        """About what a guess costs in passes of the target, by the weights that both read."""
+        return self.draft.read_bytes / max(1, self.target.read_bytes)
+
+
+def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
     """Whether `draft` can guess for `target`, both as `check_model` gives them; takes a moment for large vocabularies.
 
-    Raises ModelFileError if the files can no longer be read.
+    `vocabulary` is the target's, where it was read before. Raises ModelFileError if the files can no longer be read.
     """
+    return _verdict(target, draft, vocabulary or Vocabulary.of(target), Vocabulary.of(draft))
+
+
+def compare_pair(target: Header, draft: Header) -> Comparison:
+    """The same in detail."""
+    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    differing = differing_ids(ours, theirs)
+    n_ctx = _n_ctx(target)
+    return Comparison(
+        _verdict(target, draft, ours, theirs),
+        _side(target, ours, n_ctx),
+        _side(draft, theirs, n_ctx),
+        len(differing),
+        [(_token(ours, id), _token(theirs, id)) for id in differing[:EXAMPLES]],
+        target.metadata.get(CHAT_TEMPLATE) == draft.metadata.get(CHAT_TEMPLATE),
+        list(_notes(target, draft)),
+        n_ctx,
+    )
+
+
+def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary) -> PairVerdict:
     obstacles = [
         f"the memory of a {header.architecture} model cannot be rolled back"
         for header, unable in ((target, NO_TARGETS), (draft, NO_DRAFTS))
         if header.architecture in unable
     ]
-    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
     differences = vocabulary_differences(ours, theirs)
     overlap = shared_tokens(ours, theirs) if differences else 1.0
     verdict: Verdict = "shared" if differences else "works"
@@ -76,15 +155,14 @@ def check_pair(target: Header, draft: Header) -> PairVerdict:
         reasons=obstacles + differences,
         overlap=overlap,
         times_smaller=target.n_params / max(1, draft.n_params),
-        memory_bytes=memory_bytes(draft, min(CTX_SIZE, target.number("context_length") or CTX_SIZE)),
+        memory_bytes=memory_bytes(draft, _n_ctx(target)),
     )
 
 
 def vocabulary_differences(target: Vocabulary, draft: Vocabulary) -> list[str]:
     """Why the draft's token ids do not mean what the target's mean; empty when they do."""
     both = (target, draft)
-    differing = (id for id, texts in enumerate(zip(target.texts, draft.texts, strict=False)) if texts[0] != texts[1])
-    first = next(differing, None)
+    first = next(iter(differing_ids(target, draft)), None)
     same_kind = target.kind == draft.kind
     if same_kind and first is None and abs(len(target.texts) - len(draft.texts)) <= MAX_PADDING:
         starts = [f"BOS {vocabulary.bos}" if vocabulary.adds_bos else "no BOS" for vocabulary in both]
@@ -97,9 +175,17 @@ def vocabulary_differences(target: Vocabulary, draft: Vocabulary) -> list[str]:
     elif same_kind:
         reasons.append(f"they begin alike, but what follows is more than the {MAX_PADDING} tokens that padding may be")
     stored = set(target.texts)
-    share = len(stored & set(draft.texts)) / max(1, len(stored))
-    reasons.append(f"the draft has {math.floor(1000 * share) / 10:g} % of the target's tokens")
+    share = len(stored.intersection(draft.texts)) / max(1, len(stored))
+    reasons.append(f"the draft has {math.floor(1000 * share) / 10:g} % of the target's tokens, as they are written")
     return reasons
+
+
+def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
+    """The ids that stand for different texts, of those that both have."""
+    n = min(len(target.texts), len(draft.texts))
+    if target.texts[:n] == draft.texts[:n]:  # as is usual, and found a good deal sooner
+        return []
+    return list(compress(range(n), map(ne, target.texts, draft.texts)))
 
 
 def vocabulary_difference(target: Header, draft: Header) -> str:
@@ -109,13 +195,28 @@ def vocabulary_difference(target: Header, draft: Header) -> str:
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
     """The share of the target's tokens that the draft has too, by what they stand for (TLI, arXiv 2502.05202)."""
-    theirs = set(draft.pieces()) - {b""}
-    return sum(piece in theirs for piece in target.pieces()) / max(1, len(target.texts))
+    theirs = set(draft.pieces())
+    theirs.discard(b"")
+    return sum(map(theirs.__contains__, target.pieces())) / max(1, len(target.texts))
 
 
 def memory_bytes(header: Header, n_ctx: int) -> int:
     """About what a model takes: weights and the 16-bit keys and values of `n_ctx` tokens."""
     return header.weights_bytes + 2 * n_ctx * sum(header.kv_values_per_token)
+
+
+def read_bytes(header: Header) -> int:
+    """About what of the weights a pass over one token reads: of the experts those used, of the embedding next to
+    nothing, unless it is the output too."""
+    used, n_experts = header.number("expert_used_count"), header.number("expert_count")
+    has_output = "output.weight" in header.tensors
+    n_bytes = 0
+    for name, tensor in header.tensors.items():
+        if "_exps." in name and 0 < used < n_experts:
+            n_bytes += tensor.size_bytes * used // n_experts
+        elif name != "per_layer_token_embd.weight" and not (name == "token_embd.weight" and has_output):
+            n_bytes += tensor.size_bytes
+    return n_bytes
 
 
 def shown(text: bytes) -> str:
@@ -127,6 +228,62 @@ def shown(text: bytes) -> str:
     return quoted if len(quoted) <= 40 else f"{quoted[:37]}..."
 
 
+def _side(header: Header, vocabulary: Vocabulary, n_ctx: int) -> Side:
+    def special(id: int | None) -> Token | None:
+        return None if id is None else _token(vocabulary, id)
+
+    return Side(
+        architecture=header.architecture,
+        n_params=header.n_params,
+        weights_bytes=header.weights_bytes,
+        read_bytes=read_bytes(header),
+        memory_bytes=memory_bytes(header, n_ctx),
+        n_ctx_train=header.number("context_length"),
+        vocabulary=vocabulary.kind,
+        tokenizer=vocabulary.tokenizer,
+        n_vocab=header.n_vocab,
+        bos=special(vocabulary.bos),
+        eos=special(vocabulary.eos),
+        eot=special(_end_of_turn(header, vocabulary)),
+        adds_bos=vocabulary.adds_bos,
+        has_chat_template=CHAT_TEMPLATE in header.metadata,
+    )
+
+
+def _token(vocabulary: Vocabulary, id: int) -> Token:
+    return Token(id, shown(vocabulary.texts[id]))
+
+
+def _end_of_turn(header: Header, vocabulary: Vocabulary) -> int | None:
+    """The token that ends a turn, by the file or else by the texts such tokens have, of which llama.cpp takes any."""
+    id = header.metadata.get("tokenizer.ggml.eot_token_id")
+    if isinstance(id, int) and 0 <= id < header.n_vocab:
+        return id
+    found = set(_ENDS_OF_TURNS).intersection(vocabulary.texts)
+    return next((vocabulary.texts.index(text) for text in _ENDS_OF_TURNS if text in found), None)
+
+
+def _notes(target: Header, draft: Header) -> Iterator[str]:
+    ours, theirs = (header.metadata.get(CHAT_TEMPLATE) for header in (target, draft))
+    if not ours:
+        yield "the target has no chat template: prompts go in as they stand (--raw)"
+    elif not theirs:
+        yield "the draft has no chat template: it reads what the target's makes, which may be new to it"
+    elif ours != theirs:
+        yield "their chat templates differ: the draft reads what the target's makes"
+    n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
+    if n_ctx_draft < n_ctx:
+        yield f"the draft was trained for {n_ctx_draft:,} tokens of context: behind more it may guess worse"
+
+
+def _n_ctx(target: Header) -> int:
+    return min(CTX_SIZE, target.number("context_length") or CTX_SIZE)
+
+
+CHAT_TEMPLATE = "tokenizer.chat_template"
+_TURNS = "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT]"
+_DEEPSEEK = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+_ENDS_OF_TURNS = [text.encode() for text in (*_TURNS.split(), _DEEPSEEK, "<end_of_utterance>")]  # the first one counts
 # Architectures of llama.cpp 0c1e57098 with a state that tokens cannot be taken out of again, in all layers or in some
 _RECURRENT = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7"
 _HYBRID = """

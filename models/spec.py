@@ -1,4 +1,4 @@
-"""Model specs: what a user types to name a model, and the file that it means."""
+"""Model specs: what a user types to name a model, and the file on this machine that it means."""
 
 from __future__ import annotations
 
@@ -8,11 +8,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import ModelNotFoundError
+from edgespec.models.cache import cached_files
+from edgespec.models.quants import choose, parts_of
 
 BUNDLED = Path(__file__).parent / "demo"
 NAMES = ("demo", "demo:draft")
-HUB_PREFIXES = ("hf:", "hf.co/", "huggingface.co/", "http:", "https:")
-HOW_TO_NAME_A_MODEL = "name a GGUF file such as ./model.gguf, or 'demo' for the bundled pair"
+HOW_TO_NAME_A_MODEL = "name a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
+
+_HUB = re.compile(r"(?:hf://|hf:|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)(.*)", re.IGNORECASE)
+_NAME = r"[A-Za-z0-9][\w.-]*"
+_REPOSITORY = re.compile(
+    rf"(?P<repository>{_NAME}/{_NAME})(?:@(?P<revision>{_NAME}))?(?::(?P<quant>{_NAME})|/(?P<file>.+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubSpec:
+    """A model in a repository of the Hugging Face hub: its `file` there, or that of the quantisation `quant`, in
+    capitals; with both empty the usual one."""
+
+    repository: str
+    file: str = ""
+    quant: str = ""
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision != "main" else ""
+        which = f"/{self.file}" if self.file else f":{self.quant}" if self.quant else ""
+        return f"hf:{self.repository}{revision}{which}"
+
+
+class NotFetchedError(ModelNotFoundError):
+    """A model of the hub that is not on this machine."""
+
+    def __init__(self, spec: str, wanted: HubSpec) -> None:
+        super().__init__(
+            f"model '{spec}' is not on this machine", why=f"it is {wanted}", hint=f"fetch it: edgespec pull {spec}"
+        )
+        self.wanted = wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +58,77 @@ class ResolvedModel:
 
 
 def resolve(spec: str) -> ResolvedModel:
-    """Find the model that `spec` names: `demo`, `demo:draft` or a path. Raises ModelNotFoundError.
+    """The file on this machine that `spec` means: `demo`, `demo:draft`, a path, a repository of the hub, or a name of
+    the catalogue, whose draft comes with it if it is here.
 
-    Whether the file is a model is not looked at here.
+    Raises ModelNotFoundError, and of these NotFetchedError where the file would have to be fetched first. Whether it is
+    a model is not looked at here.
     """
     if spec == "demo":
         return ResolvedModel(_bundled("target.gguf"), _bundled("draft.gguf"), "demo")
     if spec == "demo:draft":
         return ResolvedModel(_bundled("draft.gguf"), None, "demo:draft")
-    if spec.lower().startswith(HUB_PREFIXES):
+    path = _local(spec)
+    if path is not None:
+        return ResolvedModel(path, None, path.name)
+    wanted = hub_specs(spec)
+    found = [cached(each) for each in wanted]
+    if found[0] is None:
+        raise NotFetchedError(spec, wanted[0])
+    return ResolvedModel(found[0], next((draft for draft in found[1:] if draft), None), found[0].name)
+
+
+def hub_specs(spec: str) -> list[HubSpec]:
+    """What `spec` names on the hub; the drafts that the catalogue has for it follow, best first. No file and no network
+    is looked at. Raises ModelNotFoundError for what can be no model, UsageError for a catalogue with errors.
+    """
+    prefixed = _HUB.fullmatch(spec)
+    if prefixed is None and "/" not in spec:
+        return _of_catalogue(spec)
+    match = _REPOSITORY.fullmatch(_as_path(prefixed[1]) if prefixed else spec)
+    if match is None or (match["file"] and not prefixed):
+        why = "no repository is called that" if prefixed else "it is neither a file here nor a repository of the hub"
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=HOW_TO_NAME_A_MODEL)
+    file, revision = match["file"] or "", match["revision"] or "main"
+    if file and ("\\" in file or not {"", ".", ".."}.isdisjoint(file.split("/"))):
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{file} is no name within a repository")
+    if file and not file.lower().endswith(".gguf"):
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{file} is no GGUF file")
+    return [HubSpec(match["repository"], file, (match["quant"] or "").upper(), revision)]
+
+
+def _of_catalogue(spec: str) -> list[HubSpec]:
+    from edgespec.models.catalog import catalogue, near
+
+    entries, (name, _, quant) = catalogue(), spec.lower().partition(":")
+    entry = entries.get(name)
+    if entry is None:
+        similar = [*difflib.get_close_matches(spec.lower(), NAMES, n=1), *near(name)]
         raise ModelNotFoundError(
             f"model '{spec}' was not found",
-            why="only local files are supported so far, nothing is downloaded",
-            hint="download the GGUF file yourself and give its path",
+            why="it is neither a file here nor a name edgespec knows",
+            hint=_did_you_mean(similar) or _similar(spec, _expand(spec)) or HOW_TO_NAME_A_MODEL,
         )
-    path = _expand(spec)
-    if _exists(spec, path):
-        return ResolvedModel(path, None, path.name)
-    if is_path(spec):
-        raise _missing_file(spec, path)
-    raise ModelNotFoundError(
-        f"model '{spec}' was not found",
-        why="it is neither a file here nor a name edgespec knows, and only local files are supported so far",
-        hint=_near_name(spec) or _similar(spec, path) or HOW_TO_NAME_A_MODEL,
-    )
+    target = HubSpec(entry.repository, quant=quant.upper() or entry.quant)
+    drafts = [entries[draft] for draft in entry.drafts if draft in entries]
+    return [target, *(HubSpec(draft.repository, quant=draft.quant) for draft in drafts)]
+
+
+def _as_path(rest: str) -> str:
+    """What follows the hub's name, with a page's address written as a path in a repository."""
+    rest = rest.partition("?")[0].rstrip("/")
+    page = re.fullmatch(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/([^/]+)(/.+)?", rest)
+    return f"{page[1]}@{page[2]}{page[3] or ''}" if page else rest
+
+
+def cached(wanted: HubSpec) -> Path | None:
+    """The file of it that is here, all parts of it; of a split model the first one."""
+    files = cached_files(wanted.repository, wanted.revision)
+    try:
+        name = wanted.file or choose(list(files), wanted.quant)
+    except ModelNotFoundError:
+        return None
+    return files[name] if all(part in files for part in parts_of(name)) else None
 
 
 def lasting(spec: str) -> str:
@@ -58,10 +138,22 @@ def lasting(spec: str) -> str:
 
 def is_path(spec: str) -> bool:
     """Whether `spec` can only mean a file: `./x`, `/x`, `~/x`, `C:\\x`, or anything that ends in `.gguf`."""
-    if spec.lower().startswith(HUB_PREFIXES):
+    if _HUB.fullmatch(spec):
         return False
     starts_as_path = spec.startswith((".", "/", "\\", "~")) or re.match(r"[A-Za-z]:[\\/]", spec)
     return bool(starts_as_path) or spec.lower().endswith(".gguf")
+
+
+def _local(spec: str) -> Path | None:
+    """The path that `spec` is, if it is one. Raises ModelNotFoundError for a path where nothing is."""
+    if _HUB.fullmatch(spec):
+        return None
+    path = _expand(spec)
+    if _exists(spec, path):
+        return path
+    if is_path(spec):
+        raise _missing_file(spec, path)
+    return None
 
 
 def _bundled(file: str) -> Path:
@@ -101,9 +193,8 @@ def _missing_file(spec: str, path: Path) -> ModelNotFoundError:
     return ModelNotFoundError(f"model file '{spec}' was not found", why=why, hint=_similar(spec, path))
 
 
-def _near_name(spec: str) -> str:
-    near = difflib.get_close_matches(spec.lower(), NAMES, n=1)
-    return f"did you mean '{near[0]}'?" if near else ""
+def _did_you_mean(names: list[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def _similar(spec: str, path: Path) -> str:

@@ -13,7 +13,10 @@ from edgespec.cli.options import load_settings, request
 from edgespec.cli.run import run
 from edgespec.settings import LoadSettings, Message, Request
 
-ELSEWHERE = {"prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "version", "trace"}
+ELSEWHERE = {
+    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "version", "trace"),
+    *("offline", "yes"),
+}
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""
 
 # parameter, what is typed, the field it sets, the value it gets there

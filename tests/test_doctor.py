@@ -13,14 +13,16 @@ from click.testing import CliRunner, Result
 from tiny_gguf import write_model
 
 from edgespec import __version__
-from edgespec.cli.doctor import SELF_CHECK, doctor
+from edgespec.cli.doctor import doctor
+from edgespec.cli.machine_report import SELF_CHECK
 from edgespec.errors import ModelFileError
+from edgespec.gpus import Gpu, how_to_use
 from edgespec.llama import trial
 from edgespec.rounding import WIDTHS
 
 MACHINE = [
     "edgespec", "llama-cpp-python", "library", "Python", "interpreter", "system", "build CPU", "CPU", "GPU", "threads",
-    "memory", "config", "cache", "data", "self-check",
+    "memory", "config", "cache", "data", "hub cache", "hub", "terminal", "self-check",
 ]  # fmt: skip
 MODEL = ["model", "file", "architecture", "weights", "vocabulary", "chat template", "context", "parameters", "KV cache"]
 
@@ -106,6 +108,37 @@ def test_a_build_that_crashes_is_pointed_out(
     result = run()
     assert result.exit_code == code
     assert said in result.stdout
+
+
+def test_a_gpu_that_this_build_does_not_use_is_told_with_the_line_that_mends_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.gpus.gpus_here", lambda: [Gpu("RTX 4090", "cuda")])
+    monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: False)
+    text = " ".join(run().stdout.split())
+    assert "none in this build, though there is one: RTX 4090" in text
+    assert "build llama.cpp again for it: " in text
+    assert how_to_use(Gpu("RTX 4090", "cuda")) in text
+    monkeypatch.setattr("edgespec.gpus.sys.prefix", str(home))  # not a checkout's own environment
+    assert "DGGML_CUDA=on" in how_to_use(Gpu("RTX 4090", "cuda"))
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="nothing tells what the processor has")
+def test_instructions_that_this_build_leaves_unused_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: "CPU : SSE3 = 1 | ")
+    has = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    advice = facts()["advice"]
+    assert bool(advice) == ("avx2" in has)
+    if advice:
+        assert "AVX2" in advice[0]
+
+
+def test_a_token_is_told_of_and_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    text = run().stdout
+    assert "hub offline: nothing is fetched (HF_HUB_OFFLINE), a token in HF_TOKEN terminal" in " ".join(text.split())
+    assert "hf_secret" not in text + run("--json").stdout
 
 
 # --- a model ----------------------------------------------------------------------------------------------------------

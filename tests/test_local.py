@@ -14,7 +14,8 @@ from tiny_gguf import write_embedding_model, write_file, write_model, write_spli
 
 from edgespec.errors import ModelFileError, ModelNotFoundError
 from edgespec.llama.model import Model
-from edgespec.models.local import DEPTH, LocalModel, _hub_cache, local_model, local_models
+from edgespec.models.cache import hub_cache
+from edgespec.models.local import DEPTH, LocalModel, local_model, local_models
 from edgespec.models.spec import BUNDLED
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
@@ -145,7 +146,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(
         monkeypatch.setenv(name, value)
     code = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
-    assert _hub_cache() == Path(asked.stdout.strip())
+    assert hub_cache() == Path(asked.stdout.strip())
 
 
 def test_folders_that_are_not_there_are_no_trouble(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

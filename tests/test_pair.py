@@ -9,22 +9,36 @@ from typing import Any
 
 import pytest
 from other_vocabulary import permute_vocabulary
-from tiny_gguf import ARCHITECTURES, HYBRID, model_metadata, model_tensors, write_file, write_model
+from tiny_gguf import (
+    ARCHITECTURES,
+    CHATML,
+    HYBRID,
+    model_metadata,
+    model_tensors,
+    write_file,
+    write_model,
+    write_vocabulary,
+)
 
 import edgespec
 from edgespec.drafters.translation import Translation, _pieces
 from edgespec.errors import PairError
 from edgespec.header import read_header
 from edgespec.llama.context import Context
+from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.model_check import check_model
+from edgespec.models.local import LocalModel, local_models
 from edgespec.models.pair import (
     MAX_PADDING,
     PairVerdict,
     check_pair,
+    compare_pair,
     memory_bytes,
+    read_bytes,
 )
 from edgespec.models.spec import resolve
+from edgespec.models.suggest import Suggestion, best, catalogue_drafts, suggestions
 from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
 
 DEMO, DEMO_DRAFT = resolve("demo").path, resolve("demo:draft").path
@@ -116,6 +130,22 @@ def test_verdicts_are_those_of_loading(
             assert any("another vocabulary" in note for note in llm.notes) == (expected == "shared")
 
 
+def test_padding_of_one_family_is_no_difference(tmp_path: Path) -> None:
+    """151936 and 152064 tokens, as the small and the large models of Qwen 2.5 have."""
+    metadata = model_metadata("qwen2")
+    tokens = [f"t{id}" for id in range(152064)]
+    large, small = (
+        write_file(tmp_path / f"{n}.gguf", vocabulary_of(metadata, tokens[:n]), {}) for n in (152064, 151936)
+    )
+    for target, draft in ((large, small), (small, large)):
+        assert check_pair(read_header(target), read_header(draft)).verdict == "works"
+
+
+def vocabulary_of(metadata: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
+    types = [NORMAL] * len(tokens)
+    return metadata | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+
+
 RULES = sorted((_BEGIN_WITH_BOS | _WITHOUT_BOS | _SPACES_ESCAPED) - {"gemma4"})
 
 
@@ -185,6 +215,151 @@ def test_the_size_of_a_draft_is_told_against_the_rule_of_thumb(tmp_path: Path) -
     assert verdict(wide, wide).size == "as large as the target: it will slow it down"
     assert verdict(wide, narrow).size.startswith("only 3.")
     assert verdict(wide, narrow).memory_bytes < verdict(narrow, wide).memory_bytes
+
+
+def test_of_an_embedding_and_of_experts_a_pass_reads_what_it_uses(tmp_path: Path) -> None:
+    dense, tied, experts = (
+        check_model(write_model(tmp_path / f"{name}.gguf", name)) for name in ("llama", "gemma", "qwen2moe")
+    )
+    embedding = dense.tensors["token_embd.weight"].size_bytes
+    assert read_bytes(dense) == dense.weights_bytes - embedding
+    assert read_bytes(tied) == tied.weights_bytes  # its embedding is its output
+    unused = sum(tensor.size_bytes for name, tensor in experts.tensors.items() if "_exps." in name) // 2  # 2 of 4
+    assert read_bytes(experts) == experts.weights_bytes - unused - experts.tensors["token_embd.weight"].size_bytes
+
+
+# --- in detail --------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_that_differ_are_counted_and_the_first_are_named(tmp_path: Path) -> None:
+    found = compare_pair(check_model(DEMO), check_model(write(tmp_path / "draft.gguf", strange=7)))
+    assert found.n_differing > 200
+    assert [ours.id for ours, _ in found.differing] == [0, 1, 2, 3, 4]
+    assert found.differing[1][0].text == "'<|im_start|>'"
+    assert found.differing[1][1].text == repr("\u03781")
+
+
+PLAIN = [f"t{id}" for id in range(299)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said", "expected"),
+    [
+        (PLAIN, 5, 5),
+        ([*PLAIN[:-1], "<|end|>"], 5, 5),
+        ([*PLAIN[:-1], "<|end|>"], 5000, 298),
+        ([*PLAIN[:-1], "<\uff5cend\u2581of\u2581sentence\uff5c>"], None, 298),
+        (PLAIN, None, None),
+    ],
+)
+def test_the_token_that_ends_a_turn_is_the_one_llama_takes(
+    tmp_path: Path, tokens: list[str], said: int | None, expected: int | None
+) -> None:
+    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": said}
+    file = write_model(tmp_path / "model.gguf", "llama", metadata=metadata)
+    found = compare_pair(check_model(file), check_model(file)).target.eot
+    with Model.load_vocabulary(file) as model:
+        assert api.llama_vocab_eot(model.vocabulary_handle) == (-1 if expected is None else expected)
+    assert (found.id if found else None) == expected
+
+
+def test_what_is_no_obstacle_is_told(tmp_path: Path) -> None:
+    templates = [CHATML, CHATML + " ", None]
+    files = [
+        write_model(tmp_path / f"{n}.gguf", "llama", chat_template=template, n_ctx=2048 >> n)
+        for n, template in enumerate(templates)
+    ]
+    first, other, none = map(check_model, files)
+    assert compare_pair(first, first).notes == []
+    told = compare_pair(first, other)
+    assert told.verdict.verdict == "works"
+    assert told.notes == [
+        "their chat templates differ: the draft reads what the target's makes",
+        "the draft was trained for 1,024 tokens of context: behind more it may guess worse",
+    ]
+    assert compare_pair(first, none).notes[0].startswith("the draft has no chat template")
+    assert compare_pair(none, first).notes == ["the target has no chat template: prompts go in as they stand (--raw)"]
+
+
+# --- suggestions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> dict[str, LocalModel]:
+    """Models by what is to be said of them, as files of a folder."""
+    write_model(tmp_path / "target.gguf", "llama", width=256)
+    write_model(tmp_path / "usual.gguf", "llama", width=64, n_layers=4)
+    write_model(tmp_path / "tiny.gguf", "llama", width=32)
+    write_model(tmp_path / "close.gguf", "llama", width=192)
+    write(tmp_path / "shared.gguf", strange=50)
+    write(tmp_path / "strange.gguf", strange=290)
+    write_model(tmp_path / "large.gguf", "llama", width=384)
+    write_model(tmp_path / "recurrent.gguf", "mamba")
+    write_vocabulary(tmp_path / "tokens.gguf")
+    (tmp_path / "copy.gguf").write_bytes((tmp_path / "target.gguf").read_bytes())
+    return {model.path.stem: model for model in local_models([tmp_path]) if model.path.parent == tmp_path}
+
+
+def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalModel]) -> None:
+    target = family["target"].header
+    assert target is not None
+    found = {Path(each.spec).stem: each for each in suggestions(target, family.values())}
+    assert list(found)[:4] == ["usual", "tiny", "close", "shared"]
+    assert [found[name].verdict for name in list(found)[:4]] == ["works", "works", "works", "shared"]
+    assert found["close"].why.startswith("only 1.")
+    assert {name: each.why for name, each in found.items() if each.verdict == "no"} == {
+        "strange": "shares 3 % of the tokens",
+        "recurrent": "the memory of a mamba model cannot be rolled back",
+        "large": "larger than the target",
+        "copy": "as large as the target",
+        "tokens": "it holds a vocabulary only, no weights",
+    }
+    assert all(each.is_here for each in found.values())
+
+
+def test_what_is_taken_without_asking_works_and_is_a_good_deal_smaller(family: dict[str, LocalModel]) -> None:
+    def taken(*names: str) -> Suggestion | None:
+        target = family["target"].header
+        assert target is not None
+        return best(suggestions(target, [family[name] for name in names]))
+
+    chosen = taken(*family)
+    assert chosen is not None
+    assert Path(chosen.spec).stem == "usual"
+    assert taken("close", "shared", "strange", "large") is None
+
+
+def test_drafts_of_the_catalogue_follow_until_they_are_here(
+    family: dict[str, LocalModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    target, usual = family["target"].header, family["usual"]
+    assert target is not None
+    for spec, file in (
+        ("qwen2.5-7b", tmp_path / "x.gguf"),
+        ("./x", tmp_path / "qwen2.5-7b-instruct-q4_k_m.gguf"),
+        ("./y", snapshot(tmp_path / "hub", "Qwen/Qwen2.5-7B-Instruct-GGUF") / "y.gguf"),
+    ):
+        assert [entry.name for entry in catalogue_drafts(spec, file)] == ["qwen2.5-0.5b", "qwen2.5-1.5b"]
+    assert catalogue_drafts("demo", DEMO) == []
+    entries = catalogue_drafts("qwen2.5-7b", tmp_path / "x.gguf")
+    found = suggestions(target, [usual, family["large"]], entries)
+    assert [(each.spec, each.is_here) for each in found[1:3]] == [("qwen2.5-0.5b", False), ("qwen2.5-1.5b", False)]
+    assert found[1].why.endswith("edgespec pull qwen2.5-0.5b")
+    assert best(found[1:]) is None
+    folder = snapshot(tmp_path / "hub", entries[0].repository)
+    folder.mkdir(parents=True)
+    (folder.parent.parent / "refs").mkdir()
+    (folder.parent.parent / "refs" / "main").write_text(folder.name, encoding="ascii")
+    (folder / "model-q8_0.gguf").write_bytes(usual.path.read_bytes())
+    assert [each.spec for each in suggestions(target, [], entries)] == ["qwen2.5-1.5b"]
+
+
+def snapshot(hub: Path, repository: str) -> Path:
+    return hub / f"models--{repository.replace('/', '--')}" / "snapshots" / ("0" * 40)
+
+
+# --- what it takes ----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_loaded_for_it() -> None:

@@ -184,9 +184,19 @@ def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: 
     assert sequences(strict=True) == 1
     with edgespec.load("demo", threads=1, spec_type="none") as llm:
         one = cache_bytes(llm.model, llm.context.n_ctx, "f16", "f16")
-    for free, wanted in ((10 * one, 5), (one, 1)):
+    for free, wanted in ((10 * one, 5), (6 * one, 3)):
         monkeypatch.setattr(loading, "available_memory_bytes", lambda free=free: free)
         assert sequences() == wanted
+
+
+def test_a_context_that_does_not_fit_is_smaller_or_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "available_memory_bytes", lambda: 11_000_000)
+    with edgespec.load("demo", threads=1, spec_type="none") as llm:
+        assert 256 <= llm.context.n_ctx < 1024
+        assert f"a context of 1024 tokens does not fit into memory, so it is {llm.context.n_ctx}" in llm.notes
+    with pytest.raises(OutOfMemoryError, match=r"a context of 1024 tokens does not fit: it needs 1\d\.\d MB") as caught:
+        edgespec.load("demo", threads=1, spec_type="none", ctx_size=1024)
+    assert "-c " in caught.value.hint
 
 
 def test_in_a_stream_what_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

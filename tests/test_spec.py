@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.spec import BUNDLED, ResolvedModel, is_path, resolve
+from edgespec.models.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, hub_specs, is_path, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +80,104 @@ def test_a_misspelt_name_is_answered_with_the_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    ["hf:owner/repo", "hf:owner/repo:Q4_K_M", "hf:owner/repo/file.gguf", "hf://owner/repo", "hf.co/owner/repo",
-     "https://huggingface.co/owner/repo", "owner/repo:Q4_K_M", "owner/repo", "qwen2.5-7b"],
-)  # fmt: skip
-def test_models_on_the_hub_are_refused_for_now(spec: str) -> None:
-    assert "only local files are supported so far" in refusal(spec)
+    ("spec", "means"),
+    [
+        ("hf:o/r", HubSpec("o/r")),
+        ("HF:o/r:q4_k_m", HubSpec("o/r", quant="Q4_K_M")),
+        ("hf:o/r@v1.0:Q8_0", HubSpec("o/r", quant="Q8_0", revision="v1.0")),
+        ("hf:o/r/x.gguf", HubSpec("o/r", "x.gguf")),
+        ("hf:o/r@v1/deep/x.GGUF", HubSpec("o/r", "deep/x.GGUF", revision="v1")),
+        ("hf:o/r/Q8_0/x-00001-of-00003.gguf", HubSpec("o/r", "Q8_0/x-00001-of-00003.gguf")),
+        ("hf://o/r:Q5_K_S", HubSpec("o/r", quant="Q5_K_S")),
+        ("hf.co/o/r", HubSpec("o/r")),
+        ("huggingface.co/o/r:UD-Q4_K_XL", HubSpec("o/r", quant="UD-Q4_K_XL")),
+        ("https://huggingface.co/o/r/", HubSpec("o/r")),
+        ("https://huggingface.co/o/r/tree/main", HubSpec("o/r")),
+        ("https://huggingface.co/o/r/blob/main/x.gguf", HubSpec("o/r", "x.gguf")),
+        ("https://huggingface.co/o/r/resolve/v2/a/x.gguf?download=true", HubSpec("o/r", "a/x.gguf", revision="v2")),
+        ("http://hf.co/o/r", HubSpec("o/r")),
+        ("o/r", HubSpec("o/r")),
+        ("o/r:Q8_0", HubSpec("o/r", quant="Q8_0")),
+        ("o/r@main:Q8_0", HubSpec("o/r", quant="Q8_0")),
+        ("bartowski/Llama-3.2-1B-Instruct-GGUF", HubSpec("bartowski/Llama-3.2-1B-Instruct-GGUF")),
+    ],
+)
+def test_repositories_of_the_hub(spec: str, means: HubSpec) -> None:
+    assert hub_specs(spec) == [means]
+    assert hub_specs(str(means)) == [means]
+    assert f"model '{spec}' is not on this machine: it is {means}" in refusal(spec)
+
+
+@pytest.mark.parametrize("spec", ["qwen2.5-7b", "Qwen2.5-7B:q8_0"])
+def test_names_of_the_catalogue_bring_their_drafts(spec: str) -> None:
+    target, *drafts = hub_specs(spec)
+    assert target.repository == "Qwen/Qwen2.5-7B-Instruct-GGUF"
+    assert target.quant == ("Q8_0" if ":" in spec else "Q4_K_M")
+    assert drafts[0].repository == "Qwen/Qwen2.5-0.5B-Instruct-GGUF"
+    assert "edgespec pull " + spec in refusal(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("hf:", "no repository is called that"),
+        ("hf:owner", "no repository is called that"),
+        ("hf:a b/c", "no repository is called that"),
+        ("hf:../../etc", "no repository is called that"),
+        ("hf:o/r/../../x.gguf", "no name within a repository"),
+        ("hf:o/r//x.gguf", "no name within a repository"),
+        ("hf:o/r/..\\x.gguf", "no name within a repository"),
+        ("hf:o/r/x.safetensors", "is no GGUF file"),
+        ("a/b/c", "neither a file here nor a repository"),
+        ("qwen2.5-8b", "did you mean 'qwen2.5-"),
+    ],
+)
+def test_what_can_be_no_model_is_said(spec: str, why: str) -> None:
+    assert why in refusal(spec)
+
+
+def test_a_path_that_is_there_wins_over_a_repository(folder: Path) -> None:
+    (folder / "o").mkdir()
+    (folder / "o" / "r").write_bytes(b"GGUF")
+    assert resolve("o/r").path == Path("o/r")
+
+
+def in_cache(cache: Path, repository: str, *names: str, revision: str = "main") -> Path:
+    """Empty files as huggingface_hub would have kept them."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    commit = "c" * 40
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / revision).write_text(commit)
+    for name in names:
+        file = folder / "snapshots" / commit / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"GGUF")
+    return folder / "snapshots" / commit
+
+
+def test_what_was_fetched_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
+    here = in_cache(
+        folder / "cache", "o/r", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "mmproj-F16.gguf", "deep/s-Q2_K-00001-of-00002.gguf"
+    )
+    assert resolve("o/r").path == here / "m-Q4_K_M.gguf"
+    assert resolve("hf:o/r:q8_0").path == here / "m-Q8_0.gguf"
+    assert resolve("hf:o/r/m-Q8_0.gguf").name == "m-Q8_0.gguf"
+    assert resolve("hf:o/r@" + "c" * 40).path == here / "m-Q4_K_M.gguf"
+    for missing in ("o/r:Q2_K", "o/r:Q5_0", "hf:o/r@v2", "hf:o/other"):
+        with pytest.raises(NotFetchedError):
+            resolve(missing)
+    in_cache(folder / "cache", "o/r", "deep/s-Q2_K-00002-of-00002.gguf")
+    assert resolve("o/r:Q2_K").path == here / "deep" / "s-Q2_K-00001-of-00002.gguf"
+
+
+def test_a_draft_of_the_catalogue_comes_along_if_it_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
+    target, *drafts = hub_specs("qwen2.5-7b")
+    in_cache(folder / "cache", target.repository, "a-q4_k_m.gguf")
+    assert resolve("qwen2.5-7b").default_draft is None
+    here = in_cache(folder / "cache", drafts[1].repository, f"b-{drafts[1].quant}.gguf")
+    assert resolve("qwen2.5-7b").default_draft == here / f"b-{drafts[1].quant}.gguf"
 
 
 @pytest.mark.parametrize("spec", ["", "a\0b.gguf", "x" * 5000, "~nobody-of-that-name/x.gguf"])

@@ -34,6 +34,7 @@ from edgespec.cli.batch_files import (
     prepare,
 )
 from edgespec.cli.command import Command, Option
+from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
     ANSWER,
@@ -122,6 +123,7 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     if values["model"] is None:
         values["model"] = "demo"
         output.note(NO_MODEL)
+    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
     settings = replace(load_settings(values), sequences=values["parallel"])
     check_load_settings(settings)
     check_rule(settings, values["verify"])

@@ -13,6 +13,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.bench_options import PER_CATEGORY, bench_options
 from edgespec.cli.command import Command, typed
+from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import load_settings, one_model
 from edgespec.cli.output import Output
@@ -44,7 +45,9 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     if values["compare"]:
         _compare(output, *map(Path, values["compare"]))
         return
-    settings = load_settings(values | {"model": one_model(target, values["model"])})
+    values["model"] = one_model(target, values["model"])
+    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
+    settings = load_settings(values)
     files = _check_files(values)
     items, problems = _items(values)
     modes = _modes(settings, values["modes"], output)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.cli.command import Command, Option
+from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts, leave
 from edgespec.cli.options import NO_MODEL, chat_options, load_settings, sampling_settings, with_options
 from edgespec.cli.output import Output
@@ -86,6 +87,7 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
         if values["model"] is None:
             values["model"] = _model_of(resumed, values, output)
+        fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
         if not values["history"]:
             values["store"] = False  # of answers to guess from
         session = Session(store, Worker, load_settings(values), _chat_settings(values), values["system"] or "", notes)

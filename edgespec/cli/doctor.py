@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
-import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from edgespec import __version__
+from edgespec.cli.machine_report import Facts, machine_facts, machine_lines, row
 from edgespec.cli.output import Output
+from edgespec.cli.show import header_facts, header_rows
 from edgespec.cli.types import ModelSpec
 
 if TYPE_CHECKING:
-    from edgespec.header import Header
     from edgespec.llama.model import Model
     from edgespec.rounding import Rounding
 
-Facts = dict[str, Any]
-
-SELF_CHECK = {
-    "works": "quantised models work",
-    "works without extra buffers": (
-        "quantised models crash with repacked weights, which are switched off: slower than need be "
-        "(GCC 12 miscompiles AMX code; build llama-cpp-python again with clang or GCC 13)"
-    ),
-    "crashes": "quantised models crash: install llama-cpp-python again, built on this machine",
-}
 # A short prefix, and one past the 512 tokens from which flash attention splits the work in another way
 PREFIXES = (64, 512)
-_LABEL, _COLUMNS = 18, 80
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,8 +45,8 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool,
 
     path = _find(model) if model is not None else None
     output.progress("loading llama.cpp", 0)
-    facts = _machine() | {"model": None}
-    show(_machine_lines(facts))
+    facts = machine_facts() | {"model": None}
+    show(machine_lines(facts))
     if path is not None:
         facts["model"] = _examine(path, output, show)
     if as_json:
@@ -78,97 +61,6 @@ def _find(spec: str) -> Path:
     return resolve(spec).path
 
 
-# --- the machine ------------------------------------------------------------------------------------------------------
-
-
-def _machine() -> Facts:
-    import psutil
-
-    from edgespec.llama import library
-    from edgespec.llama.context import available_memory_bytes
-    from edgespec.llama.trial import self_check
-    from edgespec.paths import cache_dir, config_dir, data_dir
-
-    return {
-        "edgespec": __version__,
-        "llama_cpp_python": version("llama-cpp-python"),
-        "library": str(library.library_path()),
-        "python": f"{platform.python_version()} {platform.python_implementation()}",
-        "executable": sys.executable,
-        "system": platform.platform(),
-        "machine": platform.machine(),
-        "build": _backends(library.build_flags()),
-        "devices": [asdict(device) for device in library.devices()],
-        "gpu_offload": library.supports_gpu(),
-        "threads": library.default_threads(),
-        "physical_cores": psutil.cpu_count(logical=False),
-        "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
-        "memory_total_bytes": psutil.virtual_memory().total,
-        "memory_available_bytes": available_memory_bytes(),
-        "self_check": self_check(),
-        "folders": {
-            name: {"path": str(folder), "writable": _is_writable(folder)}
-            for name, folder in (("config", config_dir()), ("cache", cache_dir()), ("data", data_dir()))
-        },
-    }
-
-
-def _backends(flags: str) -> dict[str, dict[str, str]]:
-    """`CPU : AVX = 1 | AVX2 = 1 | ` by backend and flag."""
-    backends: dict[str, dict[str, str]] = {}
-    backend: dict[str, str] = {}
-    for part in flags.split("|"):
-        name, found, flag = part.rpartition(" : ")
-        if found:
-            backend = backends.setdefault(name.strip(), {})
-        key, _, value = flag.partition("=")
-        if key.strip():
-            backend[key.strip()] = value.strip()
-    return backends
-
-
-def _is_writable(folder: Path) -> bool:
-    """Whether files can be made in `folder`, or the folder itself where it is not there yet."""
-    there = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
-    return there.is_dir() and os.access(there, os.W_OK)
-
-
-def _machine_lines(facts: Facts) -> Iterator[str]:
-    yield from _row("edgespec", facts["edgespec"])
-    yield from _row("llama-cpp-python", facts["llama_cpp_python"])
-    yield from _row("library", _shown(facts["library"]))
-    yield from _row("Python", facts["python"])
-    yield from _row("interpreter", _shown(facts["executable"]))
-    yield from _row("system", f"{facts['system']}, {facts['machine']}")
-    for name, flags in facts["build"].items():
-        shown = (flag if value == "1" else f"{flag}={value}" for flag, value in flags.items() if value != "0")
-        yield from _row(f"build {name}", " ".join(shown))
-    for device in facts["devices"]:
-        memory = ""
-        if "GPU" in device["kind"] and device["total_bytes"]:
-            memory = f", {_size(device['free_bytes'])} of {_size(device['total_bytes'])} free"
-        yield from _row(device["kind"], f"{device['description']}{memory}")
-    if not facts["gpu_offload"]:
-        other = [name for name in facts["build"] if name != "CPU"]
-        yield from _row("GPU", f"{', '.join(other)} in this build, but no device" if other else "none in this build")
-    yield from _row(
-        "threads",
-        f"{facts['threads']} by default, of {facts['logical_cores']} logical and "
-        f"{facts['physical_cores'] or 'an unknown number of'} physical cores"
-        + (
-            f", {facts['usable_cores']} of them for this process"
-            if facts["usable_cores"] != facts["logical_cores"]
-            else ""
-        ),
-    )
-    available, total = _size(facts["memory_available_bytes"]), _size(facts["memory_total_bytes"])
-    yield from _row("memory", f"{available} of {total} free")
-    for name, folder in facts["folders"].items():
-        yield from _row(name, _shown(folder["path"]) + ("" if folder["writable"] else " (cannot be written)"))
-    yield from _row("self-check", SELF_CHECK[facts["self_check"]])
-
-
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +71,7 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[str]], None]) 
     from edgespec.llama.trial import extra_buffers_work
     from edgespec.model_check import check_model
 
-    facts = _header_facts(check_model(path))
+    facts = header_facts(check_model(path))
     show(_header_lines(facts))
     # Whether repacking is off stands above, as the self-check's result.
     extra_buffers = extra_buffers_work(path, lambda _: None)
@@ -195,25 +87,6 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[str]], None]) 
             facts["rounding"] = [asdict(r) | {"n_close": r.n_close, "summary": r.summary()} for r in roundings]
             show(_rounding_lines(roundings, facts["threads"]))
     return facts
-
-
-def _header_facts(header: Header) -> Facts:
-    bytes_by_type: Counter[str] = Counter()
-    for tensor in header.tensors.values():
-        bytes_by_type[tensor.type] += tensor.size_bytes
-    return {
-        "path": str(header.path.absolute()),
-        "size_bytes": header.size_bytes,
-        "name": header.name,
-        "architecture": header.architecture,
-        "layers": header.number("block_count"),
-        "width": header.number("embedding_length"),
-        "bytes_by_type": dict(bytes_by_type.most_common()),
-        "n_vocab": header.n_vocab,
-        "tokenizer": str(header.metadata.get("tokenizer.ggml.model", "unknown")),
-        "ctx_trained": header.number("context_length"),
-        "chat_template": "tokenizer.chat_template" in header.metadata,
-    }
 
 
 def _model_facts(model: Model) -> Facts:
@@ -236,28 +109,21 @@ def _keeps_states(model: Model) -> bool:
 
 
 def _header_lines(facts: Facts) -> Iterator[str]:
-    total = sum(facts["bytes_by_type"].values()) or 1
-    types = (f"{name} {100 * size / total:.1f} %" for name, size in facts["bytes_by_type"].items())
     yield ""
-    yield from _row("model", facts["name"])
-    yield from _row("file", f"{_shown(facts['path'])}, {_size(facts['size_bytes'])}")
-    yield from _row("architecture", f"{facts['architecture']}, {facts['layers']} layers, width {facts['width']}")
-    yield from _row("weights", f"{', '.join(types)} of {_size(total)}")
-    yield from _row("vocabulary", f"{facts['n_vocab']} tokens, tokenizer {facts['tokenizer']}")
-    yield from _row("chat template", "yes" if facts["chat_template"] else "none")
-    yield from _row("context", f"trained for {facts['ctx_trained']} tokens")
+    for label, text in header_rows(facts):
+        yield from row(label, text)
 
 
 def _model_lines(facts: Facts) -> Iterator[str]:
-    yield from _row("parameters", f"{facts['parameters'] / 1e6:,.1f} million")
+    yield from row("parameters", f"{facts['parameters'] / 1e6:,.1f} million")
     if facts["drafts"] == "chains":
-        yield from _row("KV cache", "can be set back by a few tokens: drafts are chains; rounding is not measured")
+        yield from row("KV cache", "can be set back by a few tokens: drafts are chains; rounding is not measured")
     elif facts["can_roll_back"]:
-        yield from _row("KV cache", f"{facts['kv_bytes_per_token'] / 1e3:,.1f} kB a token of context (F16)")
+        yield from row("KV cache", f"{facts['kv_bytes_per_token'] / 1e3:,.1f} kB a token of context (F16)")
     else:
-        yield from _row("KV cache", "cannot be rolled back: this model is decoded plainly, without drafts")
+        yield from row("KV cache", "cannot be rolled back: this model is decoded plainly, without drafts")
     for note in facts["notes"]:
-        yield from _row("note", note)
+        yield from row("note", note)
 
 
 def _measure(model: Model, output: Output) -> list[Rounding]:
@@ -281,7 +147,7 @@ def _measure(model: Model, output: Output) -> list[Rounding]:
 def _rounding_lines(roundings: list[Rounding], threads: int) -> Iterator[str]:
     yield ""
     if not roundings:
-        yield from _row("rounding", "the context is too short to measure it")
+        yield from row("rounding", "the context is too short to measure it")
         return
     yield "rounding: the largest difference of a logit when the same tokens are decoded"
     on = f"{threads} thread{'' if threads == 1 else 's'}"
@@ -298,35 +164,8 @@ def _rounding_lines(roundings: list[Rounding], threads: int) -> Iterator[str]:
                 f": texts may differ from plain decoding where the best two tokens are closer than twice that "
                 f"({r.n_close} of these {r.n_rows} rows; another token became the best in {max(r.changed_choices)})"
             )
-        yield from _row(f"after {r.n_past}", r.summary() + consequence)
+        yield from row(f"after {r.n_past}", r.summary() + consequence)
 
 
 def _difference(value: float) -> str:
     return f"{value:.4f}" if value >= 0.0001 else f"{value:.0e}" if value else "0"
-
-
-# --- layout -----------------------------------------------------------------------------------------------------------
-
-
-def _row(label: str, text: str) -> list[str]:
-    """A label and its text beside it, wrapped to the usual width; paths stay whole."""
-    return textwrap.wrap(
-        text,
-        _COLUMNS,
-        initial_indent=f"{label:<{_LABEL}}",
-        subsequent_indent=" " * _LABEL,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _shown(path: str) -> str:
-    """A path without the user's name, which need not stand in a bug report."""
-    try:
-        return str(Path("~") / Path(path).relative_to(Path.home()))
-    except (ValueError, RuntimeError):
-        return path
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.1f} MB"

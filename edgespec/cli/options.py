@@ -5,6 +5,7 @@ An option that configures a model or a request carries the name of the field it 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_args
@@ -147,12 +148,31 @@ HELD = [
     ),
 ]  # fmt: skip
 
-MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD]
+
+def _go_offline(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
+    return value
+
+
+FETCHING = [
+    click.option(
+        "--offline", cls=Option, section="Model", is_flag=True, is_eager=True, callback=_go_offline,
+        help="Never touch the network.",
+    ),
+    click.option(
+        "-y", "--yes", cls=Option, section="Model", config=False, is_flag=True,
+        help="Fetch models that are not here without asking.",
+    ),
+]  # fmt: skip
+
+MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD, *FETCHING]
 
 DRAFT_MODEL = _speculation(
-    "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL",
+    "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL|auto",
     show_default="the one that comes with the target, if any",
-    help="Draft model, best of the target's family; of another vocabulary it guesses what both have.",
+    help="Draft model, best of the target's family; of another vocabulary it guesses what both have. auto: the best "
+    "one here ('edgespec pair suggest').",
 )  # fmt: skip
 
 SPEC_TYPE = _speculation(

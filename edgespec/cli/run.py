@@ -13,6 +13,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
+from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.footer import explanation, footer
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import NO_MODEL, generation_options, load_settings, request
@@ -56,6 +57,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     if values["model"] is None:
         values["model"] = "demo"
         output.note(NO_MODEL)
+    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
     settings = replace(load_settings(values), measure_rounding=values["stats"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))

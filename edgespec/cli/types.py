@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgespec.errors import UsageError
-from edgespec.models.spec import NAMES, is_path
+from edgespec.models.spec import is_path
 
 if TYPE_CHECKING:
     from edgespec.settings import Constraint
@@ -79,7 +79,9 @@ class ModelSpec(Text):
         return str(folder / path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        names = [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
+        from edgespec.models.names import known_names
+
+        names = [CompletionItem(name) for name in known_names() if name.startswith(incomplete)]
         return names if incomplete and names else [*names, CompletionItem(incomplete, type="file")]
 
 

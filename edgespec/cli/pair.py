@@ -1,0 +1,247 @@
+"""`edgespec pair`: whether one model can draft for another, why not, and which of those here could."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cli.output import Output
+from edgespec.cli.types import ModelSpec
+from edgespec.errors import PairError
+from edgespec.figures import count_of, size_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from edgespec.bench.theory import CostCurve
+    from edgespec.header import Header
+    from edgespec.models.pair import Comparison, PairVerdict, Side, Token
+    from edgespec.models.suggest import Suggestion
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def pair() -> None:
+    """Can one model draft for another?
+
+    Told from the headers of the files: nothing is loaded.
+    """
+
+
+@pair.command()
+@click.argument("target", type=ModelSpec())
+@click.argument("draft", type=ModelSpec())
+@JSON
+@click.pass_context
+def check(ctx: click.Context, target: str, draft: str, as_json: bool) -> None:
+    """Say whether DRAFT can guess for TARGET, and why.
+
+    The speedup is predicted from what passes cost here, if that was measured before. Exit code 4 where the draft cannot
+    guess for the target.
+    """
+    from edgespec.cli.pair_costs import measured_curve
+    from edgespec.models.pair import compare_pair
+
+    output = Output(quiet=False)
+    headers = [_header(spec) for spec in (target, draft)]
+    found = compare_pair(*headers)
+    works = found.verdict.verdict != "no"
+    curve = measured_curve(*(header.path for header in headers)) if works else None
+    if as_json:
+        output.json(_as_json(target, draft, headers, found, curve))
+    else:
+        for part in _report(target, draft, headers, found, curve):
+            output.show(part)
+    if not works:
+        ctx.exit(PairError.exit_code)
+
+
+@pair.command()
+@click.argument("target", type=ModelSpec())
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+def suggest(target: str, as_json: bool, quiet: bool) -> None:
+    """List the models that could draft for TARGET, the best first.
+
+    Models of this machine, then drafts of the catalogue that would have to be fetched, then what cannot draft for it,
+    and why.
+    """
+    from edgespec.models.local import local_models
+    from edgespec.models.suggest import catalogue_drafts, suggestions
+
+    output = Output(quiet=quiet)
+    try:
+        output.progress("reading headers", None)
+        header = _header(target)
+        found = suggestions(header, local_models(), catalogue_drafts(target, header.path))
+    finally:
+        output.end_progress()
+    if as_json:
+        output.json({"target": target, "drafts": [asdict(suggestion) for suggestion in found]})
+        return
+    if found:
+        from edgespec.bench.tables import Lines
+
+        output.show(Lines([_line(suggestion) for suggestion in found]))
+    if not any(suggestion.verdict != "no" for suggestion in found):
+        output.note(f"nothing here can draft for {target}; it can guess without a draft model (--spec-type suffix)")
+
+
+def _header(spec: str) -> Header:
+    from edgespec.model_check import check_model
+    from edgespec.models.spec import resolve
+
+    return check_model(resolve(spec).path)
+
+
+def _line(suggestion: Suggestion) -> tuple[str, str]:
+    """What is to be thought of it, and why."""
+    size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
+    return suggestion.verdict if suggestion.is_here else "fetch", f"{suggestion.spec}: {suggestion.why}{size}"
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def _report(
+    target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
+) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    from edgespec.bench.tables import Figures, Lines
+
+    verdict = found.verdict
+    names = [
+        (side, spec if spec.endswith(header.path.name) else f"{spec} ({header.path.name})")
+        for side, spec, header in zip(("target", "draft"), (target, draft), headers, strict=True)
+    ]
+    yield Lines([*names, ("verdict", _words(verdict))])
+    yield Text()
+    yield Figures("Both models", ["", "target", "draft"], list(_rows(found)))
+    if found.n_differing > 1:
+        tokens = [[f"{ours.id}", ours.text, theirs.text] for ours, theirs in found.differing]
+        yield Text()
+        yield Figures(f"The first of {found.n_differing:,} ids that differ", ["id", "target", "draft"], tokens)
+    yield Text()
+    yield Lines(list(_about(found)))
+    if verdict.verdict == "no":
+        return
+    yield Text()
+    if curve is None:
+        command = shlex.join(["edgespec", "tune", target, "-md", draft])
+        yield Lines([("speedup", f"not predicted: nothing was measured for this pair here. Measure it: {command}")])
+    else:
+        yield from _prediction(curve)
+
+
+def _words(verdict: PairVerdict) -> str:
+    if verdict.verdict == "works":
+        return "works"
+    if verdict.verdict == "shared":
+        return f"works through the shared tokens, {_percent(verdict.overlap)} of the target's"
+    because = verdict.summary.removeprefix("no: ")
+    return f"does not, because {f'the draft {because}' if because.startswith('shares ') else because}"
+
+
+def _rows(found: Comparison) -> Iterator[list[str]]:
+    def row(name: str, cell: Callable[[Side], str]) -> list[str]:
+        return [name, cell(found.target), cell(found.draft)]
+
+    yield row("architecture", lambda side: side.architecture)
+    yield row("parameters", lambda side: count_of(side.n_params))
+    yield row("vocabulary", lambda side: side.vocabulary)
+    yield row("tokenizer", lambda side: side.tokenizer or "-")
+    yield row("tokens", lambda side: f"{side.n_vocab:,}")
+    yield row("BOS", lambda side: _token(side.bos))
+    yield row("EOS", lambda side: _token(side.eos))
+    yield row("EOT", lambda side: _token(side.eot))
+    yield row("begins with BOS", lambda side: "yes" if side.adds_bos else "no")
+    yield ["chat template", *_templates(found)]
+    yield row("trained context", lambda side: f"{side.n_ctx_train:,}")
+    yield row("weights", lambda side: size_of(side.weights_bytes))
+    yield row("read for a token", lambda side: size_of(side.read_bytes))
+    yield row(f"memory, {found.n_ctx:,} tokens", lambda side: size_of(side.memory_bytes))
+
+
+def _token(token: Token | None) -> str:
+    return "-" if token is None else f"{token.id} {token.text}"
+
+
+def _templates(found: Comparison) -> tuple[str, str]:
+    ours, theirs = found.target.has_chat_template, found.draft.has_chat_template
+    another = "the same" if found.same_chat_template else "another"
+    return "yes" if ours else "none", "none" if not theirs else another if ours else "yes"
+
+
+def _about(found: Comparison) -> Iterator[tuple[str, str]]:
+    verdict = found.verdict
+    for number, reason in enumerate(verdict.reasons):
+        yield "" if number else "why", reason
+    yield "size", verdict.size
+    yield "cost", f"a guess reads {_percent(found.cost_ratio)} of the weights that a pass of the target reads"
+    together = found.target.memory_bytes + found.draft.memory_bytes
+    yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx:,} tokens"
+    for number, note in enumerate(found.notes):
+        yield "" if number else "note", note
+
+
+def _prediction(curve: CostCurve) -> Iterator[RenderableType]:
+    from edgespec.bench.tables import Figures, Lines
+    from edgespec.cli.pair_costs import predicted
+
+    rows = [[f"{each.alpha:.0%}", f"{each.length}", f"{each.speedup:.2f}x"] for each in predicted(curve)]
+    yield Figures("Predicted speedup, from what passes took here", ["guesses\nright", "best\nlength", "speedup"], rows)
+    passes = ", ".join(f"{width}: {cost:.2f}" for width, cost in curve.target.items() if 1 < width <= 9)
+    said = f"a pass over one token {curve.pass_s * 1e3:.3g} ms, a guess {curve.draft or 0.0:.2f} of that"
+    yield Lines([("measured", f"{said}; a pass over n tokens, in passes over one, {passes}")])
+
+
+def _percent(share: float) -> str:
+    """Rounded towards 0, so that 100 means all."""
+    return f"{math.floor(1000 * share + 1e-9) / 10:g}\xa0%"
+
+
+# --- as JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _as_json(
+    target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
+) -> dict[str, Any]:
+    from edgespec.cli.pair_costs import predicted
+
+    verdict = found.verdict
+
+    def side(spec: str, path: Path, about: Side) -> dict[str, Any]:
+        return {"model": spec, "file": str(path.absolute()), **asdict(about)}
+
+    return {
+        "target": side(target, headers[0].path, found.target),
+        "draft": side(draft, headers[1].path, found.draft),
+        "verdict": verdict.verdict,
+        "summary": verdict.summary,
+        "reasons": verdict.reasons,
+        "overlap": verdict.overlap,
+        "n_differing": found.n_differing,
+        "differing": [{"id": a.id, "target": a.text, "draft": b.text} for a, b in found.differing],
+        "same_chat_template": found.same_chat_template,
+        "notes": found.notes,
+        "times_smaller": verdict.times_smaller,
+        "cost_ratio": found.cost_ratio,
+        "n_ctx": found.n_ctx,
+        "measured": None
+        if curve is None
+        else {
+            "pass_s": curve.pass_s,
+            "passes": {str(width): round(cost, 4) for width, cost in curve.target.items()},
+            "guess": curve.draft,
+        },
+        "predicted": None if curve is None else [asdict(each) for each in predicted(curve)],
+    }

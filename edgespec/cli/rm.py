@@ -1,0 +1,64 @@
+"""`edgespec rm`: models of this machine are deleted."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from edgespec.cli.output import Output
+from edgespec.cli.types import ModelSpec
+from edgespec.errors import UsageError
+from edgespec.printable import one_line
+
+if TYPE_CHECKING:
+    from edgespec.models.removal import Going
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
+@click.option("--unfinished", is_flag=True, help="Only what was not downloaded completely of these repositories.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> None:
+    """Delete models: files, or what the Hugging Face cache holds of a repository.
+
+    Shows what will go and asks. All parts of a split model go with it, and what was not downloaded completely of its
+    repository.
+    """
+    from edgespec.figures import size_of
+    from edgespec.models.removal import plan_removal, remove
+
+    output = Output(quiet=False)
+    removal = plan_removal(models, unfinished_only=unfinished)
+    for file in removal.files:
+        if not as_json:
+            output.line(_line(file))
+        elif not yes:
+            output.aside(_line(file))
+    if not yes and not _agreed(f"Delete {size_of(removal.freed_bytes)}?"):
+        return
+    remove(removal)
+    if as_json:
+        deleted = [{"file": str(file.path), "freed_bytes": file.freed_bytes} for file in removal.files]
+        output.json({"deleted": deleted, "freed_bytes": removal.freed_bytes})
+    else:
+        output.note(f"{size_of(removal.freed_bytes)} deleted")
+
+
+def _line(file: Going) -> str:
+    from edgespec.figures import size_of
+    from edgespec.models.cache import repository_of
+    from edgespec.models.names import with_tilde
+
+    place = repository_of(file.path)
+    name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
+    remark = f" ({file.remark})" if file.remark else ""
+    return f"{size_of(file.freed_bytes):>8}  {one_line(name)}{remark}"
+
+
+def _agreed(question: str) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("nothing was deleted", why="there is no terminal to ask on", hint="give -y")
+    return click.confirm(question, err=True)

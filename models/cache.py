@@ -1,0 +1,55 @@
+"""The Hugging Face cache as it lies on the disk, read without huggingface_hub, whose import takes half a second.
+
+A repository has a folder with `refs` (the commit of each branch or tag) and `snapshots` (a folder for each commit, its
+files links to blobs or the files themselves).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def hub_cache() -> Path:
+    """Where huggingface_hub keeps what it downloads."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(hub))))  # noqa: PTH100, PTH111
+
+
+def repository_folder(repository: str) -> Path:
+    return hub_cache() / f"models--{repository.replace('/', '--')}"
+
+
+def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
+    """The GGUF files of a repository that are here, by their names in it: those of a branch, tag or commit."""
+    folder = repository_folder(repository)
+    snapshot = folder / "snapshots" / (_commit(folder, revision) or revision)
+    try:
+        found = sorted(path for path in snapshot.rglob("*") if path.name.lower().endswith(".gguf") and path.is_file())
+    except OSError:
+        return {}
+    return {path.relative_to(snapshot).as_posix(): path for path in found}
+
+
+def repository_of(path: Path) -> tuple[str, str] | None:
+    """The repository that a file of the cache belongs to, and its name there; None for a file from elsewhere."""
+    try:
+        parts = path.absolute().relative_to(hub_cache()).parts
+    except ValueError:
+        return None
+    if len(parts) < 4 or parts[1] != "snapshots" or not parts[0].startswith("models--"):
+        return None
+    return parts[0].removeprefix("models--").replace("--", "/", 1), "/".join(parts[3:])
+
+
+def _commit(folder: Path, revision: str) -> str:
+    """The commit that a branch or tag stood for when it was last asked for."""
+    if re.fullmatch("[0-9a-f]{40}", revision):
+        return revision
+    try:
+        return (folder / "refs" / revision).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

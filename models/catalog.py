@@ -1,0 +1,202 @@
+"""The catalogue: short names of models people know, and which small ones draft for which large ones."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from edgespec.errors import UsageError
+from edgespec.paths import config_dir
+
+SHIPPED = Path(__file__).with_name("catalog.toml")
+USER_FILE = "models.toml"  # in the config folder
+DEFAULT_QUANT = "Q4_K_M"
+
+VALUES = {  # the keys of a model's table, and what may stand behind them
+    "repository": 'the owner and name of a repository on the hub, as in "Qwen/Qwen3-8B-GGUF"',
+    "quant": f'the name of a quantisation, as in "{DEFAULT_QUANT}"',
+    "drafts": 'a list of names of other models in the catalogue, best first, as in ["qwen3-0.6b"]',
+    "licence": "a text",
+    "about": "a text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model of the catalogue: the repository that holds its GGUF files, the quantisation to take, and its drafts.
+
+    `drafts` are names of other entries, best first; an empty `licence` is an unknown one.
+    """
+
+    name: str
+    repository: str
+    quant: str = DEFAULT_QUANT
+    drafts: tuple[str, ...] = ()
+    licence: str = ""
+    about: str = ""
+
+
+def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
+    """All entries by their names, in lower case: the shipped ones, and over them those of the user's `models.toml`.
+
+    What a table of the user's leaves out stays as it is shipped. Raises UsageError naming the file and the line.
+    """
+    shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
+    entries = {name: _entry(Entry(name, ""), table) for name, table in shipped.items()}
+    file = user_file or config_dir() / USER_FILE
+    text = _text(file)
+    return _UserFile(file, text).over(entries) if text is not None else entries
+
+
+def find(name: str) -> Entry | None:
+    """The entry of a name, whatever its case. Raises UsageError as `catalogue` does."""
+    return catalogue().get(name.lower())
+
+
+def near(name: str) -> list[str]:
+    """Names of the catalogue that may have been meant, the nearest first. Raises UsageError as `catalogue` does."""
+    return difflib.get_close_matches(name.lower(), catalogue(), n=3)
+
+
+class _UserFile:
+    """The user's own tables, and where in the file they stand."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self._file, self._text = file, text
+
+    def over(self, shipped: Mapping[str, Entry]) -> dict[str, Entry]:
+        """The shipped entries, extended and overridden."""
+        entries = dict(shipped)
+        own: list[str] = []
+        for written, table in self._tables():
+            name = written.lower()
+            self._check_name(name, own)
+            for key, value in table.items():
+                self._check_value(name, key, value)
+            entries[name] = _entry(entries.get(name, Entry(name, "")), table)
+            if not entries[name].repository:
+                self._refuse(name, f"model '{name}' has no repository", f"repository is {VALUES['repository']}")
+            own.append(name)
+        for name in own:
+            self._check_drafts(entries[name], entries)
+        return entries
+
+    def _tables(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        try:
+            tables = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            line = re.search(r"at line (\d+)", str(error))
+            number = line[1] if line else self._text.count("\n") + 1  # it tells the end of the file in words
+            raise UsageError(f"{self._file}, line {number}: not valid TOML", why=str(error)) from error
+        for name, value in tables.items():
+            if not isinstance(value, dict):
+                self._refuse(name, f"'{name}' is no table of a model", f'a model begins with its name: ["{name}"]')
+            yield from _with_dots(name, value)
+
+    def _check_name(self, name: str, earlier: list[str]) -> None:
+        if name in earlier:
+            self._refuse(name, f"model '{name}' is there twice", "names are the same in upper and lower case")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf") or name == "demo":
+            hint = "a name is made of letters, digits, '.', '-' and '_', is not 'demo', and does not end in '.gguf'"
+            self._refuse(name, f"'{name}' cannot be the name of a model", hint)
+
+    def _check_value(self, name: str, key: str, value: Any) -> None:
+        place = f"{name}.{key}"
+        if key not in VALUES:
+            meant = difflib.get_close_matches(key.lower(), VALUES, n=1)
+            hint = f"did you mean '{meant[0]}'?" if meant else f"the keys of a model are {', '.join(VALUES)}"
+            self._refuse(place, f"model '{name}': there is no key '{key}'", hint)
+        if not _fits(key, value):
+            self._refuse(place, f"model '{name}': '{key}' cannot be used", f"it takes {VALUES[key]}")
+
+    def _check_drafts(self, entry: Entry, entries: Mapping[str, Entry]) -> None:
+        for draft in entry.drafts:
+            wrong = f"model '{entry.name}' cannot have the draft '{draft}'"
+            if draft not in entries:
+                meant = difflib.get_close_matches(draft, entries, n=1)
+                hint = f"did you mean '{meant[0]}'?" if meant else "give it a table of its own in this file"
+                self._refuse(f"{entry.name}.drafts", f"{wrong}, no model has that name", hint)
+            if draft == entry.name:
+                self._refuse(f"{entry.name}.drafts", f"{wrong}, it is the model itself", "drafts are smaller models")
+
+    def _refuse(self, place: str, what: str, hint: str) -> NoReturn:
+        raise UsageError(f"{self._file}, line {_line(self._text, place.lower())}: {what}", hint=hint)
+
+
+def _text(file: Path) -> str | None:
+    """What is in the file, None if there is none."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read", why=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{file}, line {line}: the file is not UTF-8", hint="save it with that encoding") from error
+
+
+def _with_dots(name: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The model's table; TOML takes a name with dots and no quotes for tables in tables, here it is one name again."""
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    if len(inner) < len(table) or not table:
+        yield name, {key: value for key, value in table.items() if key not in inner}
+    for key, value in inner.items():
+        yield from _with_dots(f"{name}.{key}", value)
+
+
+def _fits(key: str, value: Any) -> bool:
+    if key == "drafts":
+        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    if not isinstance(value, str):
+        return False
+    patterns = {"repository": r"[A-Za-z0-9][\w.-]*/[\w.-]+", "quant": r"[\w.-]+"}
+    return re.fullmatch(patterns.get(key, r"(?s).*"), value, re.ASCII) is not None
+
+
+def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
+    given = dict(table)
+    if "drafts" in given:
+        given["drafts"] = tuple(name.lower() for name in given["drafts"])
+    return replace(base, **given)
+
+
+def _line(text: str, place: str) -> int:
+    """The number of the line that sets `place`, `model` or `model.key`, else of the nearest thing around it."""
+
+    def nearness(line: tuple[int, str]) -> tuple[bool, bool, int]:
+        here = line[1]
+        return here == place, here.startswith(f"{place}."), len(here) if place.startswith(f"{here}.") else 0
+
+    return max(_places(text), key=nearness, default=(1, ""))[0]
+
+
+def _places(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that begin a table or set a key, numbered from 1, with what they set in dotted lower case."""
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        begins_table = line.lstrip().startswith("[")
+        try:
+            parsed = tomllib.loads(line if begins_table else line.partition("=")[0] + "= 0")
+        except tomllib.TOMLDecodeError:  # no line of its own: a part of a longer value
+            continue
+        place = _dotted(parsed)
+        if begins_table:
+            table = place
+        elif table and place:
+            place = f"{table}.{place}"
+        if place:  # else a comment
+            yield number, place
+
+
+def _dotted(parsed: Any) -> str:
+    names = []
+    while isinstance(parsed, dict) and parsed:
+        name, parsed = next(iter(parsed.items()))
+        names.append(name.lower())
+    return ".".join(names)

@@ -1,0 +1,70 @@
+"""What one types to mean a file of this machine, and all such names; no file is read for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from edgespec.errors import ModelNotFoundError, UsageError
+from edgespec.models.cache import cached_files, hub_cache, repository_of
+from edgespec.models.quants import models_in, quant_of
+from edgespec.models.spec import NAMES, HubSpec, resolve
+
+
+def name_of(path: Path) -> str:
+    """The shortest spec that means this file: of the bundled pair its name, of the hub's cache `owner/repo:QUANT`."""
+    file = os.path.realpath(path)
+    for spec in _candidates(path):
+        with suppress(ModelNotFoundError):
+            if os.path.realpath(resolve(spec).path) == file:
+                return spec
+    return with_tilde(path)
+
+
+def with_tilde(path: Path) -> str:
+    """A path without the user's name."""
+    try:
+        return str(Path("~") / path.absolute().relative_to(Path.home()))
+    except (ValueError, RuntimeError):
+        return str(path.absolute())
+
+
+def known_names() -> Iterator[str]:
+    """What one may type where a model is asked for, files aside: the bundled pair, the catalogue, the hub's cache."""
+    from edgespec.models.catalog import catalogue
+
+    yield from NAMES
+    with suppress(UsageError):
+        yield from catalogue()
+    for repository in cached_repositories():
+        names = models_in(list(cached_files(repository)))
+        yield from dict.fromkeys(_spec(repository, name) for name in names)
+
+
+def cached_repositories() -> list[str]:
+    """The repositories with a folder in the hub's cache, in order."""
+    try:
+        folders = [folder.name for folder in hub_cache().iterdir() if folder.name.startswith("models--")]
+    except OSError:
+        return []
+    return sorted(name.removeprefix("models--").replace("--", "/", 1) for name in folders)
+
+
+def _candidates(path: Path) -> Iterator[str]:
+    yield from NAMES
+    place = repository_of(path)
+    if place is not None:
+        repository, name = place
+        commit = path.absolute().relative_to(hub_cache()).parts[2]
+        for revision in ("main", commit):
+            yield _spec(repository, name, revision)
+            yield str(HubSpec(repository, name, revision=revision))
+
+
+def _spec(repository: str, name: str, revision: str = "main") -> str:
+    """A file of a repository by its quantisation, or by its name where that tells none."""
+    quant = quant_of(name)
+    wanted = HubSpec(repository, "" if quant else name, quant, revision)
+    return str(wanted).removeprefix("hf:") if quant else str(wanted)

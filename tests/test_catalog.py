@@ -1,0 +1,199 @@
+"""The catalogue of short names: what is shipped is whole, and the user's own file is read or refused with the line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edgespec.errors import UsageError
+from edgespec.models.catalog import DEFAULT_QUANT, Entry, catalogue, find, near
+
+SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # whatever the user who runs the tests has
+
+
+@pytest.fixture(autouse=True)
+def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user's own file would be; there is none yet."""
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    (tmp_path / "config").mkdir()
+    return tmp_path / "config" / "models.toml"
+
+
+def with_user(file: Path, text: str) -> dict[str, Entry]:
+    file.write_text(text, encoding="utf-8")
+    return catalogue()
+
+
+def refusal(file: Path, text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        with_user(file, text)
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert str(file) in message
+    return message
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_entry_is_whole(name: str) -> None:
+    entry = catalogue()[name]
+    assert entry.name == name
+    assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name)
+    assert re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]*-GGUF", entry.repository)
+    assert re.fullmatch(r"Q4_K_M|Q8_0", entry.quant)
+    assert entry.licence.strip()
+    assert entry.about.strip()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_drafts_of_shipped_entries_are_other_entries_named_once(name: str) -> None:
+    entries = catalogue()
+    drafts = entries[name].drafts
+    assert name not in drafts
+    assert len(set(drafts)) == len(drafts)
+    assert all(draft in entries for draft in drafts)
+
+
+def test_many_shipped_models_have_a_draft_and_no_repository_is_there_twice() -> None:
+    entries = catalogue().values()
+    assert sum(bool(entry.drafts) for entry in entries) >= 10
+    assert len({entry.repository for entry in entries}) == len(entries)
+
+
+def test_every_shipped_entry_has_a_draft_or_is_one() -> None:
+    entries = catalogue()
+    used = {draft for entry in entries.values() for draft in entry.drafts}
+    assert all(entry.drafts or entry.name in used for entry in entries.values())
+
+
+def test_names_are_found_in_any_case() -> None:
+    entry = find("Qwen2.5-7B")
+    assert entry is not None
+    assert (entry.name, entry.repository) == ("qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct-GGUF")
+    assert find("qwen2.5-7") is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("qwen2.5:7b", "qwen2.5-7b"), ("Llama-3.1-8B", "llama3.1-8b"), ("gemma3_12b", "gemma3-12b")]
+)
+def test_near_names_are_offered_nearest_first(typed: str, meant: str) -> None:
+    assert near(typed)[0] == meant
+
+
+def test_nothing_is_near_a_name_of_another_kind() -> None:
+    assert near("zzz") == []
+
+
+def test_the_users_file_extends_the_catalogue(user_file: Path) -> None:
+    shipped = catalogue()
+    entries = with_user(
+        user_file,
+        '["My-Model"]\nrepository = "me/my-model-GGUF"\ndrafts = ["Qwen3-0.6B", "my-draft"]\n'
+        '[my-draft]\nrepository = "me/my-draft-GGUF"\nquant = "Q8_0"\nlicence = "MIT"\nabout = "Größer"\n',
+    )
+    assert entries["my-model"] == Entry(
+        "my-model", "me/my-model-GGUF", quant=DEFAULT_QUANT, drafts=("qwen3-0.6b", "my-draft"), licence="", about=""
+    )
+    assert entries["my-draft"] == Entry("my-draft", "me/my-draft-GGUF", "Q8_0", (), "MIT", "Größer")
+    assert {name: entries[name] for name in shipped} == shipped
+    assert find("MY-DRAFT") == entries["my-draft"]
+    assert near("my-drift")[0] == "my-draft"
+
+
+def test_the_users_file_changes_only_what_it_names(user_file: Path) -> None:
+    shipped = catalogue()["qwen3-8b"]
+    changed = with_user(user_file, '[qwen3-8b]\nquant = "Q8_0"\ndrafts = []')["qwen3-8b"]
+    assert (changed.quant, changed.drafts) == ("Q8_0", ())
+    assert (changed.repository, changed.licence, changed.about) == (shipped.repository, shipped.licence, shipped.about)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['["qwen2.5-7b"]\nquant = "Q8_0"', '[qwen2.5-7b]\nquant = "Q8_0"', '"qwen2.5-7b" = {quant = "Q8_0"}',
+     'qwen2.5-7b.quant = "Q8_0"', '["QWEN2.5-7b"]\r\nquant = "Q8_0"\r\n', '\ufeff["qwen2.5-7b"]\nquant = "Q8_0"'],
+)  # fmt: skip
+def test_a_name_with_a_dot_may_be_written_in_any_way_toml_has(user_file: Path, text: str) -> None:
+    shipped = catalogue()
+    entries = with_user(user_file, text)
+    assert entries["qwen2.5-7b"].quant == "Q8_0"
+    assert entries.keys() == shipped.keys()
+
+
+def test_another_file_can_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text('[mine]\nrepository = "me/mine"', encoding="utf-8")
+    assert catalogue(file)["mine"].repository == "me/mine"
+    assert "mine" not in catalogue()
+
+
+FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "parts"),
+    [
+        ('[mine]\nrepository = "a/b"\nlicense = "MIT"', 7, ["'mine'", "'license'", "did you mean 'licence'?"]),
+        ('[mine]\nrepository = "a/b"\nsize = 7', 7, ["'size'", "repository, quant, drafts, licence, about"]),
+        ('[mine]\nrepository = "a/b"\nquant = 4', 7, ["'quant' cannot be used", '"Q4_K_M"']),
+        ('[mine]\nrepository = "a/b"\nquant = "4 bits"', 7, ["'quant' cannot be used", '"Q4_K_M"']),
+        ('[mine]\nrepository = "a/b"\nabout = true', 7, ["'about' cannot be used", "it takes a text"]),
+        ('[mine]\nrepository = "a/b"\ndrafts = "qwen3-0.6b"', 7, ["'drafts' cannot be used", "a list of names"]),
+        ('[mine]\nrepository = "a/b"\ndrafts = [\n  1,\n]', 7, ["'drafts' cannot be used", "a list of names"]),
+        ('[mine]\nabout = "x"', 5, ["'mine' has no repository", '"Qwen/Qwen3-8B-GGUF"']),
+        ("[mine] # new", 5, ["'mine' has no repository"]),
+        ("size.gb = 5", 5, ["'qwen3-8b.size'"]),
+        ('[mine]\nrepository = "b"', 6, ["'repository' cannot be used", "owner and name"]),
+        ('[mine]\nrepository = "a/b/c.gguf"', 6, ["'repository' cannot be used"]),
+        ('[mine]\nrepository = "https://huggingface.co/a/b"', 6, ["'repository' cannot be used"]),
+        ('[mine]\nrepository = "a/b:Q8_0"', 6, ["'repository' cannot be used"]),
+        ("[mine]\nrepository = 5", 6, ["'repository' cannot be used"]),
+        ('["my/model"]\nrepository = "a/b"', 5, ["'my/model' cannot be the name", "letters, digits"]),
+        ('[demo]\nrepository = "a/b"', 5, ["'demo' cannot be the name"]),
+        ('["a.gguf"]\nrepository = "a/b"', 5, ["'a.gguf' cannot be the name"]),
+        ('[Qwen3-8B]\nquant = "Q4_0"', 2, ["'qwen3-8b' is there twice"]),
+        ('[[mine]]\nrepository = "a/b"', 5, ["'mine' is no table", '["mine"]']),
+        ('[mine]\nrepository = "a/b"\n\ndrafts = ["qwen3-0.6"]', 8, ["'qwen3-0.6'", "did you mean 'qwen3-0.6b'?"]),
+        ('[mine]\nrepository = "a/b"\ndrafts = ["zzz"]', 7, ["'zzz'", "a table of its own"]),
+        ('[mine]\nrepository = "a/b"\ndrafts = ["Mine"]', 7, ["'mine'", "the model itself"]),
+        ('["qwen2.5-7b"]\nquant = "Q8_0"\n["qwen2.5-3b"]\nquant = 1', 8, ["'qwen2.5-3b'", "'quant'"]),
+        ("[qwen2.5-7b]\nquant = 1", 6, ["'qwen2.5-7b'", "'quant'"]),
+        ("[mine]\nrepository = ", 6, ["not valid TOML"]),
+        ('[mine]\nabout = "x"\nabout = "y"', 7, ["not valid TOML"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line_and_what_may_stand_there(
+    user_file: Path, text: str, line: int, parts: list[str]
+) -> None:
+    message = refusal(user_file, FIRST + text)
+    assert f"line {line}" in message
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\nmine = 5", 2),
+        ('a.repository = "a/b"\nb.repository = 3', 2),
+        ('a = {repository = "a/b"}\nb = {quant = "x"}', 2),
+        ('a.about = "x"', 1),
+    ],
+)
+def test_lines_are_found_outside_of_tables_too(user_file: Path, text: str, line: int) -> None:
+    assert f"line {line}:" in refusal(user_file, text)
+
+
+def test_a_file_that_is_no_text_is_named_with_its_line(user_file: Path) -> None:
+    user_file.write_bytes(b'[mine]\nrepository = "a/b"\nabout = "\xff"')
+    with pytest.raises(UsageError) as caught:
+        catalogue()
+    assert f"{user_file}, line 3" in str(caught.value)
+    assert "UTF-8" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(user_file: Path) -> None:
+    user_file.mkdir()
+    with pytest.raises(UsageError) as caught:
+        catalogue()
+    assert f"{user_file} cannot be read" in str(caught.value)

@@ -1,0 +1,461 @@
+"""`edgespec ls`, `show` and `rm`: the models of this machine are listed, described and deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import COMMAND, Finished, edgespec_here, environment
+from tiny_gguf import CHATML, write_embedding_model, write_model, write_split
+
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.llama.model import Model
+from edgespec.models.names import known_names, name_of
+from edgespec.models.removal import plan_removal, remove
+from edgespec.models.spec import BUNDLED, resolve
+
+LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+POSIX = pytest.mark.skipif(os.name != "posix", reason="Windows refuses by itself to delete what is in use")
+COMMITS = ("c" * 40, "d" * 40)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with an empty cache of the hub, to stand in."""
+    for name in ("HOME", "USERPROFILE", "EDGESPEC_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "hub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Repository:
+    """A folder of the cache as huggingface_hub makes it: files are links to blobs."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.folder = home / "hub" / f"models--{name.replace('/', '--')}"
+        self.blobs = self.folder / "blobs"
+        self.blobs.mkdir(parents=True)
+
+    def keep(self, name: str, file: Path, commit: str = COMMITS[0], branch: str = "main") -> Path:
+        """Moves the file there, or links the blob that it is."""
+        blob = file if file.parent == self.blobs else file.rename(self.blobs / f"{len(list(self.blobs.iterdir())):064}")
+        link = self.folder / "snapshots" / commit / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if os.name == "nt":
+            blob.rename(link)  # as it is done there
+        else:
+            link.symlink_to(os.path.relpath(blob, link.parent))
+        reference = self.folder / "refs" / branch
+        reference.parent.mkdir(exist_ok=True)
+        reference.write_text(commit)
+        return link
+
+    def begin(self, n_bytes: int = 1000) -> Path:
+        """A download that has come so far."""
+        path = self.blobs / f"{'e' * 64}.incomplete"
+        path.write_bytes(bytes(n_bytes))
+        return path
+
+
+@pytest.fixture
+def kept(home: Path) -> Repository:
+    """A repository with two quantisations of a model."""
+    repository = Repository(home, "owner/tiny-GGUF")
+    repository.keep("tiny-Q8_0.gguf", write_model(home / "a", "llama", type="Q8_0"))
+    repository.keep("deep/tiny-F16.gguf", write_model(home / "b", "llama", type="F16", width=256, chat_template=CHATML))
+    return repository
+
+
+def edgespec(home: Path, *args: str, code: int = 0, **variables: str) -> Finished:
+    done = edgespec_here(*args, home=home, stdin=b"", **variables)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def text_of(home: Path, *args: str, columns: int = 200) -> str:
+    return edgespec(home, *args, COLUMNS=str(columns)).stdout.decode()
+
+
+def objects(home: Path, *args: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in edgespec(home, *args, "--json").stdout.decode().splitlines()]
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_has_the_shortest_name_that_means_it(home: Path, kept: Repository) -> None:
+    link = kept.folder / "snapshots" / COMMITS[0] / "tiny-Q8_0.gguf"
+    assert name_of(link) == "owner/tiny-GGUF:Q8_0"
+    assert name_of(BUNDLED / "draft.gguf") == "demo:draft"
+    assert name_of(home / "models" / "mine.gguf") == str(Path("~/models/mine.gguf"))
+    same_quant = kept.keep("other-Q8_0.gguf", write_model(home / "c", "llama", seed=1))
+    assert name_of(same_quant) == "hf:owner/tiny-GGUF/other-Q8_0.gguf"
+    older = kept.keep("old-Q2_K.gguf", write_model(home / "d", "llama", seed=2), COMMITS[1], "v1")
+    assert name_of(older) == f"owner/tiny-GGUF@{COMMITS[1]}:Q2_K"
+    for path in (link, same_quant, older):
+        assert resolve(name_of(path)).path.samefile(path)
+
+
+def test_names_that_can_be_typed_are_known_without_looking_into_files(home: Path, kept: Repository) -> None:
+    for path in files_in(kept.folder / "snapshots"):
+        path.write_bytes(b"no model")
+    names = list(known_names())
+    assert names[:2] == ["demo", "demo:draft"]
+    assert {"qwen2.5-7b", "owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF:F16"} <= set(names)
+    (home / "config").mkdir()
+    (home / "config" / "models.toml").write_text("no = TOML =")
+    assert "owner/tiny-GGUF:F16" in known_names()
+
+
+# --- ls ---------------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_as_a_table_where_that_fits(home: Path, kept: Repository) -> None:
+    lines = text_of(home, "ls").splitlines()
+    assert lines[0].split() == ["model", "architecture", "parameters", "weights", "size", "context", "last", "used"]
+    assert [line.split()[0] for line in lines[2:]] == [
+        "demo", "demo:draft", "owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF:F16",
+    ]  # fmt: skip
+    assert re.fullmatch(r"owner/tiny-GGUF:Q8_0 +llama +112k +Q8_0 +\d+\.\d kB +2,048 +today", lines[4])
+
+
+def test_in_a_narrow_terminal_the_name_stands_above_the_rest(home: Path, kept: Repository) -> None:
+    kept.keep("a-long-name-" * 6 + ".gguf", write_model(home / "c", "llama", seed=1))
+    lines = text_of(home, "ls", columns=80).splitlines()
+    name = lines.index("owner/tiny-GGUF:Q8_0")
+    assert re.fullmatch(r"    llama +112k +Q8_0 +\d+\.\d kB +2,048 +today", lines[name + 1])
+    assert f"hf:owner/tiny-GGUF/{'a-long-name-' * 6}.gguf" in lines  # whole, so that it can be copied
+
+
+def test_only_models_with_the_text_in_their_names_are_listed(home: Path, kept: Repository) -> None:
+    assert [each["model"] for each in objects(home, "ls", "TINY-gguf:q8")] == ["owner/tiny-GGUF:Q8_0"]
+    done = edgespec(home, "ls", "nothing like it")
+    assert (done.stdout, b"no model here has 'nothing like it'" in done.stderr) == (b"", True)
+
+
+def test_as_json_a_model_has_all_its_files(home: Path) -> None:
+    repository = Repository(home, "o/split")
+    links = [repository.keep(part.name.replace("tiny", "m-Q2_K"), part) for part in write_split(home)]
+    [model] = objects(home, "ls", "o/split")
+    assert (model["model"], model["files"]) == ("o/split:Q2_K", [str(link) for link in links])
+    assert model["size_bytes"] == sum(link.stat().st_size for link in links)
+    assert (model["parameters"], model["ctx_trained"], model["problem"]) == (112320, 2048, "")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", model["last_used"])
+
+
+def keeps_access_times(path: Path) -> bool:
+    before_s = path.stat().st_atime
+    path.read_bytes()
+    return path.stat().st_atime != before_s
+
+
+@pytest.mark.parametrize(
+    ("days", "said"), [(0, "today"), (1, "yesterday"), (3, "3 days ago"), (400, r"20\d\d-\d\d-\d\d")]
+)
+def test_it_is_told_when_a_model_was_used_last(home: Path, days: int, said: str) -> None:
+    path = write_model(home / "mine.gguf", "llama")
+    os.utime(path, (time.time() - 500 * 86400,) * 2)
+    if not keeps_access_times(path):
+        pytest.skip("this file system keeps no access times")
+    os.utime(path, (time.time() - days * 86400,) * 2)
+    assert re.search(rf"~.mine\.gguf .* 2,048 +{said}\n", text_of(home, "ls"))
+
+
+def test_files_that_cannot_be_loaded_stand_at_the_end_with_the_reason(home: Path) -> None:
+    write_embedding_model(home / "a.gguf")
+    (home / "b.gguf").write_text("<html>not found</html>")
+    write_model(home / "c.gguf", "llama")
+    table, _, problems = text_of(home, "ls").partition("\ncannot be loaded:\n")
+    assert "c.gguf" in table and "a.gguf" not in table
+    assert re.fullmatch(r"~.a\.gguf\n    \d.* kB, it is an emb.*\n~.b\.gguf\n    22 B, it is a web page.*\n", problems)
+
+
+@LINKS
+def test_unfinished_downloads_are_told_with_what_can_be_done(home: Path, kept: Repository) -> None:
+    kept.begin(1_234_567)
+    said = text_of(home, "ls").partition("not downloaded completely:\n")[2]
+    assert said.startswith("owner/tiny-GGUF\n    1.2 MB so far\n")
+    assert "edgespec pull owner/tiny-GGUF:QUANT\n" in said and "edgespec rm --unfinished owner/tiny-GGUF\n" in said
+    *_, begun = objects(home, "ls")
+    assert (begun["model"], begun["size_bytes"], begun["problem"]) == (
+        "owner/tiny-GGUF", 1_234_567, "not downloaded completely",
+    )  # fmt: skip
+
+
+def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
+    repository = Repository(home, "Qwen/Qwen2.5-7B-Instruct-GGUF")
+    repository.keep("m-q8_0.gguf", write_model(home / "a", "llama"))
+    entries = {each["name"]: each for each in objects(home, "ls", "--catalog")}
+    assert (entries["qwen2.5-7b"]["here"], entries["qwen2.5-14b"]["here"]) == (["Q8_0"], [])
+    lines = text_of(home, "ls", "--catalog", "qwen2.5-7b").splitlines()
+    assert lines[0].split() == ["model", "about", "weights", "here", "licence", "drafts"]
+    assert re.fullmatch(r"qwen2.5-7b +Qwen 2.5 7B Instruct +Q4_K_M +Q8_0 +Apache-2.0 +qwen2.5-0.5b .*", lines[2])
+    narrow = text_of(home, "ls", "--catalog", columns=80).splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert "    Qwen 2.5 7B Instruct, Q4_K_M (here: Q8_0), Apache-2.0, drafts qwen2.5-0.5b" in narrow
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_described_from_its_header(home: Path, kept: Repository) -> None:
+    [facts] = objects(home, "show", "owner/tiny-GGUF:f16")
+    with Model(kept.folder / "snapshots" / COMMITS[0] / "deep" / "tiny-F16.gguf") as model:
+        assert (facts["parameters"], facts["n_vocab"]) == (model.n_params, model.n_vocab)
+    assert (facts["model"], facts["quantisation"]) == ("owner/tiny-GGUF:F16", "F16")
+    assert (facts["layers"], facts["width"], facts["heads"], facts["kv_heads"], facts["head_size"]) == (
+        2, 256, [4], [2], 64,
+    )  # fmt: skip
+    assert sum(facts["tensors_by_type"].values()) == 21
+    assert facts["special_tokens"] == {"bos": "<|endoftext|>", "eos": "<|im_end|>"}
+    # two layers of two heads of 64 numbers, keys and values, of two bytes each
+    assert (facts["kv_bytes_per_token"], facts["kv_bytes"]) == (1024, {"2048": 2048 * 1024})
+    assert "chat_template_text" not in facts and "metadata" not in facts
+
+
+def test_text_tells_the_same_and_fits_the_terminal(home: Path, kept: Repository) -> None:
+    text = text_of(home, "show", "owner/tiny-GGUF:F16", columns=80)
+    assert "\nheads           4, 2 for keys and values, 64 numbers each\n" in text
+    assert "\nKV cache        1.0 kB a token of context (F16): 2.1 MB for 2,048\n" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if "snapshots" not in line)
+
+
+def test_metadata_and_the_template_are_told_if_asked_for(home: Path, kept: Repository) -> None:
+    [facts] = objects(home, "show", "owner/tiny-GGUF:F16", "--metadata", "--template")
+    assert facts["chat_template_text"] == CHATML
+    assert facts["metadata"]["tokenizer.ggml.tokens"] == {"length": 299}
+    assert facts["metadata"]["llama.block_count"] == 2
+    text = text_of(home, "show", "owner/tiny-GGUF:F16", "--metadata", "--template")
+    assert text.endswith(f"\n{CHATML}\n")
+    assert re.search(r"\ntokenizer.ggml.tokens +299 elements\n", text)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "said"),
+    [
+        ("mamba", "KV cache .*none"),
+        ("qwen2moe", "experts .*4 in a layer, 2 used"),
+        ("gemma3", r"the last\s+32 alone"),
+    ],
+)
+def test_other_architectures_have_other_things_to_tell(home: Path, architecture: str, said: str) -> None:
+    write_model(home / "m.gguf", architecture)
+    assert re.search(said, text_of(home, "show", "m.gguf"))
+
+
+def test_what_its_makers_say_is_told(home: Path) -> None:
+    about = {"general.license": "mit", "general.organization": "some \x1b[31mpeople", "general.description": "x " * 400}
+    write_model(home / "m.gguf", "llama", metadata=about)
+    [facts] = objects(home, "show", "m.gguf")
+    assert (facts["licence"], facts["author"]) == ("mit", "some \x1b[31mpeople")
+    assert "quantised_by" not in facts
+    assert re.search(r"\nlicence +mit\nauthor +some", text_of(home, "show", "m.gguf"))
+
+
+def test_drafts_that_work_are_named_and_the_others_counted(home: Path, kept: Repository) -> None:
+    [facts] = objects(home, "show", "owner/tiny-GGUF:F16")
+    best = facts["drafts"][0]
+    assert (best["spec"], best["verdict"]) == ("owner/tiny-GGUF:Q8_0", "works")
+    text = text_of(home, "show", "owner/tiny-GGUF:Q8_0")
+    assert "none here\n" in text
+    assert "3 cannot draft for it: 'edgespec pair suggest owner/tiny-GGUF:Q8_0' says why\n" in text
+
+
+def test_what_is_no_model_is_refused_with_the_reason(home: Path) -> None:
+    write_embedding_model(home / "a.gguf")
+    assert b"an embedding model" in edgespec(home, "show", "a.gguf", code=3).stderr
+    assert b"edgespec pull hf:o/r" in edgespec(home, "show", "hf:o/r", code=3).stderr
+
+
+# --- rm ---------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_deleted_without_being_asked(home: Path) -> None:
+    path = write_model(home / "mine.gguf", "llama")
+    done = edgespec(home, "rm", "mine.gguf", code=2)
+    assert b"no terminal to ask on" in done.stderr and b"-y" in done.stderr
+    assert re.fullmatch(r" *\d+\.\d kB  ~.mine\.gguf\n", done.stdout.decode())
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("typed", "stays"), [(b"y\n", False), (b"n\n", True), (b"\n", True)])
+def test_on_a_terminal_deleting_asks(home: Path, typed: bytes, stays: bool) -> None:
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    path = write_model(home / "mine.gguf", "llama")
+    master, slave = pty.openpty()
+    command = [*COMMAND, "rm", "mine.gguf"]
+    with subprocess.Popen(command, stdin=slave, stderr=slave, cwd=home, env=environment(home)) as program:
+        os.write(master, typed)
+        program.wait(60)
+        seen = os.read(master, 4096)
+    for end in (master, slave):
+        os.close(end)
+    assert re.search(rb"Delete \d+\.\d kB\? \[y/N\]", seen)
+    assert (program.returncode, path.exists()) == (0, stays)
+
+
+def test_a_file_is_deleted_and_nothing_else(home: Path) -> None:
+    path, other = (write_model(home / name, "llama") for name in ("mine.gguf", "other.gguf"))
+    size_bytes = path.stat().st_size
+    [done] = objects(home, "rm", "mine.gguf", "-y")
+    assert done == {"deleted": [{"file": str(path), "freed_bytes": size_bytes}], "freed_bytes": size_bytes}
+    assert (path.exists(), other.exists()) == (False, True)
+
+
+def test_all_parts_of_a_split_model_go(home: Path) -> None:
+    parts = write_split(home, n_parts=3)
+    parts[2].unlink()  # incomplete models are deleted too
+    assert b"deleted" in edgespec(home, "rm", str(parts[0]), "-y").stderr
+    assert files_in(home) == []
+
+
+@LINKS
+def test_a_file_of_the_cache_goes_with_its_blob(home: Path, kept: Repository) -> None:
+    n_files = len(files_in(kept.folder))
+    edgespec(home, "rm", "owner/tiny-GGUF:F16", "-y")
+    assert len(files_in(kept.folder)) == n_files - 2
+    assert not (kept.folder / "snapshots" / COMMITS[0] / "deep").exists()
+    assert [each["model"] for each in objects(home, "ls", "owner")] == ["owner/tiny-GGUF:Q8_0"]
+
+
+def test_with_the_last_file_the_whole_repository_goes(home: Path, kept: Repository) -> None:
+    absent = kept.folder / ".no_exist" / COMMITS[0] / "config.json"
+    absent.parent.mkdir(parents=True)
+    absent.touch()
+    kept.begin()
+    edgespec(home, "rm", "owner/tiny-GGUF:F16", "hf:owner/tiny-GGUF/tiny-Q8_0.gguf", "-y")
+    assert list((home / "hub").iterdir()) == []
+
+
+@LINKS
+def test_a_blob_that_another_revision_has_too_stays(home: Path, kept: Repository) -> None:
+    blob = (kept.folder / "snapshots" / COMMITS[0] / "tiny-Q8_0.gguf").resolve()
+    other = kept.keep("tiny-Q8_0.gguf", blob, COMMITS[1], "v1")
+    removal = plan_removal(["owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF:F16"])
+    assert [(file.freed_bytes > 0, file.remark) for file in removal.files] == [
+        (False, "another revision keeps it"), (True, ""),
+    ]  # fmt: skip
+    remove(removal)
+    assert other.is_file()
+    assert files_in(kept.folder / "refs") == [kept.folder / "refs" / "v1"]
+    edgespec(home, "rm", "hf:owner/tiny-GGUF@v1", "-y")
+    assert not kept.folder.exists()
+
+
+@LINKS
+def test_a_blob_goes_with_both_of_its_links_and_counts_once(kept: Repository) -> None:
+    blob = (kept.folder / "snapshots" / COMMITS[0] / "tiny-Q8_0.gguf").resolve()
+    size_bytes = blob.stat().st_size
+    kept.keep("tiny-Q8_0.gguf", blob, COMMITS[1], "v1")
+    removal = plan_removal(["owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF@v1:Q8_0"])
+    assert removal.freed_bytes == size_bytes
+    remove(removal)
+    assert not blob.exists()
+
+
+@LINKS
+def test_of_a_link_of_the_users_only_the_link_goes(home: Path, kept: Repository) -> None:
+    blob = (kept.folder / "snapshots" / COMMITS[0] / "tiny-Q8_0.gguf").resolve()
+    (home / "link.gguf").symlink_to(blob)
+    assert f"0 B  ~/link.gguf (a link, {blob} stays)" in text_of(home, "rm", "link.gguf", "-y")
+    assert not (home / "link.gguf").is_symlink()
+    assert blob.is_file()
+
+
+def test_unfinished_downloads_go_with_a_file_of_their_repository_or_alone(home: Path, kept: Repository) -> None:
+    begun, other = kept.begin(), Repository(home, "o/other").begin()
+    assert b"there is no unfinished download" in edgespec(home, "rm", "--unfinished", "hf:o/none", code=3).stderr
+    edgespec(home, "rm", "--unfinished", "owner/tiny-GGUF", "-y")
+    assert not begun.exists()
+    edgespec(home, "rm", "hf:owner/tiny-GGUF:F16", "-y")  # none is left, and that is fine
+    begun = kept.begin()
+    edgespec(home, "rm", "hf:owner/tiny-GGUF:Q8_0", "-y")
+    assert not begun.exists() and other.exists()
+    edgespec(home, "rm", "o/other:Q8_0", "-y")  # of which there is nothing else
+    assert list((home / "hub").iterdir()) == []
+
+
+def test_parts_that_were_downloaded_without_the_first_are_deleted(home: Path) -> None:
+    repository = Repository(home, "o/split")
+    for part in write_split(home, n_parts=3)[1:]:
+        repository.keep(part.name.replace("tiny", "m-Q2_K"), part)
+    (home / "tiny-00001-of-00003.gguf").unlink()
+    edgespec(home, "rm", "o/split:q2_k", "-y")
+    assert not repository.folder.exists()
+
+
+def test_a_quantisation_that_is_not_here_is_answered_with_those_that_are(home: Path, kept: Repository) -> None:
+    said = edgespec(home, "rm", "owner/tiny-GGUF", "-y", code=3).stderr.decode()
+    assert "owner/tiny-GGUF on this machine holds nothing in Q4_K_M: there are" in said
+    for spec in ("hf:o/none", "hf:owner/tiny-GGUF/none.gguf"):
+        with pytest.raises(ModelNotFoundError, match="not on this machine"):
+            plan_removal([spec])
+    assert len(files_in(kept.folder / "snapshots")) == 2
+
+
+def test_what_is_not_the_users_own_model_is_refused(home: Path) -> None:
+    (home / "notes.txt").write_text("mine")
+    (home / "folder.gguf").mkdir()
+    refused = {"demo": "part of edgespec", str(BUNDLED / "draft.gguf"): "part of edgespec"}
+    refused |= {"./notes.txt": "no GGUF file", "folder.gguf": "no GGUF file"}
+    for spec, why in refused.items():
+        with pytest.raises(UsageError, match=why):
+            plan_removal([spec])
+    edgespec(home, "rm", "-y", "./none.gguf", code=3)
+
+
+@pytest.fixture
+def held(home: Path) -> Iterator[Path]:
+    """A model that this process has loaded."""
+    path = write_model(home / "held.gguf", "llama")
+    with Model(path):
+        yield path
+
+
+@POSIX
+def test_a_model_in_use_is_refused_with_the_process(home: Path, held: Path) -> None:
+    said = edgespec(home, "rm", "held.gguf", "-y", code=1).stderr.decode()
+    assert f"{held} is not deleted: process {os.getpid()} uses it" in said
+    assert held.exists()
+
+
+@POSIX
+def test_what_is_in_use_by_the_time_of_the_answer_is_not_deleted(home: Path) -> None:
+    path = write_model(home / "mine.gguf", "llama")
+    removal = plan_removal([str(path)])
+    with path.open("rb"), pytest.raises(EdgespecError, match="uses it"):
+        remove(removal)
+    remove(removal)
+    assert not path.exists()
+
+
+def test_what_is_gone_by_the_time_of_the_answer_is_said(home: Path) -> None:
+    path, other = (write_model(home / name, "llama") for name in ("mine.gguf", "other.gguf"))
+    removal = plan_removal(["mine.gguf", "other.gguf"])
+    other.unlink()
+    with pytest.raises(EdgespecError, match="gone meanwhile"):
+        remove(removal)
+    assert path.exists()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that may not be written")
+def test_a_folder_that_may_not_be_written_is_named(home: Path) -> None:
+    (home / "closed").mkdir()
+    path = write_model(home / "closed" / "mine.gguf", "llama")
+    path.parent.chmod(0o500)
+    with pytest.raises(EdgespecError, match="may not be written"):
+        plan_removal([str(path)])
+    path.parent.chmod(0o700)

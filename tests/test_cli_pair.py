@@ -1,0 +1,185 @@
+"""`edgespec pair`: what is said of a pair and of possible drafts, how it is put, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import Finished, edgespec_here
+from other_vocabulary import permute_vocabulary
+from tiny_gguf import model_metadata, write_model
+
+import edgespec
+from edgespec.core.costs import Costs
+from edgespec.models.spec import resolve
+from edgespec.paths import file_facts
+
+WIDTHS = {1: 0.010, 2: 0.011, 4: 0.012, 8: 0.014, 16: 0.020}
+GUESS_S = 0.001
+
+
+def pair(home: Path, *args: str, code: int = 0) -> Finished:
+    """Run it where no models lie but the bundled ones and those in `home`."""
+    elsewhere = str(home / "nobody")
+    done = edgespec_here(
+        "pair", *args, home=home, HOME=elsewhere, USERPROFILE=elsewhere, HF_HOME=elsewhere, COLUMNS="80"
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def text(done: Finished) -> str:
+    """What was said, in one line."""
+    assert all(len(line) <= 80 for line in done.stdout.decode().splitlines())
+    return " ".join(done.stdout.decode().split())
+
+
+def one_token_renamed(folder: Path) -> str:
+    tokens: Any = list(model_metadata("llama")["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    tokens[250] = "gnu"
+    return write_model(folder / "gnu.gguf", "llama", metadata={"tokenizer.ggml.tokens": tokens}).name
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_bundled_pair_works(tmp_path: Path) -> None:
+    said = text(pair(tmp_path, "check", "demo", "demo:draft"))
+    assert "verdict works Both models" in said
+    assert "trained context 1,024 1,024" in said
+    assert "chat template yes the same" in said
+    assert "10 times smaller than the target" in said
+    assert "a guess reads 9.8 % of the weights" in said
+    assert "17.2 MB together, with 16-bit caches of 1,024 tokens" in said
+    assert "ids that differ" not in said
+    assert said.endswith("Measure it: edgespec tune demo -md demo:draft")
+
+
+def test_one_other_token_is_named_and_the_rest_is_shared(tmp_path: Path) -> None:
+    target, draft = write_model(tmp_path / "target.gguf", "llama").name, one_token_renamed(tmp_path)
+    usual: Any = model_metadata("llama")["tokenizer.ggml.tokens"]
+    said = text(pair(tmp_path, "check", target, draft))
+    assert "verdict works through the shared tokens, 99.6 % of the target's" in said  # 298 of 299
+    assert f"token 250 is {usual[250]!r} in the target, 'gnu' in the draft" in said
+    found = json.loads(pair(tmp_path, "check", target, draft, "--json").stdout)
+    assert (found["verdict"], found["n_differing"]) == ("shared", 1)
+    assert found["differing"] == [{"id": 250, "target": repr(usual[250]), "draft": "'gnu'"}]
+
+
+def test_the_first_of_many_other_tokens_are_listed(tmp_path: Path) -> None:
+    permute_vocabulary(resolve("demo:draft").path, tmp_path / "permuted.gguf")
+    said = text(pair(tmp_path, "check", "demo", "permuted.gguf"))
+    assert "verdict works through the shared tokens, 100 % of the target's" in said
+    assert "ids that differ id target draft" in said
+
+
+def test_what_cannot_draft_is_told_with_the_exit_code_of_a_pair_that_does_not_fit(tmp_path: Path) -> None:
+    write_model(tmp_path / "target.gguf", "llama")
+    write_model(tmp_path / "mamba.gguf", "mamba")
+    said = text(pair(tmp_path, "check", "target.gguf", "mamba.gguf", code=4))
+    assert "verdict does not, because the memory of a mamba model cannot be rolled back" in said
+    assert "speedup" not in said
+    said = text(pair(tmp_path, "check", "demo", "target.gguf", code=4))
+    assert "verdict does not, because the draft shares 4 % of the tokens" in said
+    found = json.loads(pair(tmp_path, "check", "demo", "target.gguf", "--json", code=4).stdout)
+    assert found["verdict"] == "no"
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"<html>")
+    assert b"it is a web page" in pair(tmp_path, "check", "demo", "broken.gguf", code=3).stderr
+    assert b"was not found" in pair(tmp_path, "check", "demo", "nowhere.gguf", code=3).stderr
+
+
+# --- the speedup ------------------------------------------------------------------------------------------------------
+
+
+def remembered(home: Path, name: str, target: str, draft: str, guess_s: float | None = GUESS_S) -> None:
+    """What `Tuning.save` leaves behind of a pair with these costs."""
+    costs = Costs({1: 1.0})
+    for width, seconds in WIDTHS.items():
+        costs.observe_target(width, seconds)
+    if guess_s is not None:
+        costs.observe_step("draft", guess_s)
+    models = [
+        dict(zip(("file", "size", "mtime"), file_facts(resolve(spec).path), strict=True)) for spec in (target, draft)
+    ]
+    state = {"version": 1, "facts": {"target": models[0], "drafts": models[1:]}, "costs": costs.state()}
+    folder = home / "cache" / "pace"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(state), encoding="utf-8")
+
+
+def test_the_speedup_follows_from_what_was_measured(tmp_path: Path) -> None:
+    remembered(tmp_path, "other.json", "demo:draft", "demo")
+    remembered(tmp_path, "pair.json", "demo", "demo:draft")
+    (tmp_path / "cache" / "pace" / "damaged.json").write_text("{", encoding="utf-8")
+    found = json.loads(pair(tmp_path, "check", "demo", "demo:draft", "--json").stdout)
+    assert found["measured"] == {
+        "pass_s": pytest.approx(0.01),
+        "passes": {"1": 1.0, "2": 1.1, "4": 1.2, "8": 1.4, "16": 2.0},
+        "guess": pytest.approx(0.1),
+    }
+    between = {3: 1.15, 5: 1.25, 6: 1.3, 7: 1.35}
+    passes = {width: seconds / WIDTHS[1] for width, seconds in WIDTHS.items()} | between
+    assert [each["alpha"] for each in found["predicted"]] == [0.4, 0.6, 0.8]
+    for each in found["predicted"]:
+        alpha = each["alpha"]
+        speedups = {k: (1 - alpha ** (k + 1)) / (1 - alpha) / (passes[1 + k] + k * 0.1) for k in range(8)}
+        assert each["length"] == max(speedups, key=speedups.__getitem__)
+        assert each["speedup"] == pytest.approx(speedups[each["length"]])
+    said = text(pair(tmp_path, "check", "demo", "demo:draft"))
+    assert f"60% {found['predicted'][1]['length']} {found['predicted'][1]['speedup']:.2f}x" in said
+    assert "measured a pass over one token 10 ms, a guess 0.10 of that" in said
+
+
+def test_costs_without_those_of_the_draft_predict_nothing(tmp_path: Path) -> None:
+    remembered(tmp_path, "pair.json", "demo", "demo:draft", guess_s=None)
+    assert json.loads(pair(tmp_path, "check", "demo", "demo:draft", "--json").stdout)["predicted"] is None
+
+
+def test_what_an_answer_has_taught_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    with edgespec.load("demo", spec_type="draft", pace="auto", threads=1) as llm:
+        for _ in llm.generate("def f(x):\n    return", max_tokens=96, seed=1, ignore_eos=True):
+            pass
+    found = json.loads(pair(tmp_path, "check", "demo", "demo:draft", "--json").stdout)
+    assert found["measured"]["pass_s"] > 0
+    assert [each["alpha"] for each in found["predicted"]] == [0.4, 0.6, 0.8]
+
+
+# --- suggest ----------------------------------------------------------------------------------------------------------
+
+
+def test_drafts_are_suggested_the_best_first(tmp_path: Path) -> None:
+    one_token_renamed(tmp_path)
+    write_model(tmp_path / "target.gguf", "llama", width=192)
+    write_model(tmp_path / "mamba.gguf", "mamba")
+    write_model(tmp_path / "draft.gguf", "llama")
+    done = pair(tmp_path, "suggest", "target.gguf")
+    labels = [line.split()[0] for line in done.stdout.decode().splitlines() if not line.startswith(" ")]
+    assert labels[:2] == ["works", "shared"]
+    assert {*labels[2:]} == {"no"}
+    assert "the memory of a mamba model cannot be rolled back" in text(done)
+    found = json.loads(pair(tmp_path, "suggest", "target.gguf", "--json").stdout)
+    named = [(each["verdict"], Path(each["spec"]).name) for each in found["drafts"]]
+    assert named[:2] == [("works", "draft.gguf"), ("shared", "gnu.gguf")]
+    assert {("no", "mamba.gguf"), ("no", "demo")} <= {*named[2:]}
+    assert found["drafts"][0]["is_here"]
+
+
+def test_drafts_of_the_catalogue_come_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    name = "qwen2.5-7b-instruct-q4_k_m.gguf"
+    write_model(tmp_path / name, "qwen2")
+    done = pair(tmp_path, "suggest", name)
+    assert "fetch qwen2.5-0.5b: Qwen 2.5 0.5B Instruct: edgespec pull qwen2.5-0.5b" in text(done)
+    assert b"note" not in done.stderr
+
+
+def test_that_nothing_fits_is_said(tmp_path: Path) -> None:
+    write_model(tmp_path / "target.gguf", "llama")
+    done = pair(tmp_path, "suggest", "target.gguf")
+    assert b"nothing here can draft for target.gguf" in done.stderr
+    assert pair(tmp_path, "suggest", "target.gguf", "-q").stderr == b""

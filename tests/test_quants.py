@@ -1,0 +1,75 @@
+"""Which file a quantisation means."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgespec.errors import ModelNotFoundError
+from edgespec.models.quants import choose, models_in, parts_of, quant_of
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [
+        ("qwen2.5-7b-instruct-q4_k_m.gguf", "Q4_K_M"),
+        ("qwen2.5-7b-instruct-q4_k_m-00001-of-00002.gguf", "Q4_K_M"),
+        ("Llama-3.2-1B-Instruct-Q8_0.gguf", "Q8_0"),
+        ("gemma-2-9b-it-IQ3_XXS.gguf", "IQ3_XXS"),
+        ("Qwen3-8B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("model.Q5_K_S.gguf", "Q5_K_S"),
+        ("Q2_K/big-Q2_K-00003-of-00004.gguf", "Q2_K"),
+        ("tiny-f16.gguf", "F16"),
+        ("tiny-BF16.gguf", "BF16"),
+        ("tiny-fp16.gguf", "FP16"),
+        ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("model.gguf", ""),
+        ("q8_0tail.gguf", ""),
+    ],
+)
+def test_a_name_tells_its_quantisation(name: str, quant: str) -> None:
+    assert quant_of(name) == quant
+
+
+NAMES = ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-Q6_K-00001-of-00002.gguf", "m-Q6_K-00002-of-00002.gguf",
+         "mmproj-m-F16.gguf", "m.imatrix.gguf"]  # fmt: skip
+
+
+def test_models_are_told_from_what_goes_with_them() -> None:
+    assert models_in(NAMES) == ["m-Q4_K_M.gguf", "m-Q6_K-00001-of-00002.gguf", "m-Q8_0.gguf"]
+
+
+def test_a_split_model_is_all_its_parts() -> None:
+    assert parts_of("a/m-Q6_K-00001-of-00002.gguf") == ["a/m-Q6_K-00001-of-00002.gguf", "a/m-Q6_K-00002-of-00002.gguf"]
+    assert parts_of("m.gguf") == ["m.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("quant", "name"), [("", "m-Q4_K_M.gguf"), ("q8_0", "m-Q8_0.gguf"), ("Q6_K", "m-Q6_K-00001-of-00002.gguf")]
+)
+def test_a_quantisation_means_one_file(quant: str, name: str) -> None:
+    assert choose(NAMES, quant) == name
+
+
+def test_the_only_model_is_meant_without_a_quantisation() -> None:
+    assert choose(["x.gguf", "notes.txt"]) == "x.gguf"
+    assert choose(["x-Q2_K.gguf", "mmproj.gguf"]) == "x-Q2_K.gguf"
+
+
+def test_one_file_is_better_than_the_same_in_parts() -> None:
+    parts = ["m-q4_k_m-00001-of-00002.gguf", "m-q4_k_m-00002-of-00002.gguf"]
+    assert choose([*parts, "m-q4_k_m.gguf", "m-q8_0.gguf"]) == "m-q4_k_m.gguf"
+
+
+@pytest.mark.parametrize(
+    ("names", "quant", "said"),
+    [
+        (NAMES, "Q5_K_M", "holds nothing in Q5_K_M: there are Q4_K_M, Q6_K, Q8_0"),
+        (["a-Q8_0.gguf", "b-Q2_K.gguf"], "", "holds nothing in Q4_K_M: there are Q8_0, Q2_K"),
+        (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "several models in Q8_0: a-Q8_0.gguf, b-Q8_0.gguf"),
+        (["model.safetensors"], "", "holds no GGUF model"),
+        ([], "Q8_0", "holds no GGUF model"),
+    ],
+)
+def test_what_means_no_one_file_is_said_with_what_there_is(names: list[str], quant: str, said: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=said):
+        choose(names, quant)
