@@ -9,7 +9,7 @@ import pytest
 
 from edgespec.batch.answer import Answer
 from edgespec.batch.reading import Defaults, RowReader
-from edgespec.batch.results import Results, is_failure, known_by
+from edgespec.batch.results import Results, id_in, is_failure
 from edgespec.batch.row import BadRow, Row
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
@@ -142,8 +142,8 @@ def answer(keeps_tokens: bool = True) -> Answer:
 
 def test_a_chat_is_answered_with_its_object() -> None:
     result = RESULTS.answered(row(chat(n=2)), [answer(), answer()])
-    assert not result.is_failure
-    assert known_by(result.row) == ("a", None)
+    assert not result.failure
+    assert id_in(result.row) == "a"
     assert not is_failure(result.row)
     response = result.row["response"]
     assert (result.row["error"], response["status_code"]) == (None, 200)
@@ -208,9 +208,9 @@ def test_a_request_that_is_refused_has_a_response_and_one_that_failed_an_error()
     assert failed.row["response"] is None
     assert failed.row["error"] == {"code": "server_error", "message": "it crashed"}
     for result in (refused, failed):
-        assert result.is_failure
+        assert result.failure.startswith("'a' (line 1): ")
         assert is_failure(result.row)
-        assert known_by(result.row) == ("a", None)
+        assert id_in(result.row) == "a"
 
 
 def test_a_bad_row_names_its_line() -> None:

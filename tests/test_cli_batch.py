@@ -224,12 +224,32 @@ def test_rows_that_fail_are_told_in_their_rows_and_by_the_exit_code(home: Path, 
     assert done.returncode == 6
     said = done.stderr.decode()
     assert " · 3 failed · " in said
-    assert "3 of 5 rows failed\n  --retry-errors asks them once more" in said
+    assert "3 of 5 rows failed: the first of them, line 3: it is not JSON" in said
+    assert "--retry-errors asks them again" in said
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert again.returncode == 6
-    assert "nothing is left to do: out.jsonl has all 5 rows" in again.stderr.decode()
-    assert len(fake.settings) == 1
+    assert "3 of 5 rows failed" in again.stderr.decode()
+    assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
+    assert len(fake.settings) == 1  # what is wrong with a line needs no model
+
+
+def test_lines_that_were_mended_are_answered_and_their_errors_go(home: Path, fake: FakeWorkers) -> None:
+    write(home, *prompts(2), '{"id": "c", "promt": "a"}', "no json")
+    done = batch(home, "in.jsonl", "-o", "out.jsonl")
+    assert done.returncode == 6
+    assert "there is no setting 'promt' (meant: prompt?)" in done.stderr.decode()
+    write(home, *prompts(2), {"id": "c", "prompt": "a"}, {"id": "d", "prompt": "b"})
+    assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == 0
+    assert ids(home / "out.jsonl") == ["r0", "r1", "c", "d"]
+
+
+def test_rows_of_another_input_are_noticed(home: Path, fake: FakeWorkers) -> None:
+    write(home, *prompts(3))
+    batch(home, "in.jsonl", "-o", "out.jsonl")
+    write(home, *prompts(1), {"id": "x", "prompt": "a"})
+    said = batch(home, "in.jsonl", "-o", "out.jsonl").stderr.decode()
+    assert "2 rows of out.jsonl answer no row of the input" in said
 
 
 def test_failed_rows_are_asked_once_more_on_demand(home: Path, fake: FakeWorkers) -> None:
@@ -337,7 +357,9 @@ def test_a_file_that_no_batch_has_made_is_left_alone(home: Path, fake: FakeWorke
 
 def test_an_input_without_rows_makes_an_output_without_rows(home: Path, fake: FakeWorkers) -> None:
     write(home, "")
-    assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == 0
+    done = batch(home, "in.jsonl", "-o", "out.jsonl")
+    assert done.returncode == 0
+    assert "there are no rows" in done.stderr.decode()
     assert (home / "out.jsonl").read_bytes() == b""
     assert not fake.settings
 
@@ -357,7 +379,7 @@ def test_a_meter_tells_rows_failures_speed_and_time_left(monkeypatch: pytest.Mon
         meter.add(Result({}, stats=(Stats(generated_tokens=6, rounds=4),)))
     meter.hear(TokenEvent(-1, "", finish_reason="stop"))
     meter.hear(GenerationError("no"))
-    meter.add(Result({}, is_failure=True))
+    meter.add(Result({}, failure="line 3: bad"))
     now_s += 5
     assert meter.progress() == ["50 of 100 rows", "1 failed", "1.0 rows/s", "0.9 tok/s", "0:50 left"]
     assert meter.summary() == [
@@ -552,7 +574,7 @@ def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     assert "another batch is writing out.jsonl" in other.stderr.decode()
 
 
-def test_a_reader_that_leaves_ends_it(home: Path) -> None:
+def test_a_reader_that_leaves_ends_it_as_a_failure(home: Path) -> None:
     write(home, *LONG)
     with subprocess.Popen(
         [*COMMAND, "batch", "in.jsonl", *SLOWLY, "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
@@ -561,7 +583,9 @@ def test_a_reader_that_leaves_ends_it(home: Path) -> None:
         assert program.stdout is not None
         assert json.loads(program.stdout.readline())["tokens"] == 150
         program.stdout.close()
-        assert program.wait(60) == 0
+        assert program.wait(60) == 1
+        assert program.stderr is not None
+        assert b"the rest is not answered: whoever read the rows has gone away" in program.stderr.read()
 
 
 FULL = """

@@ -15,6 +15,7 @@ class Meter:
 
     def __init__(self, n_before: int, n_all: int | None = None) -> None:
         self.n_rows = self.n_failed = self.n_tokens = 0
+        self.first_failure = ""
         self._n_before, self._n_all = n_before, n_all
         self._n_generated = self._n_rounds = 0
         self._started_s = perf_counter()
@@ -27,7 +28,8 @@ class Meter:
 
     def add(self, result: Result) -> None:
         self.n_rows += 1
-        self.n_failed += result.is_failure
+        self.n_failed += bool(result.failure)
+        self.first_failure = self.first_failure or result.failure
         for stats in result.stats:
             self._n_generated += stats.generated_tokens
             self._n_rounds += stats.rounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from edgespec.batch.results import is_failure, known_by, mark_in
+from edgespec.batch.results import id_in, is_failure, is_of_bad_line, mark_in
 from edgespec.batch.row import row_key
 from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
@@ -38,7 +38,8 @@ class OutputFile(Closable):
         self.n_done = self.n_failed = 0
         self._sidecar: Sidecar | None = None  # a new one
         self._size_bytes = 0  # of the rows that are whole
-        self._drops_failed = False
+        self._drops: Callable[[Mapping[str, Any]], bool] = is_of_bad_line
+        self._has_dropped = False
         self._file: FileIO | None = None
         self._lock = FileLock(self.path.with_name(f"{self.path.name}.job.lock"), timeout=0)
         try:
@@ -53,8 +54,8 @@ class OutputFile(Closable):
             raise UsageError(f"cannot write {path}", why=getattr(error, "strerror", None) or str(error)) from error
 
     def resume(self, settings: Mapping[str, Any], seed: int | None, *, retry_failed: bool = False) -> int:
-        """Find the rows that are there, if any, but for those that failed if they are to be tried again. Returns the
-        seed that those of rows are derived from.
+        """Find the rows that are there and stay: not those about bad lines, which may have been mended, nor with
+        `retry_failed` any that failed. Returns the seed that those of rows are derived from.
 
         Raises UsageError for rows that were made with something else than `settings` and `seed` (None: any).
         """
@@ -71,8 +72,10 @@ class OutputFile(Closable):
         if changed := before.differences(settings, seed):
             hint = f"ask for the same again, or name another file; {OR_ANEW}"
             raise UsageError(f"{self.name} was made with something else", why="; ".join(changed), hint=hint)
+        if retry_failed:
+            self._drops = is_failure
         with self._writing():
-            self._find_rows(retry_failed=retry_failed)
+            self._find_rows()
         return before.seed
 
     def overwrite(self, settings: Mapping[str, Any], seed: int | None) -> int:
@@ -83,7 +86,7 @@ class OutputFile(Closable):
     def begin(self) -> None:
         """Cut off what does not stay, and get ready for rows. Raises EdgespecError."""
         with self._writing():
-            if self._drops_failed:
+            if self._has_dropped:
                 self._rewrite()
             self._file = FileIO(self.path, "a")
             self._file.truncate(self._size_bytes)
@@ -110,32 +113,32 @@ class OutputFile(Closable):
             self._file.close()
         self._lock.release()
 
-    def _find_rows(self, *, retry_failed: bool) -> None:
+    def _find_rows(self) -> None:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 row = _parsed(line)
                 if row is None and not file.read(1):
                     return  # the job was stopped in the middle of this one
-                try:
-                    key, failed = row_key(*known_by(row or {})), is_failure(row or {})
-                except ValueError as error:
-                    why = f"line {number} is no row of a batch"
-                    raise UsageError(f"{self.name} cannot be gone on with", why=why, hint=OR_ANEW) from error
+                row = row or {}
+                if self._drops(row):
+                    self._has_dropped = True
+                else:
+                    try:
+                        self.done[row_key(id_in(row))] = mark_in(row)
+                    except ValueError as error:
+                        why = f"line {number} is no row of a batch"
+                        raise UsageError(f"{self.name} cannot be gone on with", why=why, hint=OR_ANEW) from error
+                    self.n_done += 1
+                    self.n_failed += is_failure(row)
                 self._size_bytes += len(line)
-                if failed and retry_failed:
-                    self._drops_failed = True
-                    continue
-                self.done[key] = mark_in(row or {})
-                self.n_done += 1
-                self.n_failed += failed
 
     def _rewrite(self) -> None:
-        """Leave out the rows that failed, and what is behind the last whole one."""
+        """Leave out the rows that do not stay, and what is behind the last whole one."""
         end, self._size_bytes = self._size_bytes, 0
         with becoming(self.path) as scratch, self.path.open("rb") as old, scratch.open("wb") as new:
             while old.tell() < end:
                 line = old.readline()
-                if not is_failure(_parsed(line) or {}):
+                if not self._drops(_parsed(line) or {}):
                     self._size_bytes += new.write(line)
 
     @contextmanager

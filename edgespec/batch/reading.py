@@ -15,6 +15,8 @@ from edgespec.batch.row_settings import checked_n, is_integer, request_fields
 from edgespec.errors import UsageError
 from edgespec.settings import Message, Request, shown
 
+ASKED = ("messages", "prompt", "system")
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
@@ -50,7 +52,7 @@ class RowReader:
             try:
                 value = _parsed(line)
             except BadRowError as error:
-                yield from self._without_id(BadRow(None, number, str(error)))
+                yield BadRow(None, number, str(error))
             else:
                 yield from self._rows(value, number)
 
@@ -67,11 +69,11 @@ class RowReader:
             given = _given(value)
             id, form = _id(given, line), _form(given)
         except BadRowError as error:
-            yield from self._without_id(BadRow(None, line, str(error)))
+            yield BadRow(None, line, str(error))
             return
-        key, mark = row_key(id, line), mark_of(id, given)
+        key, mark = row_key(id), mark_of(id, given)
         if key in self._seen:
-            yield from self._without_id(BadRow(None, line, f"the id {shown(id)} was there before", form))
+            yield BadRow(None, line, f"the id {shown(id)} was there before", form)
             return
         self._seen.add(key)
         if key in self._done:
@@ -88,19 +90,15 @@ class RowReader:
         except Exception as error:  # whatever a row holds, it is an error of that row alone
             yield BadRow(id, line, f"it cannot be read ({type(error).__name__})", form)
 
-    def _without_id(self, row: BadRow) -> Iterator[BadRow]:
-        key = row_key(None, row.line)
-        if self._done.pop(key, None) is None:
-            yield row
-
     def _row(self, given: dict[str, Any], id: Id, line: int, form: Form, mark: str) -> Row:
         given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
         if form != "own":
             given = from_openai(given)
         n = checked_n(given.pop("n", self._defaults.n))
-        prompt = _prompt(given, self._defaults, is_text=form == "text_completion")
+        asked = {name: given.pop(name, None) for name in ASKED}
         base = self._defaults.request
-        changes = {"seed": self._seed(id)} | request_fields(given, base.sampling) | prompt
+        changes = {"seed": self._seed(id)} | request_fields(given, base.sampling, also=ASKED)
+        changes |= _prompt(asked, self._defaults, is_text=form == "text_completion")
         return Row(id, line, replace(base, **changes), n, form, mark)
 
     def _seed(self, id: Id) -> int:
@@ -143,9 +141,9 @@ def _form(given: Mapping[str, Any]) -> Form:
     return "text_completion" if given.get("url") == "/v1/completions" else "chat.completion"
 
 
-def _prompt(given: dict[str, Any], defaults: Defaults, *, is_text: bool) -> dict[str, Any]:
-    """Takes the prompt out of a row: the fields of a request that hold it."""
-    messages, prompt, system = (given.pop(name, None) for name in ("messages", "prompt", "system"))
+def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> dict[str, Any]:
+    """The fields of a request that hold the prompt of a row."""
+    messages, prompt, system = (asked[name] for name in ASKED)
     if (messages is None) == (prompt is None):
         both = "neither a prompt nor messages" if messages is None else "both a prompt and messages"
         raise BadRowError(f"it has {both}")

@@ -13,15 +13,16 @@ from edgespec.batch.row import BadRow, Id, Row
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.settings import shown
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A row of the output as JSON, whether it says why there is no answer, and the statistics of the answers."""
+    """A row of the output as JSON, the statistics of the answers, and where there is none which row failed and why."""
 
     row: dict[str, Any]
-    is_failure: bool = False
     stats: tuple[Stats, ...] = ()
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,16 @@ class Results:
         """The result of a row that is no request."""
         why = f"line {row.line}: {row.why}"
         if row.form != "own":
-            return Result({**openai.failed(row.id, why, is_request=True), "line": row.line}, is_failure=True)
-        return Result({"id": row.id, "line": row.line, **_error(why, is_request=True)}, is_failure=True)
+            return Result({**openai.failed(row.id, why, is_request=True), "line": row.line}, failure=why)
+        return Result({"id": row.id, "line": row.line, **_error(why, is_request=True)}, failure=why)
 
     def failed(self, row: Row, error: EdgespecError) -> Result:
         """The result of a row that the engine could not answer."""
         why, is_request = error.what + (f": {error.why}" if error.why else ""), isinstance(error, UsageError)
+        failure = f"{shown(row.id)} (line {row.line}): {why}"
         if row.form != "own":
-            return Result(openai.failed(row.id, why, is_request=is_request), is_failure=True)
-        return Result({"id": row.id, **_error(why, is_request=is_request)}, is_failure=True)
+            return Result(openai.failed(row.id, why, is_request=is_request), failure=failure)
+        return Result({"id": row.id, **_error(why, is_request=is_request)}, failure=failure)
 
     def _own(self, row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
         parts = [self._sample(row, answer) for answer in answers]
@@ -85,11 +87,11 @@ class Results:
         return self.token_bytes(token).decode("utf-8", "replace")
 
 
-def known_by(row: Mapping[str, Any]) -> tuple[Id | None, int | None]:
-    """The id in a row of the output and, where that is null, the line of the input it is about. Raises ValueError."""
-    id, line = row.get("custom_id") if "custom_id" in row else row.get("id"), row.get("line")
-    if isinstance(id, str | int) or (id is None and isinstance(line, int)):
-        return id, line
+def id_in(row: Mapping[str, Any]) -> Id:
+    """The id in a row of the output. Raises ValueError."""
+    id = row.get("custom_id") if "custom_id" in row else row.get("id")
+    if isinstance(id, str | int):
+        return id
     raise ValueError("it has no id")
 
 
@@ -98,6 +100,11 @@ def mark_in(row: Mapping[str, Any]) -> str:
     if is_failure(row):
         return ""
     return openai.mark_in(row) if "custom_id" in row else str(row.get("digest") or "")
+
+
+def is_of_bad_line(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the output says what is wrong with a line of the input."""
+    return is_failure(row) and isinstance(row.get("line"), int)
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:

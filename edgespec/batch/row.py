@@ -51,6 +51,6 @@ def mark_of(id: Id, given: Mapping[str, Any]) -> str:
     return sha256(text.encode()).hexdigest()[:12]
 
 
-def row_key(id: Id | None, line: int | None) -> int:
+def row_key(id: Id) -> int:
     """What a row is known by within this process, as a number of 64 bits."""
-    return hash(json.dumps(id if id is not None else ["line", line]))
+    return hash(json.dumps(id))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from edgespec.batch.row import BadRowError
@@ -11,17 +12,18 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, bias_pairs, schema_text, shown
 
 
-def request_fields(settings: Mapping[str, Any], base: SamplingSettings) -> dict[str, Any]:
+def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
     """Fields of a `Request`, from settings by the names of those and of `SamplingSettings`; `base` is for the rest.
 
-    What depends on the model is left to the engine to check. Raises BadRowError for a name that is not known, and for a
-    value of a kind that the setting cannot have.
+    What depends on the model is left to the engine to check. Raises BadRowError for a name that is not known, and may
+    have been meant for a setting or one of `also`, and for a value of a kind that the setting cannot have.
     """
     changes: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in _CONVERTERS:
-            raise BadRowError(f"there is no setting {shown(name)}")
+            meant = get_close_matches(name, [*_CONVERTERS, *also], 1)
+            raise BadRowError(f"there is no setting {shown(name)}" + "".join(f" (meant: {close}?)" for close in meant))
         (sampling if name in _SAMPLING else changes)[name] = _CONVERTERS[name](name, value)
     if not changes.keys().isdisjoint(CONSTRAINTS):  # one takes the place of any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes

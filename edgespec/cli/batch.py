@@ -17,7 +17,7 @@ from edgespec.batch.job import Job
 from edgespec.batch.meter import Meter
 from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
-from edgespec.batch.results import Results
+from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row
 from edgespec.batch.sidecar import texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
@@ -142,16 +142,35 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         first = first_row(rows)
         meter = Meter(target.n_done, count_rows(source, values["limit"]) if output.stderr_is_terminal else None)
         target.begin()
+        results = Results(found.name, vocabulary.token_bytes, values["timings"])
+        keep = partial(_keep, target, meter, values["max_errors"])
+        while isinstance(first, BadRow):  # no model is needed to say so
+            keep(results.refused(first))
+            first = first_row(rows)
         if first is not None:
-            results = Results(found.name, vocabulary.token_bytes, values["timings"])
             open_model = partial(ReopenedModel, settings, asked, output)
-            _run(ctx, output, open_model, chain([first], rows), results, target, meter, values)
+            _run(ctx, output, open_model, chain([first], rows), results, keep, target, meter, values)
         elif target.n_done:
             output.note(f"nothing is left to do: {target.name} has all {target.n_done:,} rows")
+        elif not meter.n_rows:
+            output.note("there are no rows")
+        if target.done and values["limit"] is None:
+            output.note(f"{len(target.done):,} rows of {target.name} answer no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
-        hint = "" if target.name == STDIO else "--retry-errors asks them once more"
-        raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", hint=hint)
+        why = f"the first of them, {meter.first_failure}" if meter.first_failure else ""
+        hint = "" if target.name == STDIO else "each says why; --retry-errors asks them again, once they are mended"
+        raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", why=why, hint=hint)
+
+
+def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
+    """Write a result and count it. Raises FailedRowsError once too many have failed."""
+    target.write(result.row)
+    meter.add(result)
+    if most_failed is not None and meter.n_failed > most_failed:
+        raise FailedRowsError(
+            f"{meter.n_failed:,} rows failed, so this stops", why=meter.first_failure, hint="see --max-errors"
+        )
 
 
 def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
@@ -177,6 +196,7 @@ def _run(
     open_model: Callable[[CancelFlag], ReopenedModel],
     rows: Iterator[Row | BadRow | None],
     results: Results,
+    keep: Callable[[Result], None],
     target: OutputFile | StdoutRows,
     meter: Meter,
     values: dict[str, Any],
@@ -190,7 +210,10 @@ def _run(
             job = Job(model.worker, rows, results, cancel, ordered=values["ordered"], reopen=model.reopen, heard=heard)
             meter.start()
             try:
-                _write_results(job, target, meter, model, values["max_errors"])
+                with closing(job.run()) as answered:
+                    for result in answered:
+                        keep(result)
+                        model.show_notes()
             finally:
                 output.end_progress()
                 if meter.n_rows and not output.quiet:
@@ -204,18 +227,6 @@ def _run(
             without = " without --overwrite" if values["overwrite"] else ""
             output.note(f"{target.name} keeps its rows; the same command{without} goes on")
     interrupts.raise_if_received()
-
-
-def _write_results(
-    job: Job, target: OutputFile | StdoutRows, meter: Meter, model: ReopenedModel, most_failed: int | None
-) -> None:
-    with closing(job.run()) as results:
-        for result in results:
-            target.write(result.row)
-            meter.add(result)
-            model.show_notes()
-            if most_failed is not None and meter.n_failed > most_failed:
-                raise FailedRowsError(f"{meter.n_failed:,} rows failed, so this stops", hint="see --max-errors")
 
 
 def _shower(output: Output, meter: Meter) -> Callable[[TokenEvent | EdgespecError], None]:

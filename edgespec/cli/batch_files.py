@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from edgespec.batch.lines import Line, as_they_come, count_lines, read_lines
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.row import BadRow, Row
-from edgespec.cli.output import Output
+from edgespec.cli.output import Output, StdoutClosed
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError
 
@@ -88,7 +88,11 @@ class StdoutRows(Closable):
         pass
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._output.line(encoded(row).decode().removesuffix("\n"))
+        """Raises EdgespecError where nobody reads them any more: rows are missing then, unlike lines of an answer."""
+        try:
+            self._output.line(encoded(row).decode().removesuffix("\n"))
+        except StdoutClosed:
+            raise EdgespecError("the rest is not answered", why="whoever read the rows has gone away") from None
 
     def close(self) -> None:
         pass

@@ -88,8 +88,8 @@ _LESS = "start it again with less: a smaller context, no draft model, or a small
 
 _CAUSES = {  # what happened, why, what to do
     "killed": (
-        "the system killed the process with the model",
-        "most likely because memory ran out",
+        "the process with the model was killed",
+        "by the system because memory ran out, or by hand",
         _LESS,
     ),
     "memory": (_ENDED, "memory ran out", _LESS),
