@@ -23,7 +23,7 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.model_check import check_model
 from edgespec.models.spec import lasting, resolve
 from edgespec.recording import Recording, turn_of
-from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
+from edgespec.settings import AUTO_DRAFT, CONSTRAINTS, LoadSettings, Message, Request
 from edgespec.store import Answer, Branch, ChatInfo, Store, StoreError, Turn, UnknownChatError, new_id
 from edgespec.store.data import first_line
 from edgespec.thinking import OPEN
@@ -174,8 +174,13 @@ class Session(Closable):
 
     def change(self, name: str, text: str) -> None:
         """Change one setting for the next message on. Raises UsageError."""
-        settings = changed(self.settings, name, text)
-        if setting(name).group == "drafting" and not self._is_answering:
+        item = setting(name)
+        before = self.settings
+        if item.field in CONSTRAINTS and item.parse(text):  # one takes the place of any other
+            none: dict[str, Any] = dict.fromkeys(CONSTRAINTS, "")
+            before = replace(before, **none)
+        settings = changed(before, name, text)
+        if item.group == "drafting" and not self._is_answering:
             self._draft_as_set(settings)
         self.settings = settings
         self._save_settings()

@@ -150,9 +150,16 @@ class Commands:
             self.front.say("\n".join(f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS))
             return
         item = setting(name)
+        before = session.settings
         if text:
             session.change(item.name, text)
-        self.front.say(f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}"))
+        lines = [f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")]
+        lines += [
+            f"{other.name} {other.show(session.settings)}, as this takes its place"
+            for other in SETTINGS
+            if other is not item and other.value(before) != other.value(session.settings)
+        ]
+        self.front.say("\n".join(lines))
 
     def stats(self, _: str) -> None:
         session = self.session

@@ -20,6 +20,8 @@ from edgespec.settings import (
     check_request,
 )
 
+NONE = "none"  # how to take away what can be
+CLEARED = ("stop", *CONSTRAINTS)
 Kind = Literal["number", "integer", "choice", "text"]
 Group = Literal["sampling", "answer", "drafting"]
 
@@ -95,7 +97,10 @@ class Setting:
         value = self.value(settings)
         if value is None:
             return "as loaded"
-        return ", ".join(map(_quoted, value)) if isinstance(value, tuple) else str(value)
+        if self.field in CLEARED:
+            value = ", ".join(map(_quoted, value)) if isinstance(value, tuple) else value
+            return value or NONE
+        return str(value)
 
     def parse(self, text: str) -> Any:
         """The value that a text means. Raises UsageError."""
@@ -111,9 +116,11 @@ class Setting:
                 what = "a whole number" if self.kind == "integer" else "a number"
                 raise UsageError(f"{self.name} must be {what}, not {text!r}") from None
         if self.field == "stop":
+            if text == NONE:
+                return ()
             return tuple(_unquoted(part.strip()) for part in text.split(",") if part.strip())
         if self.field in CONSTRAINTS:
-            return settled(self.field, text)
+            return settled(self.field, "" if text == NONE else text)
         return text.replace(" ", "").lower() if self.group == "drafting" else text
 
 

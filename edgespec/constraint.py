@@ -1,18 +1,28 @@
-"""What people write where a grammar, a JSON schema or a regular expression is wanted: it, or the file it is in."""
+"""What people write where a grammar, a JSON schema or a regular expression is wanted: it, or the file it is in.
+
+The parsing is llguidance's, which needs no model for it: what is wrong is said before one is loaded.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 from edgespec.errors import UsageError
 from edgespec.settings import CONSTRAINTS, Constraint
 
 MOST_BYTES = 4_000_000  # far beyond any grammar
+MOST_WORDS = 400  # characters of what llguidance says; it quotes whole expressions
+# Models that may write blanks do so without end; what may not differ can be guessed. A schema can say x-guidance.
+JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def settled(kind: Constraint, given: str) -> str:
-    """The same, with a file named by its whole path. Raises UsageError for one that cannot be read."""
-    constraint_text(kind, given)
+    """The same, with a file named by its whole path. Raises UsageError for one that cannot be read or used."""
+    if given:
+        compiled(kind, constraint_text(kind, given))
     return given if not given or is_text(kind, given) else str(Path(given).expanduser().absolute())
 
 
@@ -37,8 +47,55 @@ def constraint_text(kind: Constraint, given: str) -> str:
 def is_text(kind: Constraint, given: str) -> bool:
     """Whether this is no file's name."""
     if kind == "json_schema":
-        return given.lstrip().startswith("{") or given.strip() in ("true", "false")
+        return given.lstrip().startswith(("{", "[")) or given.strip() in ("true", "false")
     return kind == "regex" or "::=" in given or given.lstrip().startswith("%llguidance")
+
+
+def compiled(kind: Constraint, text: str) -> str:
+    """The text as llguidance's own grammar. Raises UsageError, saying what is wrong and where."""
+    from llguidance import LLMatcher, LLParserLimits
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    what = f"cannot use this {CONSTRAINTS[kind]}"
+    try:
+        if kind == "json_schema":
+            grammar = LLMatcher.grammar_from_json_schema(_schema_object(text), defaults=JSON_LAYOUT)
+        elif kind == "regex":
+            grammar = LLMatcher.grammar_from_regex(text)
+        else:
+            grammar = LLMatcher.grammar_from_lark(any_to_lark(text))
+    except GbnfToLarkError as error:
+        said, at = str(error).partition(" at line ")[0], error.pos
+        before = at.text[: at.pos]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
+    except Exception as error:  # what it raises for unknown rules
+        raise UsageError(what, why=readable(str(error))) from error
+    limits = LLParserLimits(verbose_errors=False)  # or they go on for pages
+    if said := LLMatcher.validate_grammar(grammar, None, limits=limits):
+        raise UsageError(what, why=readable(said))
+    return grammar
+
+
+def readable(said: str) -> str:
+    """What llguidance says is wrong, without what is meant for its own developers."""
+    if broken := re.search(r"regex parse error:\n    (.*)\n( *)\^+\nerror: (.*)", said):
+        pattern, blanks, why = broken.groups()
+        return f"{pattern}, column {len(blanks) - 3}: {why}"
+    if "lookarounds not supported" in said:
+        return r"look-around and word boundaries (\b) are not supported"
+    said = said.replace("<non-verbose/>", "").strip()
+    return said if len(said) <= MOST_WORDS else said[:MOST_WORDS] + " ..."
+
+
+def _schema_object(text: str) -> str:
+    """The schema as an object, which `true` and `false` can be written as too. Raises ValueError."""
+    schema = json.loads(text)  # says where it is wrong
+    if schema is False:
+        raise ValueError("nothing can fit it")
+    if not isinstance(schema, dict | bool):
+        raise ValueError("a schema is an object, true or false")
+    return "{}" if schema is True else text
 
 
 _HINTS: dict[Constraint, str] = {

@@ -342,7 +342,7 @@ def test_without_a_seed_every_answer_draws_one_and_keeps_it(store: Store) -> Non
 
 
 def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_again(store: Store) -> None:
-    died = WorkerDiedError("the system killed the process with the model")
+    died = WorkerDiedError("the process with the model was killed")
     engines = [FakeEngine("one two three", error=died, error_after=2), FakeEngine("all of it")]
     session = Session(store, lambda wanted, progress, cancel: engines.pop(0), DEMO, ChatSettings(seed=3))
     session.load()
@@ -412,7 +412,7 @@ def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None
 def test_a_model_that_died_while_nobody_asked_is_told_with_the_next_message_which_is_kept(store: Store) -> None:
     class Dead(FakeEngine):
         def count(self, messages: Any) -> int:
-            raise WorkerDiedError("the system killed the process with the model")
+            raise WorkerDiedError("the process with the model was killed")
 
     session = talking_to(Dead(), store)
     with pytest.raises(WorkerDiedError):
@@ -503,6 +503,23 @@ def test_a_title_given_before_the_first_message_counts(store: Store) -> None:
     session.rename("My title")
     said(session.ask("hello"))
     assert store.find("last").title == session.title == "My title"
+
+
+def test_what_answers_are_made_of_changes_and_is_taken_away(runtime: Runtime, store: Store) -> None:
+    session = Session(store, lambda wanted, progress, cancel: runtime, DEMO)
+    session.change("json-schema", '{"type": "integer"}')
+    session.change("regex", "[0-9]+")
+    assert (session.settings.json_schema, session.settings.regex) == ("", "[0-9]+")
+    session.change("grammar", "none")
+    assert session.settings.regex == "[0-9]+"
+    for broken in ('{"type":', '{"not": {}}'):
+        with pytest.raises(UsageError, match="cannot use this JSON schema"):
+            session.change("json-schema", broken)
+    assert session.settings.regex == "[0-9]+"
+    session.change("regex", "none")
+    session.change("stop", "END")
+    session.change("stop", "none")
+    assert session.settings == ChatSettings()
 
 
 def test_what_drafts_now_is_what_was_set(runtime: Runtime, store: Store) -> None:

@@ -258,7 +258,12 @@ def test_log_probabilities_are_those_among_what_is_allowed(llm: Runtime) -> None
         ("json_schema", '{"type": "string", "minLength": 5, "maxLength": 2}', "minLength (5) is greater"),
         ("json_schema", '{"not": {}}', '["not"]'),
         ("json_schema", '{"$ref": "#/nowhere"}', "/nowhere"),
-        ("regex", "[0-9", "unclosed character class"),
+        ("json_schema", "false", "nothing can fit it"),
+        ("json_schema", "[1]", "a schema is an object"),
+        ("json_schema", '{"type": "string", "pattern": "a(b"}', "a(b, column 2: unclosed group"),
+        ("regex", "[0-9", "expression: [0-9, column 1: unclosed character class"),
+        ("regex", "a(?=b)", "column 2: look-around, including look-ahead and look-behind, is not supported"),
+        ("regex", r"a\b", r"word boundaries (\b)"),
         ("regex", r"[^\s\S]", "nothing can fit it"),
         ("grammar", 'root ::= root "a"', "nothing can fit it"),
         ("json_schema", '{"$ref": "#"}', "nothing can fit it"),
@@ -305,13 +310,24 @@ def test_run_takes_schemas_grammars_and_expressions(tmp_path: Path) -> None:
         (("--grammar", "gone.gbnf"), "root ::= "),
         (("-j", "empty.json"), "it is empty"),
         (("--grammar", 'root ::= "'), "line 1, column 11"),
+        (("-j", "[1]"), "cannot use this JSON schema"),
+        (("--regex", ""), "'none' stands for none"),
     ],
 )
-def test_run_says_what_it_cannot_use(home: Path, args: tuple[str, ...], said: str) -> None:
+def test_run_says_what_it_cannot_use_before_it_looks_for_a_model(home: Path, args: tuple[str, ...], said: str) -> None:
     (home / "empty.json").write_text("\n")
-    done = edgespec_here("run", "-m", "demo", "-t", "1", "A: ", *args, home=home)
+    done = edgespec_here("run", "-m", "gone.gguf", "A: ", *args, home=home)
     assert done.returncode == 2
     assert said in done.stderr.decode()
+
+
+def test_none_takes_away_what_the_configuration_says(tmp_path: Path) -> None:
+    (tmp_path / "edgespec.toml").write_text('json-schema = "{}"')
+    args = ("run", "-m", "demo", "-q", "-t", "1", "--seed", "3", "-n", "4", "A: ")
+    free = edgespec_here(*args, "-j", "none", home=tmp_path)
+    assert free.returncode == 0
+    (tmp_path / "edgespec.toml").unlink()
+    assert edgespec_here(*args, home=tmp_path).stdout == free.stdout
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
@@ -327,7 +343,8 @@ def test_a_chat_can_be_told_what_its_answers_are_made_of(tmp_path: Path) -> None
     assert settings.constraints["json_schema"] == SCHEMA
     assert ChatSettings.from_json(settings.as_json()) == settings
     assert changed(settings, "json-schema", setting("json-schema").show(settings)) == settings
-    assert changed(settings, "json-schema", "") == ChatSettings()
+    for nothing in ("", "none"):
+        assert changed(settings, "json-schema", nothing) == ChatSettings()
     with pytest.raises(UsageError, match="exclude each other"):
         changed(settings, "regex", "a+")
     file.unlink()

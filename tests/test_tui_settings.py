@@ -157,6 +157,15 @@ def test_the_form_is_usable_with_the_mouse_in_a_small_window(size: tuple[int, in
     assert result_of(step, size=size) == {"top-k": "7", SETTINGS[-1].name: "3"}
 
 
+def test_two_that_exclude_each_other_are_refused_and_one_can_take_the_place_of_the_other() -> None:
+    settings = changed(ChatSettings(), "json-schema", "{}")
+    taken, refused = apply(settings, {"json-schema": "{}", "regex": "a+"})
+    assert not taken
+    assert "exclude each other" in refused["regex"]
+    assert apply(settings, {"json-schema": "", "regex": "a+"}) == ({"json-schema": "", "regex": "a+"}, {})
+    assert "column 1: unclosed group" in apply(settings, {"json-schema": "", "regex": "(a"})[1]["regex"]
+
+
 def test_settings_that_need_each_other_are_taken_in_the_order_that_works() -> None:
     settings = changed(ChatSettings(), "spec-draft-n-max", "4")
     taken, refused = apply(settings, {"pace": "fixed:8", "spec-draft-n-max": "8"})

@@ -190,8 +190,8 @@ class Choice(Select[str], inherit_bindings=False):
 
 
 def as_typed(setting: Setting, settings: ChatSettings) -> str:
-    """What stands in a field: nothing where the setting is as loaded."""
-    return "" if setting.value(settings) is None else setting.show(settings)
+    """What stands in a field: nothing where the setting is as loaded, or is nothing."""
+    return "" if setting.value(settings) in (None, "", ()) else setting.show(settings)
 
 
 def apply(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -211,7 +211,7 @@ def apply(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[dict[str, s
                 value = setting.value(settings)
                 settings = changed(settings, name, texts[name])
             except UsageError as error:
-                refused[name] = error.what
+                refused[name] = f"{error.what}: {error.why}" if error.why else error.what
             else:
                 if setting.value(settings) != value:
                     taken[name] = texts[name]

@@ -206,13 +206,14 @@ def _chat_settings(values: Mapping[str, Any]) -> Any:
     from edgespec.chat_settings import ChatSettings
     from edgespec.settings import CONSTRAINTS
 
+    constraints: dict[str, Any] = {kind: values[kind] or "" for kind in CONSTRAINTS}
     return ChatSettings(
         sampling=sampling_settings(values),
         seed=values["seed"],
         max_tokens=values["max_tokens"],
         stop=tuple(values["stop"]),
         verify=values["verify"],
-        **{kind: values[kind] for kind in CONSTRAINTS},
+        **constraints,
     )
 
 

@@ -107,7 +107,8 @@ PROMPT = [FILE, *QUESTION]
 
 TARGET = click.option(
     "-m", "--model", cls=Option, section="Model", type=ModelSpec(), metavar="MODEL", show_default="demo",
-    help="Target model: a GGUF file, or 'demo' for the bundled pair.",
+    help="Target model: a GGUF file, a name of the catalogue (qwen2.5-7b), a repository of the Hugging Face hub "
+    "(hf:owner/name:Q4_K_M), or 'demo' for the bundled pair.",
 )  # fmt: skip
 
 CTX_SIZE = _model(
@@ -132,7 +133,7 @@ HELD = [
     ),
     _model(
         "-tb", "--threads-batch", "threads_batch", type=Integer(1, MAX_THREADS), default=None, metavar="N",
-        show_default="as --threads", help="Threads for prompts and for checking drafts.",
+        show_default="as --threads", help="Threads for prompts, and for passes that check guesses.",
     ),
     _model(
         "-fa", "--flash-attn", "flash_attention", type=click.Choice(["auto", "on", "off"], case_sensitive=False),
@@ -144,7 +145,7 @@ HELD = [
     ),
     _model(
         "-ctv", "--cache-type-v", "cache_type_v", type=click.Choice(CACHE_TYPES, case_sensitive=False),
-        metavar="TYPE", help="Type of the cached values; a quantised one needs flash attention.",
+        metavar="TYPE", help="Type of the cached values, as for keys; a quantised one needs flash attention.",
     ),
 ]  # fmt: skip
 
@@ -155,11 +156,13 @@ def _go_offline(ctx: click.Context, param: click.Parameter, value: bool) -> bool
     return value
 
 
+OFFLINE = click.option(
+    "--offline", cls=Option, section="Model", is_flag=True, is_eager=True, callback=_go_offline,
+    help="Never touch the network; for models that are not here, name the command that fetches them.",
+)  # fmt: skip
+
 FETCHING = [
-    click.option(
-        "--offline", cls=Option, section="Model", is_flag=True, is_eager=True, callback=_go_offline,
-        help="Never touch the network.",
-    ),
+    OFFLINE,
     click.option(
         "-y", "--yes", cls=Option, section="Model", config=False, is_flag=True,
         help="Fetch models that are not here without asking.",
@@ -302,15 +305,15 @@ ENDS = [
     ),
     _declare(
         "Answer", Request, "--grammar", "grammar", type=ConstraintText("grammar"), metavar="FILE|GBNF",
-        show_default=False, help="Let the answer be made of what a grammar allows.",
+        default=None, help="Let the answer be made of what a grammar allows.",
     ),
     _declare(
         "Answer", Request, "-j", "--json-schema", "json_schema", type=ConstraintText("json_schema"),
-        metavar="FILE|JSON", show_default=False,
+        metavar="FILE|JSON", default=None,
         help="Let the answer be JSON that fits a schema; {} takes any JSON.",
     ),
     _declare(
-        "Answer", Request, "--regex", "regex", type=ConstraintText("regex"), metavar="REGEX", show_default=False,
+        "Answer", Request, "--regex", "regex", type=ConstraintText("regex"), metavar="REGEX", default=None,
         help="Let the whole answer match a regular expression.",
     ),
 ]  # fmt: skip
@@ -327,13 +330,13 @@ ANSWER = [
     ),
     _declare(
         "Answer", Request, "--logprobs", "logprobs", type=Integer(min=0), metavar="N",
-        help="Tell each token's log-probability, and those of the N likeliest; 'run' does with --json.",
+        help="Tell each token's log-probability, and those of the N likeliest ('run' needs --json for it).",
     ),
 ]  # fmt: skip
 
 SAID = [
     _flag("-q", "--quiet", help="No notes, no seed, no footer on stderr."),
-    _flag("-v", "--verbose", help="Log to stderr what happens, and show where errors come from."),
+    _flag("-v", "--verbose", help="Log to stderr what happens, and where errors come from."),
     click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
 ]  # fmt: skip
 
@@ -382,7 +385,7 @@ def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) ->
     """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
     system = values["system"]
     turns = [Message("system", system)] if system else []
-    texts: dict[str, Any] = {kind: constraint_text(kind, values[kind]) for kind in CONSTRAINTS}
+    texts: dict[str, Any] = {kind: constraint_text(kind, values[kind] or "") for kind in CONSTRAINTS}
     what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
     how = {"sampling": sampling_settings(values), "seed": seed}
     return Request(**_given(Request, values) | texts | what | how)

@@ -56,13 +56,17 @@ class ConstraintText(Text):
     def relative_to(self, folder: Path, given: str) -> str:
         from edgespec.constraint import is_text
 
-        return given if not given or is_text(self.kind, given) else str(folder / Path(given).expanduser())
+        return given if given == "none" or is_text(self.kind, given) else str(folder / Path(given).expanduser())
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from edgespec.constraint import settled
+        from edgespec.settings import CONSTRAINTS
 
+        text = super().convert(value, param, ctx)
+        if not text.strip():
+            self.fail(f"an empty text is no {CONSTRAINTS[self.kind]}; 'none' stands for none.", param, ctx)
         try:
-            return settled(self.kind, super().convert(value, param, ctx))
+            return settled(self.kind, "" if text == "none" else text)
         except UsageError as error:
             self.fail(str(error), param, ctx)
 

@@ -1,32 +1,27 @@
 """What an answer may be made of: grammars, JSON schemas and regular expressions, as masks over a model's tokens.
 
-The parsing is llguidance's. A matcher there has a state; here it follows whatever prefix it is asked about.
+A matcher of llguidance has a state; here it follows whatever prefix it is asked about.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from llguidance.llamacpp import lltokenizer_from_vocab
 from numpy.typing import NDArray
 
+from edgespec.constraint import compiled, readable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint
 
 REMEMBERED = 64  # compiled ones
-MOST_WORDS = 400  # characters of what llguidance says; it quotes whole expressions
-LIMITS = LLParserLimits(verbose_errors=False)  # or they go on for pages
-# Models that may write blanks do so without end; what may not differ can be guessed. A schema can say x-guidance.
-JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+LIMITS = LLParserLimits(verbose_errors=False)
 
 
 class Grammars:
@@ -46,24 +41,14 @@ class Grammars:
         return GrammarConstraint(self._compiled(kind, text).deep_copy(), start, self._model.n_vocab)
 
     def _compile(self, kind: Constraint, text: str) -> LLMatcher:
-        what = f"cannot use this {CONSTRAINTS[kind]}"
-        try:
-            grammar = _READERS[kind](text)
-        except GbnfToLarkError as error:
-            said, at = str(error).partition(" at line ")[0], error.pos
-            before = at.text[: at.pos]
-            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-            raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
-        except Exception as error:  # what it raises for unknown rules
-            raise UsageError(what, why=_short(str(error))) from error
-        matcher = LLMatcher(self._llguidance, grammar, log_level=0, limits=LIMITS)
+        matcher = LLMatcher(self._llguidance, compiled(kind, text), log_level=0, limits=LIMITS)
         trial = matcher.deep_copy()  # some that nothing fits show it in the first token alone
         if not trial.is_error():
             trial.compute_bitmask()
         if not trial.is_error():
             trial.compute_ff_tokens()
         if trial.is_error():
-            raise UsageError(what, why=_said(trial))
+            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=_said(trial))
         return matcher
 
     @property
@@ -115,22 +100,5 @@ class GrammarConstraint:
 
 
 def _said(matcher: LLMatcher) -> str:
-    """What is wrong, without what is meant for llguidance's own developers."""
-    said = matcher.get_error().replace("<non-verbose/>", "").strip()
-    return "nothing can fit it" if "NoExtension" in said else _short(said)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + " ..."
-
-
-def _schema(text: str) -> str:
-    json.loads(text)  # says where it is wrong
-    return LLMatcher.grammar_from_json_schema(text, defaults=JSON_LAYOUT)
-
-
-_READERS: dict[Constraint, Callable[[str], str]] = {
-    "grammar": lambda text: LLMatcher.grammar_from_lark(any_to_lark(text)),
-    "json_schema": _schema,
-    "regex": LLMatcher.grammar_from_regex,
-}
+    said = matcher.get_error()
+    return "nothing can fit it" if "NoExtension" in said else readable(said)
