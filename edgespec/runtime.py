@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from edgespec.calibrate import measure_passes
 from edgespec.cancel import CancelFlag
@@ -47,6 +48,7 @@ MEASURED_DEPTH, READ = 128, 32  # tokens behind which passes are measured, and t
 
 log = logging.getLogger(__name__)
 
+Made = TypeVar("Made")
 Answer = Generator[TokenEvent, None, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
 Stream = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
@@ -137,6 +139,7 @@ class Runtime(Closable):
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.is_offloaded,
+            "gpu_layers": self.model.gpu_layers,
             "opens_thinking": self._loaded.template.opens_thinking,
             "drops_thinking": self._loaded.template.drops_thinking,
         }
@@ -294,12 +297,7 @@ class Runtime(Closable):
         for request in requests:
             if cancel.is_set():
                 return
-            try:
-                yield self._checked(request) if request is not None else None
-            except EdgespecError as error:
-                yield error
-            except Exception as error:
-                yield _unexpected(error)
+            yield None if request is None else _attempted(partial(self._checked, request))
 
     def check_settings(self, request: Request) -> None:
         """Whether this can be meant for this model, whatever the prompt. Raises UsageError."""
@@ -388,7 +386,9 @@ class Runtime(Closable):
                     except StopIteration:
                         is_last = True
                         break
-                    if job is None:
+                    if job is None:  # requests are still to come
+                        if not answers:
+                            sleep(IDLE_S)
                         break
                     started = self._started(n_taken, job, cancel)
                     if isinstance(started, EdgespecError):
@@ -397,7 +397,6 @@ class Runtime(Closable):
                         answers[started.sequence.slot] = started
                     n_taken += 1
                 if not self.engine.active:
-                    sleep(IDLE_S)  # requests are still to come
                     continue
                 for emission in self.engine.round():
                     yield from answers[emission.sequence.slot].events(emission)
@@ -427,14 +426,7 @@ class Runtime(Closable):
 
     def _started(self, index: int, job: _Job, cancel: CancelFlag) -> _Answer | EdgespecError:
         """One request that cannot be begun with takes no other with it."""
-        if isinstance(job, EdgespecError):
-            return job
-        try:
-            return self._start(index, *job, cancel)
-        except EdgespecError as error:
-            return error
-        except Exception as error:
-            return _unexpected(error)
+        return job if isinstance(job, EdgespecError) else _attempted(partial(self._start, index, *job, cancel))
 
     def _start(self, index: int, request: Request, prompt: _Prompt, cancel: CancelFlag) -> _Answer:
         tokens, constraint = prompt.tokens, request.constraint
@@ -496,9 +488,15 @@ class Runtime(Closable):
             context.watch(cancel)
 
 
-def _unexpected(error: Exception) -> GenerationError:
-    log.debug("a request failed", exc_info=error)
-    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
+def _attempted(step: Callable[[], Made]) -> Made | EdgespecError:
+    """What a step for one request gives, or why it cannot be made."""
+    try:
+        return step()
+    except EdgespecError as error:
+        return error
+    except Exception as error:
+        log.debug("a request failed", exc_info=error)
+        return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
 
 
 def _kind(request: Request) -> str:

@@ -198,10 +198,12 @@ class AutoPace:
         plans = {
             number: plan for number, (plan, _) in enumerate(offers) if isinstance(plan, AutoPlan) and not plan.is_drawn
         }
+        if not plans:
+            return drafts
         width += sum(len(draft) for number, draft in enumerate(drafts) if number not in plans)
         nodes = [(plan.honesty * reach, number) for number, plan in plans.items() for reach in drafts[number].reaches()]
         nodes.sort(reverse=True)
-        rate, narrow_s = fmean(plan.rate for plan in plans.values()) if plans else 0.0, self.target(width, depth)
+        rate, narrow_s = fmean(plan.rate for plan in plans.values()), self.target(width, depth)
         kept, wider_s, most, reached = 0, 0.0, 0.0, 0.0
         for n, (reach, _) in enumerate(nodes, 1):
             reached += reach
