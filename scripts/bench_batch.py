@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("-c", "--ctx-size", type=int, default=512)
     parser.add_argument("--parallel", default="1,2,4,8,16")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--mixed", action="store_true", help="answers of 24 to 104 tokens, 64 in the mean")
     options = parser.parse_args()
     if options.what == "rows":
         measure_rows(options.rows or 100_000)
@@ -121,7 +122,7 @@ def measure_speed(options: argparse.Namespace) -> None:
             with Worker(settings) as worker:
                 prompts = prompts or list(prompts_of(worker, 32))
                 rows = list(islice(cycle(prompts), options.rows or max(8, 4 * width)))
-                rates[width, mode].append(rows_per_s(worker, rows))
+                rates[width, mode].append(rows_per_s(worker, rows, mixed=options.mixed))
             print(f"turn {turn + 1}, {mode} x {width}: {rates[width, mode][-1]:.2f} rows/s", file=sys.stderr)
     print("at a time  rows/s    gain  guessing   gain  by guessing")
     for width in widths:
@@ -146,8 +147,11 @@ def prompts_of(worker: Worker, n_tokens: int) -> Iterator[str]:
             yield "".join(worker.token_text(token) for token in ids[1:n_tokens])
 
 
-def rows_per_s(worker: Worker, prompts: list[str]) -> float:
-    requests = (Request(prompt, seed=number, max_tokens=64, ignore_eos=True) for number, prompt in enumerate(prompts))
+def rows_per_s(worker: Worker, prompts: list[str], *, mixed: bool) -> float:
+    requests = (
+        Request(prompt, seed=number, max_tokens=24 + 16 * (5 * number % 6) if mixed else 64, ignore_eos=True)
+        for number, prompt in enumerate(prompts)
+    )
     started_s = perf_counter()
     with closing(worker.stream(requests)) as events:
         for _, event in events:

@@ -186,9 +186,11 @@ def _last_line(log: Path, begin: int) -> str:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(begin, end - 2000))
         lines = file.read().decode("utf-8", "replace").split("\n")
-    last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
-    compiling = re.match(r"(\[\d+/\d+\]) .*/(\S+\.\w+)$", last)  # Ninja says how far it is, and the whole command
-    return " ".join(compiling.groups()) if compiling else last
+    # Ninja says how far it is, and the whole command; what compilers warn about in between matters to nobody here.
+    compiling = [found for line in lines if (found := re.match(r"\s*(\[\d+/\d+\]) .*/(\S+\.\w+)$", line.rstrip()))]
+    if compiling:
+        return " ".join(compiling[-1].groups())
+    return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
 
 
 if __name__ == "__main__":

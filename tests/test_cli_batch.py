@@ -588,6 +588,40 @@ def test_a_reader_that_leaves_ends_it_as_a_failure(home: Path) -> None:
         assert b"the rest is not answered: whoever read the rows has gone away" in program.stderr.read()
 
 
+POISON = """
+import os, sys
+from edgespec.cli import main
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+tokenize, decode, eaten = Model.tokenize, Context.decode, False
+def tasting(self, text, *args, **more):
+    global eaten
+    eaten = eaten or "arsenic" in text
+    return tokenize(self, text, *args, **more)
+def dying(self, *args, **more):
+    if eaten:
+        os.abort()
+    return decode(self, *args, **more)
+Model.tokenize, Context.decode = tasting, dying  # in the process with the model too, which imports this file
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def test_a_row_that_kills_the_model_gets_an_error_and_takes_no_other_with_it(home: Path) -> None:
+    (home / "poison.py").write_text(POISON)
+    write(home, *({"id": n, "prompt": "with arsenic" if n in (2, 5) else f"row {n}"} for n in range(8)))
+    args = ["batch", "in.jsonl", "-o", "out.jsonl", "--parallel", "3", *TINY, "-n", "4"]
+    done = subprocess.run(
+        [sys.executable, "poison.py", *args], cwd=home, env=environment(home), capture_output=True, timeout=100
+    )
+    assert done.returncode == 6
+    assert "2 of 8 rows failed" in done.stderr.decode()
+    assert sorted(ids(home / "out.jsonl")) == list(range(8))
+    failed = {row["id"]: row["error"]["type"] for row in rows(home / "out.jsonl") if "error" in row}
+    assert failed == {2: "server_error", 5: "server_error"}
+
+
 FULL = """
 import resource, sys
 from edgespec.cli import main
