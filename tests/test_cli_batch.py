@@ -229,6 +229,7 @@ def test_rows_that_fail_are_told_in_their_rows_and_by_the_exit_code(home: Path, 
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert again.returncode == 6
+    assert "nothing is left to do: out.jsonl has all 5 rows" in again.stderr.decode()
     assert "3 of 5 rows failed" in again.stderr.decode()
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     assert len(fake.settings) == 1  # what is wrong with a line needs no model

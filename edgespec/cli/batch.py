@@ -151,7 +151,7 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
             open_model = partial(ReopenedModel, settings, asked, output)
             _run(ctx, output, open_model, chain([first], rows), results, keep, target, meter, values)
         elif target.n_done:
-            output.note(f"nothing is left to do: {target.name} has all {target.n_done:,} rows")
+            output.note(f"nothing is left to do: {target.name} has all {target.n_done + meter.n_rows:,} rows")
         elif not meter.n_rows:
             output.note("there are no rows")
         if target.done and values["limit"] is None:
