@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 LOOKING_S = 10  # drivers that have to wake up take seconds
+REINSTALL = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,17 @@ def gpus_here() -> list[Gpu]:
 
 def how_to_use(gpu: Gpu) -> str:
     """The line that makes a build of llama.cpp that uses it."""
-    root = Path(sys.prefix).parent
-    if (root / "scripts" / "edgespec").is_file():
+    if in_checkout():
         if os.name == "nt":
             return rf'$env:EDGESPEC_BACKEND = "{gpu.backend}"; scripts\edgespec doctor'
         return f"EDGESPEC_BACKEND={gpu.backend} ./scripts/edgespec doctor"
-    install = f"pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
     options = f"-DGGML_{gpu.backend.upper()}=on"
-    return f'$env:CMAKE_ARGS = "{options}"; {install}' if os.name == "nt" else f'CMAKE_ARGS="{options}" {install}'
+    return f'$env:CMAKE_ARGS = "{options}"; {REINSTALL}' if os.name == "nt" else f'CMAKE_ARGS="{options}" {REINSTALL}'
+
+
+def in_checkout() -> bool:
+    """Whether edgespec runs in the environment that its own scripts make."""
+    return (Path(sys.prefix).parent / "scripts" / "edgespec").is_file()
 
 
 def _said(command: list[str]) -> str:

@@ -12,6 +12,7 @@ import os
 import stat
 import struct
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,20 +78,13 @@ class Header:
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @property
-    def kv_values_per_token(self) -> tuple[int, int]:
-        """How many numbers one token adds to the caches of keys and of values, all layers together."""
-        heads = self._head_counts("attention.head_count_kv") or self._head_counts("attention.head_count")
-        size_k, size_v = self.head_sizes
-        return sum(heads) * size_k, sum(heads) * size_v
-
-    @property
     def head_sizes(self) -> tuple[int, int]:
         """How many numbers an attention head's key and value have; 0 for a model without attention."""
-        heads = max(self._head_counts("attention.head_count"), default=0)
+        heads = max(self.head_counts("attention.head_count"), default=0)
         width = self.number("embedding_length") // heads if heads else 0
         return self.number("attention.key_length", width), self.number("attention.value_length", width)
 
-    def _head_counts(self, key: str) -> list[int]:
+    def head_counts(self, key: str) -> list[int]:
         """One count a layer; none when the file does not say."""
         value = self.metadata.get(f"{self.architecture}.{key}")
         if isinstance(value, int):
@@ -109,12 +103,18 @@ class Header:
         return value.length if isinstance(value, Array) else len(value) if isinstance(value, tuple) else 0
 
     def strings(self, key: str) -> list[bytes]:
-        """The elements of an array of strings, read from the file as bytes; [] if there is none."""
+        """The elements of an array of strings, read from the file as bytes, and not to be changed; [] if there is none.
+
+        Raises ModelFileError if the file can no longer be read.
+        """
         array = self.metadata.get(key)
         if not isinstance(array, Array) or array.type != _STRING:
             return []
-        with _mapped(self.path) as data:
-            return _Walk(self.path, data, array.offset).strings(array.length)
+        try:
+            facts = self.path.stat()
+        except OSError as error:
+            raise ModelFileError(f"{self.path} cannot be read", why=str(error)) from error
+        return _strings(self.path, array, facts.st_mtime_ns)
 
     def numbers(self, key: str) -> np.ndarray[Any, Any]:
         """The elements of an array of numbers, long ones read from the file; empty if there is none."""
@@ -139,6 +139,12 @@ def read_header(path: str | Path) -> Header:
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)  # a check of a model reads its tokens, and a look at the pair reads them again
+def _strings(path: Path, array: Array, mtime_ns: int) -> list[bytes]:
+    with _mapped(path) as data:
+        return _Walk(path, data, array.offset).strings(array.length)
 
 
 def _check_file(path: Path) -> None:

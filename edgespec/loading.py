@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edgespec.answer_store import AnswerStore
 from edgespec.calibrate import Tuning
@@ -21,23 +20,20 @@ from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
-from edgespec.errors import OutOfMemoryError, PairError, UsageError
+from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
-from edgespec.figures import percent, size_of
+from edgespec.figures import percent
+from edgespec.fitting import fitted, sequences_that_fit, usual_context
 from edgespec.header import Header
-from edgespec.llama.context import Context, available_memory_bytes, cache_bytes
+from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.library import free_gpu_bytes, supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
-from edgespec.models.local import local_models
-from edgespec.models.memory import Plan, estimate, largest_context, what_would_fit
+from edgespec.models.memory import Plan
 from edgespec.models.pair import vocabulary_difference
-from edgespec.models.self_draft import self_draft
 from edgespec.models.spec import resolve
-from edgespec.models.suggest import best, suggestions
 from edgespec.rounding import Widths, measured_widths
 from edgespec.settings import (
     AUTO_DRAFT,
@@ -45,14 +41,9 @@ from edgespec.settings import (
     MAX_SEQUENCES,
     MAX_STRICT_DRAFT,
     LoadSettings,
-    Offload,
     fixed_length,
 )
 
-# A model may have been trained for more context than most answers need or most machines can hold.
-DEFAULT_CTX_SIZE = 8192
-# Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
-MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
 CHAINS = {"lookup", "grammar"}  # drafters that guess no trees
 
 
@@ -109,19 +100,19 @@ class Loaded(Closable):
         draft_path = self._draft_path(header, found.default_draft)
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
         draft_header = check_model(draft_path) if draft_path else None
-        settings = self._settings = self._fitting(header, draft_header)
-        self.model = self._open_model(header, settings.gpu_layers)
-        if settings.sequences == 0:
-            self._settings = settings = replace(settings, sequences=self._how_many(draft_header))
-        self.template = ChatTemplate(self.model)
-        self.grammars = Grammars(self.model)
-        corpus = self._open_corpus()
         names = [
             name for name in settings.drafters if self._n_max > 0 and (name not in ("draft", "self") or draft_header)
         ]
         drafts = bool(names)
-        self.leaves = leaves = settings.spec_tree if self.model.can_roll_back and set(names) - CHAINS else 1
-        self.context = self._open_target_context(leaves, drafts=drafts)
+        leaves = settings.spec_tree if set(names) - CHAINS else 1
+        plan = self._plan(header, draft_header, leaves, drafts=drafts)
+        settings = self._settings
+        self.model = self._open_model(plan)
+        self.template = ChatTemplate(self.model)
+        self.grammars = Grammars(self.model)
+        corpus = self._open_corpus()
+        self.leaves = leaves = leaves if self.model.can_roll_back else 1
+        self.context = self._open_target_context(replace(plan, branches=self._branches(leaves)))
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
@@ -142,12 +133,9 @@ class Loaded(Closable):
             drafters.append(RecyclingDrafter(self.model.n_vocab))
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
-        if draft_header is not None:
-            self.draft = self._open_model(draft_header, settings.gpu_layers_draft)
-            drafters.append(self._make_drafter(self.draft, leaves))
-        for model in self._models:
-            for text in model.notes:
-                self._note(text)
+        if draft_header is not None and plan.draft is not None:
+            self.draft = self._open_model(plan.draft)
+            drafters.append(self._make_drafter(self.draft, plan.draft, leaves))
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
@@ -184,6 +172,8 @@ class Loaded(Closable):
     def _draft_path(self, header: Header, default: Path | None) -> Path | None:
         settings = self._settings
         if self._n_max > 0 and settings.self_draft is not None:
+            from edgespec.models.self_draft import self_draft
+
             return self_draft(
                 resolve(settings.model).path, settings.self_draft, lambda done: self._progress("making", done)
             )
@@ -195,6 +185,9 @@ class Loaded(Closable):
 
     def _best_draft(self, header: Header) -> Path | None:
         """The best draft of this machine for the target, if there is one."""
+        from edgespec.models.local import local_models
+        from edgespec.models.suggest import best, suggestions
+
         found = best(suggestions(header, local_models()))
         if found is None:
             self._note(f"no model here is a draft for {header.path.name}: 'edgespec pair suggest' says why")
@@ -215,108 +208,63 @@ class Loaded(Closable):
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
             self._note(f"drafting chains: {settings.sequences} sequences leave no room for branches")
 
-    def _fitting(self, header: Header, draft: Header | None) -> LoadSettings:
-        """The settings with a context that fits into memory, where none is asked for.
+    def _plan(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
+        """What is to be loaded, in what contexts, and where; settles how many sequences there are, and their context.
 
-        Weights do not count: they are mapped, and too many of them make it slow. GPUs' drivers refuse by themselves.
-        Raises OutOfMemoryError with what would fit.
+        Raises OutOfMemoryError.
         """
         settings = self._settings
-        if supports_gpu() and settings.gpu_layers != 0:
-            return settings
-        trained = header.number("context_length") or DEFAULT_CTX_SIZE
-        n_ctx = settings.ctx_size or min(trained, DEFAULT_CTX_SIZE)
-        plan = self._memory_plan(header, draft, n_ctx)
-        needed, free = estimate(plan), available_memory_bytes()
-        mapped = needed.weights + (needed.draft.weights if needed.draft else 0)
-        if needed.ram - mapped <= free:
-            if mapped > free:
-                self._note(
-                    f"the weights take {size_of(mapped)}, and {size_of(free)} of memory are free: they will be "
-                    "read from the disk again and again, which is very slow"
-                )
-            return settings
-        fitting = largest_context(plan, free + mapped)
-        if not settings.ctx_size and fitting:
-            self._note(f"a context of {n_ctx} tokens does not fit into memory, so it is {fitting}")
-            return replace(settings, ctx_size=fitting)
-        beside = f"it needs {size_of(needed.ram - mapped)} beside the weights"
-        raise OutOfMemoryError(
-            f"a context of {n_ctx * plan.sequences} tokens does not fit",
-            why=f"{beside}, {size_of(free)} of memory are free",
-            hint="; ".join(what_would_fit(plan, free + mapped)) or f"about {fitting} tokens fit (-c)",
-        )
+        offload = (settings.gpu_layers, settings.gpu_layers_draft)
+        if settings.sequences == 0:
+            self._settings = replace(settings, sequences=1)
+            if not settings.strict:
+                one = self._wanted(header, draft, leaves, drafts=drafts)
+                self._settings = replace(settings, sequences=sequences_that_fit(one, *offload))
+        wanted = self._wanted(header, draft, leaves, drafts=drafts)
+        return fitted(wanted, self._note, *offload, may_shrink=not settings.ctx_size)
 
-    def _memory_plan(self, header: Header, draft: Header | None, n_ctx: int) -> Plan:
+    def _wanted(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
+        """What the settings say."""
         settings = self._settings
-        sequences = settings.sequences or 1
-        width = self._widest if self._n_max and settings.drafters else 1
-        own = Plan(
+        sequences, branches = settings.sequences, self._branches(leaves)
+        width = self._widest if drafts or settings.strict else 1
+        plan = Plan(
             header,
-            n_ctx=n_ctx,
+            n_ctx=settings.ctx_size or usual_context(header),
             sequences=sequences,
             max_outputs=width * sequences,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
             flash_attention="off" if settings.strict else settings.flash_attention,
+            branches=branches,
             scratch=width if settings.strict else 0,
             rollback=width - 1,
         )
         if draft is None:
-            return own
+            return plan
         return replace(
-            own,
+            plan,
             draft=Plan(
                 draft,
-                n_ctx=settings.ctx_size_draft or n_ctx,
+                n_ctx=settings.ctx_size_draft or plan.n_ctx,
                 sequences=sequences,
-                max_outputs=settings.spec_tree * sequences,
+                max_outputs=leaves * sequences,
                 cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
                 cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
                 flash_attention=settings.flash_attention,
+                branches=branches + sequences if branches else 0,
             ),
         )
-
-    def _how_many(self, draft: Header | None) -> int:
-        """How many answers to make at a time: as many as a pass has room for, and the memory."""
-        settings = self._settings
-        if settings.strict:
-            return 1
-        n_bytes = cache_bytes(self.model, self._n_ctx, settings.cache_type_k, settings.cache_type_v)
-        if draft is not None:
-            n_bytes += 2 * self._n_ctx * sum(draft.kv_values_per_token)
-        free = free_gpu_bytes() if self.model.is_offloaded else available_memory_bytes()
-        return max(1, min(MOST_SEQUENCES, int(MEMORY_SHARE * free / max(1.0, n_bytes))))
 
     @property
     def sequences(self) -> int:
         """How many answers are made at a time."""
         return self._settings.sequences
 
-    @property
-    def _n_ctx(self) -> int:
-        """Tokens of the context of one answer."""
-        return self._settings.ctx_size or min(self.model.n_ctx_train, DEFAULT_CTX_SIZE)
-
-    def _open_target_context(self, leaves: int, *, drafts: bool) -> Context:
-        settings, model = self._settings, self.model
-        n_ctx = self._n_ctx
-        if n_ctx > model.n_ctx_train:
-            self._note(f"the model was trained for {model.n_ctx_train} tokens of context, not for {n_ctx}")
-        width = self._widest if drafts or settings.strict else 1
-        return self._open_context(
-            model,
-            n_ctx=n_ctx,
-            max_outputs=width * settings.sequences,
-            threads=settings.threads,
-            threads_batch=settings.threads_batch,
-            cache_type_k=settings.cache_type_k,
-            cache_type_v=settings.cache_type_v,
-            flash_attention="off" if settings.strict else settings.flash_attention,
-            branches=self._branches(leaves),
-            scratch=width if settings.strict else 0,
-            rollback=width - 1,
-        )
+    def _open_target_context(self, plan: Plan) -> Context:
+        if plan.n_ctx > self.model.n_ctx_train:
+            self._note(f"the model was trained for {self.model.n_ctx_train} tokens of context, not for {plan.n_ctx}")
+        return self._open_context(self.model, plan, self._settings.threads, self._settings.threads_batch)
 
     @property
     def _widest(self) -> int:
@@ -341,7 +289,7 @@ class Loaded(Closable):
 
     # --- the draft ------------------------------------------------------------------------------------------------
 
-    def _make_drafter(self, draft: Model, leaves: int) -> ModelDrafter:
+    def _make_drafter(self, draft: Model, plan: Plan, leaves: int) -> ModelDrafter:
         settings = self._settings
         translation = self._translation(draft)
         if not draft.can_roll_back:
@@ -355,14 +303,9 @@ class Loaded(Closable):
         branches = self._branches(leaves)
         context = self._open_context(
             draft,
-            n_ctx=settings.ctx_size_draft or self.context.n_ctx,
-            max_outputs=leaves * settings.sequences,
-            threads=settings.threads_draft or settings.threads,
-            threads_batch=settings.threads_batch_draft or settings.threads_batch,
-            cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
-            cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
-            flash_attention=settings.flash_attention,
-            branches=branches + settings.sequences if branches else 0,
+            replace(plan, branches=branches + settings.sequences if branches else 0),
+            settings.threads_draft or settings.threads,
+            settings.threads_batch_draft or settings.threads_batch,
         )
         return ModelDrafter(
             context,
@@ -396,20 +339,19 @@ class Loaded(Closable):
         wanted = (leaves - 1) * self._settings.sequences
         return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
 
-    def _open_context(self, model: Model, **settings: Any) -> Context:
-        context = Context(model, sequences=self._settings.sequences, **settings)
+    def _open_context(self, model: Model, plan: Plan, threads: int, threads_batch: int) -> Context:
+        context = Context(model, threads=threads, threads_batch=threads_batch, **plan.context)
         self.contexts.append(context)
         return context
 
-    def _open_model(self, header: Header, gpu_layers: Offload) -> Model:
-        model = open_model(header, gpu_layers, self._note, lambda done: self._progress("loading", done))
+    def _open_model(self, plan: Plan) -> Model:
+        model = open_model(plan, self._note, lambda done: self._progress("loading", done))
         self._models.append(model)
         return model
 
 
-def open_model(
-    header: Header, gpu_layers: Offload, note: Callable[[str], None], progress: Callable[[float], None]
-) -> Model:
-    """Load weights in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
+def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
+    """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
+    header, gpu_layers = plan.header, plan.gpu_layers
     extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers)
     return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, progress=progress)

@@ -125,7 +125,8 @@ def _check_vocabulary(header: Header) -> None:
             )
         if np.isnan(values).any():
             raise _broken(header, "a token's score is not a number")
-    texts = [text or b"[EMPTY_%d]" % index for index, text in enumerate(texts)]  # as llama.cpp names them
+    if not all(texts):
+        texts = [text or b"[EMPTY_%d]" % index for index, text in enumerate(texts)]  # as llama.cpp names them
     known = set(texts)
     if len(known) < n_vocab:
         twice = next(text for text, n in Counter(texts).items() if n > 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -117,9 +119,25 @@ def test_a_row_that_was_not_asked_for_is_refused(context: Context) -> None:
         context.logits(0)
 
 
-def test_a_context_larger_than_memory_is_refused_with_what_fits(model: Model) -> None:
-    with pytest.raises(OutOfMemoryError, match=r"KV cache needs .* GB.*\n.*fit \(-c\)"):
-        Context(model, n_ctx=2**30)
+def test_more_cells_than_llama_cpp_can_count_are_refused(model: Model) -> None:
+    for sequences in (2, 16):  # of which it would make 0 and 256 cells
+        with pytest.raises(OutOfMemoryError, match="a cache holds 2147483392 at most"):
+            Context(model, n_ctx=2**32 // sequences + 1, sequences=sequences)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory cannot be limited, or is promised without end")
+def test_a_context_that_cannot_be_allocated_is_refused(model: Model) -> None:
+    program = f"""
+import resource
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+with Model({str(model.path)!r}) as model:
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 10**9, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    Context(model, n_ctx=2**27)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith("use a smaller context (-c)")
+    assert "cannot make a context of 134217728 tokens for draft.gguf" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "bf16", "f32"])

@@ -7,29 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from check_memory import SETTINGS, misses, reported, sizes
+from check_memory import SETTINGS, log_lines, misses, reported, sizes
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_gguf import write_model
+from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 from edgespec.figures import size_of
-from edgespec.header import Header
+from edgespec.header import Header, read_header
+from edgespec.llama.library import repacked_types
+from edgespec.llama.model import Model
+from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
-from edgespec.models.memory import (
-    GPU_RESERVE_BYTES,
-    QUANT_BITS,
-    Plan,
-    estimate,
-    gpu_layers_that_fit,
-    largest_context,
-    what_would_fit,
-)
+from edgespec.models.kv_cache import bytes_per_token, values_per_token
+from edgespec.models.memory import Plan, estimate
 from edgespec.models.spec import resolve
+from edgespec.models.what_fits import QUANT_BITS, largest_context, what_would_fit
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
 PAIR = Plan(DEMO, n_ctx=1024, draft=Plan(DEMO_DRAFT, n_ctx=1024))
-ALL = DEMO.number("block_count") + 1
 # A tiny model's heads are too small to be quantised.
 UNQUANTISED = {label: settings for label, settings in SETTINGS.items() if "q8_0" not in settings.values()}
 
@@ -40,7 +37,9 @@ def agrees(header: Header, settings: dict[str, Any]) -> None:
 
 def with_metadata(header: Header, **entries: int) -> Header:
     """The header with other numbers of its architecture; `attention_x` stands for `attention.x`."""
-    named = {f"{header.architecture}.{key.replace('_', '.', 1)}": value for key, value in entries.items()}
+    named = {
+        f"{header.architecture}.{key.replace('attention_', 'attention.', 1)}": value for key, value in entries.items()
+    }
     return replace(header, metadata=header.metadata | named)
 
 
@@ -59,6 +58,67 @@ def test_so_do_experts_and_recurrent_models(tmp_path: Path, architecture: str, s
     agrees(check_model(write_model(tmp_path / "tiny.gguf", architecture)), settings)
 
 
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {  # metadata, shapes in every layer
+    "phi3": (
+        {"attention.sliding_window": 64},
+        {"attn_qkv": (512, 256), "ffn_up": (1024, 256)},
+    ),
+    "deepseek2": (
+        {
+            "attention.head_count_kv": 1, "attention.key_length": 80, "attention.value_length": 64,
+            "attention.key_length_mla": 48, "attention.value_length_mla": 32, "attention.kv_lora_rank": 64,
+            "attention.q_lora_rank": 64, "rope.dimension_count": 16, "leading_dense_block_count": 6,
+            "expert_count": 4, "expert_used_count": 2, "expert_shared_count": 1, "expert_feed_forward_length": 64,
+        },
+        {
+            "attn_q_a": (64, 256), "attn_q_a_norm": (64,), "attn_q_b": (192, 64), "attn_kv_a_mqa": (80, 256),
+            "attn_kv_a_norm": (64,), "attn_k_b": (4, 64, 32), "attn_v_b": (4, 32, 64), "attn_output": (256, 128),
+        },
+    ),
+    "gemma4": (
+        {
+            "attention.key_length": 64, "attention.value_length": 64, "attention.key_length_swa": 64,
+            "attention.value_length_swa": 64, "attention.sliding_window": 64, "rope.freq_base_swa": 10000.0,
+            "attention.sliding_window_pattern": [True, False] * 3, "attention.shared_kv_layers": 2,
+            "embedding_length_per_layer_input": 0, "final_logit_softcapping": 30.0, "rope.dimension_count_swa": 64,
+        },
+        {"attn_q_norm": (64,), "attn_k_norm": (64,), "post_attention_norm": (256,), "post_ffw_norm": (256,)},
+    ),
+}  # fmt: skip
+UNUSED = {"phi3": ("attn_q", "attn_k", "attn_v", "ffn_gate"), "deepseek2": ("attn_q", "attn_k", "attn_v")}
+
+
+def write_other(path: Path, architecture: str) -> Path:
+    """A model of an architecture that resembles Llama, of 6 layers."""
+    entries = model_metadata("llama", width=256, n_layers=6)
+    weights = model_tensors("llama", entries)
+    changes, shapes = OTHERS[architecture]
+    for block in (f"blk.{layer}" for layer in range(6)):
+        for name in UNUSED.get(architecture, ()):
+            del weights[f"{block}.{name}.weight"]
+        weights |= {f"{block}.{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    if architecture == "gemma4":
+        weights["rope_freqs.weight"] = np.ones(32, np.float32)
+    renamed = {key.replace("llama.", f"{architecture}."): value for key, value in entries.items()}
+    own = {f"{architecture}.{key}": value for key, value in changes.items()}
+    return write_file(path, renamed | own | {"general.architecture": architecture}, weights)
+
+
+@pytest.mark.parametrize("settings", [UNQUANTISED["1024 tokens"], UNQUANTISED["8192 tokens"]], ids=["short", "long"])
+@pytest.mark.parametrize("architecture", ["gemma3", *OTHERS])
+def test_so_do_caches_of_other_kinds(tmp_path: Path, architecture: str, settings: dict[str, Any]) -> None:
+    """Windows in some layers, windows that are left out, latent attention, layers without a cache."""
+    path = tmp_path / "other.gguf"
+    if architecture == "gemma3":
+        write_model(path, architecture, width=256, n_layers=6)
+    else:
+        write_other(path, architecture)
+    header = check_model(path)
+    agrees(header, settings)
+    found = reported(path, settings)["kv"]
+    assert estimate(Plan(header, **settings)).kv == pytest.approx(found, abs=(1 << 20) / 100)
+
+
 def test_branches_and_scratch_count_as_a_context_makes_them() -> None:
     settings: dict[str, Any] = {"n_ctx": 1024, "sequences": 2, "branches": 3, "scratch": 300, "max_outputs": 1}
     assert estimate(Plan(DEMO, **settings)).output == 5 * DEMO.n_vocab * 4
@@ -69,7 +129,7 @@ def test_branches_and_scratch_count_as_a_context_makes_them() -> None:
 
 
 def test_a_cache_is_rounded_up_and_shared_by_the_sequences() -> None:
-    per_token = 2 * sum(DEMO.kv_values_per_token)
+    per_token = bytes_per_token(DEMO)
     assert estimate(Plan(DEMO, n_ctx=1000)).kv == 1024 * per_token
     assert estimate(Plan(DEMO, n_ctx=1000, sequences=3)).kv == 3072 * per_token
     assert estimate(Plan(DEMO, n_ctx=1024, cache_type_k="q8_0", cache_type_v="q4_0")).kv == pytest.approx(
@@ -92,7 +152,7 @@ def test_old_states_are_kept_where_llama_cpp_can(tmp_path: Path) -> None:
     for architecture, times in (("lfm2", 4), ("mamba", 1)):
         header = check_model(write_model(tmp_path / f"{architecture}.gguf", architecture))
         states = [estimate(Plan(header, n_ctx=1024, rollback=rollback)).kv for rollback in (0, 3)]
-        attends = 1024 * 2 * sum(header.kv_values_per_token)
+        attends = 1024 * bytes_per_token(header)
         assert states[1] - attends == times * (states[0] - attends) > 0
 
 
@@ -102,34 +162,69 @@ def test_layers_that_share_their_cache_have_none() -> None:
     assert estimate(Plan(shared, n_ctx=1024)).kv == kv * 5 // 10
 
 
-def test_latent_attention_caches_no_values(tmp_path: Path) -> None:
+def test_latent_attention_caches_no_values() -> None:
     latent = with_metadata(DEMO, attention_key_length_mla=32)
-    assert estimate(Plan(latent, n_ctx=1024)).kv == 1024 * 2 * DEMO.kv_values_per_token[0]
+    assert values_per_token(latent) == (values_per_token(DEMO)[0], 0)
 
 
-# --- on a GPU ---------------------------------------------------------------------------------------------------------
+def test_keys_and_values_of_one_matrix_are_counted_by_the_heads(tmp_path: Path) -> None:
+    """What Phi-3 and the latent attention of DeepSeek need."""
+    kept: dict[str, None] = {f"blk.{layer}.attn_{name}.weight": None for layer in (0, 1) for name in "kv"}
+    split, fused = (
+        read_header(write_model(tmp_path / f"{len(tensors)}.gguf", "llama", tensors=tensors)) for tensors in ({}, kept)
+    )
+    assert values_per_token(fused) == values_per_token(split) == (64, 64)
+    assert values_per_token(with_metadata(fused, nextn_predict_layers=1)) == (32, 32)
+
+
+# --- where weights lie ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma", "qwen2moe"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_repacked_weights_are_those_that_llama_cpp_reports(
+    tmp_path: Path, home: Path, architecture: str, kind: str
+) -> None:
+    path = write_model(tmp_path / "tiny.gguf", architecture, type=kind, width=256)
+    with log_lines() as lines, Model(path, use_extra_bufts=extra_buffers_work(path, print)) as model:
+        types = repacked_types() if model.fingerprint["extra_buffers"] else frozenset[str]()
+    found = 0.0
+    for line in lines:
+        if match := re.search(r"(?:REPACK|AMX) model buffer size = +([\d.]+) MiB", line):
+            found += float(match[1]) * (1 << 20)
+    expected = estimate(Plan(model.header, n_ctx=256, repacked=types))
+    assert expected.weights == model.header.weights_bytes
+    assert expected.weights - expected.mapped == pytest.approx(found, abs=(1 << 20) / 100)
+
+
+def test_what_is_mapped_needs_no_room() -> None:
+    plan = Plan(DEMO, n_ctx=1024)
+    assert estimate(plan).mapped == DEMO.weights_bytes
+    assert estimate(plan).allocated == estimate(plan).ram - DEMO.weights_bytes
+    repacked = estimate(replace(plan, repacked=frozenset({"Q8_0"})))
+    assert (repacked.total, repacked.mapped < DEMO.weights_bytes / 50) == (estimate(plan).total, True)
+    pair = replace(plan, draft=Plan(DEMO_DRAFT, n_ctx=1024))
+    assert estimate(pair).mapped == DEMO.weights_bytes + DEMO_DRAFT.weights_bytes
 
 
 def test_layers_go_to_the_gpu_from_the_last_one_down() -> None:
     nothing, output, two, everything = (estimate(Plan(DEMO, n_ctx=1024, gpu_layers=n)) for n in (0, 1, 3, 99))
     embedding = DEMO.tensors["token_embd.weight"].size_bytes
     layers = [sum(t.size_bytes for name, t in DEMO.tensors.items() if name.startswith(f"blk.{n}.")) for n in range(10)]
-    assert nothing.vram == 0
-    assert output.vram == embedding + DEMO.tensors["output_norm.weight"].size_bytes + nothing.compute
-    assert two.vram == output.vram + sum(layers[8:]) + nothing.kv * 2 // 10
+    assert (nothing.vram, nothing.layers_on_gpu, nothing.compute_on_gpu) == (0, 0, 0)
+    assert output.layers_on_gpu == embedding + DEMO.tensors["output_norm.weight"].size_bytes
+    assert two.layers_on_gpu == output.layers_on_gpu + sum(layers[8:]) + nothing.kv * 2 // 10
     # The output is tied to the embedding, which the CPU keeps too.
     assert everything.weights == DEMO.weights_bytes + embedding
-    assert everything.vram == output.vram + sum(layers) + nothing.kv
+    assert everything.layers_on_gpu == output.layers_on_gpu + sum(layers) + nothing.kv
+    assert (everything.mapped, two.mapped) == (embedding, embedding + sum(layers[:8]))
     assert everything.ram - everything.output < 2 * embedding
-
-
-@given(st.integers(0, 2 * 10**9))
-def test_as_many_layers_go_to_a_gpu_as_fit(free_bytes: int) -> None:
-    plan = Plan(DEMO, n_ctx=1024)
-    layers = gpu_layers_that_fit(plan, free_bytes)
-    room = free_bytes - GPU_RESERVE_BYTES
-    assert layers == 0 or estimate(replace(plan, gpu_layers=layers)).vram <= room
-    assert layers == ALL or estimate(replace(plan, gpu_layers=layers + 1)).vram > room
+    # Weights of layers that the CPU has left are copied for wide passes, one at a time.
+    largest = max(t.size_bytes for name, t in DEMO.tensors.items() if name.startswith("blk."))
+    assert everything.compute_on_gpu == nothing.compute
+    assert two.compute_on_gpu == output.compute_on_gpu == nothing.compute + largest
+    for each in (nothing, output, two, everything):
+        assert each.total == each.ram + each.vram
 
 
 # --- what fits --------------------------------------------------------------------------------------------------------

@@ -12,16 +12,19 @@ import pytest
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 import edgespec
-from edgespec import loading
+from edgespec import fitting
 from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Chooser
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.llama.context import cache_bytes
+from edgespec.model_check import check_model
+from edgespec.models.memory import Plan, estimate
+from edgespec.models.spec import resolve
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
+DEMO = check_model(resolve("demo").path)
 QUESTION = Message("user", "What does shutil.copytree do?")
 
 
@@ -182,15 +185,17 @@ def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: 
 
     assert sequences() == 16
     assert sequences(strict=True) == 1
-    with edgespec.load("demo", threads=1, spec_type="none") as llm:
-        one = cache_bytes(llm.model, llm.context.n_ctx, "f16", "f16")
-    for free, wanted in ((10 * one, 5), (6 * one, 3)):
-        monkeypatch.setattr(loading, "available_memory_bytes", lambda free=free: free)
+    monkeypatch.setattr(fitting, "repacked_types", frozenset)
+    one, two = (estimate(Plan(DEMO, n_ctx=1024, sequences=n, max_outputs=n)).allocated for n in (1, 2))
+    for further, wanted in ((10, 6), (6, 4), (1, 1)):
+        free = one + further * (two - one)
+        monkeypatch.setattr(fitting, "available_memory_bytes", lambda free=free: free)
         assert sequences() == wanted
 
 
 def test_a_context_that_does_not_fit_is_smaller_or_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "available_memory_bytes", lambda: 11_000_000)
+    monkeypatch.setattr(fitting, "repacked_types", frozenset)
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 11_000_000)
     with edgespec.load("demo", threads=1, spec_type="none") as llm:
         assert 256 <= llm.context.n_ctx < 1024
         assert f"a context of 1024 tokens does not fit into memory, so it is {llm.context.n_ctx}" in llm.notes

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from edgespec.bench.suites import sample, shipped
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
+from edgespec.fitting import fitted
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.loading import open_model
 from edgespec.model_check import check_model
+from edgespec.models.memory import Plan
 from edgespec.settings import LoadSettings
 
 ROWS = 64  # rows of V floats that llama.cpp holds at a time
@@ -77,21 +79,19 @@ def opened(
     progress: Callable[[float], None],
 ) -> Iterator[Context]:
     """A model, in a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
+    plan = Plan(
+        check_model(path),
+        n_ctx=size,
+        max_outputs=ROWS,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        flash_attention=settings.flash_attention,
+    )
+    plan = fitted(plan, note, settings.gpu_layers)
     with (
-        open_model(check_model(path), settings.gpu_layers, note, progress) as model,
-        Context(
-            model,
-            n_ctx=size,
-            max_outputs=ROWS,
-            threads=settings.threads,
-            threads_batch=settings.threads_batch,
-            cache_type_k=settings.cache_type_k,
-            cache_type_v=settings.cache_type_v,
-            flash_attention=settings.flash_attention,
-        ) as context,
+        open_model(plan, note, progress) as model,
+        Context(model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context) as context,
     ):
-        for text in model.notes:
-            note(text)
         yield context
 
 

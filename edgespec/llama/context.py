@@ -10,12 +10,10 @@ import ctypes
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
@@ -25,7 +23,7 @@ from edgespec.llama.library import api, complaints, default_threads, first_compl
 from edgespec.llama.model import Model
 from edgespec.settings import CACHE_TYPES, CacheType
 
-_CGROUP = Path("/sys/fs/cgroup")
+MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -107,7 +105,14 @@ class Context(Closable):
             "flash_attention": flash_attention,
         }
         cells = n_ctx * sequences + scratch
-        self._check_memory(cells, type_k, type_v)
+        # Whether memory has room is for those to ask who know all that is loaded (`fitting`). But cells are counted in
+        # 32 bits: of more of them llama.cpp would make a small cache without a word.
+        if cells > MOST_CELLS:
+            raise OutOfMemoryError(
+                f"a context of {cells} tokens does not fit",
+                why=f"a cache holds {MOST_CELLS} at most",
+                hint="use a smaller context (-c)",
+            )
 
         params = api.llama_context_default_params()
         params.n_ctx = cells
@@ -274,21 +279,6 @@ class Context(Closable):
     def _memory(self) -> Any:
         return api.llama_get_memory(self._handle)
 
-    def _check_memory(self, cells: int, type_k: CacheType, type_v: CacheType) -> None:
-        """Refuse a cache that cannot fit before the system starts to kill processes over it."""
-        if self.model.is_offloaded:  # the cache lies on the GPU, whose driver refuses by itself
-            return
-        per_token = _bytes_per_token(self.model, type_k, type_v)
-        rows = self.max_outputs * self.model.n_vocab * 4
-        needed, free = cells * per_token + rows, available_memory_bytes()
-        if needed > free:
-            fitting = max(0, int((free * 0.9 - rows) / per_token)) if per_token else 0
-            raise OutOfMemoryError(
-                f"a context of {cells} tokens does not fit",
-                why=f"its KV cache needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB of memory are free",
-                hint=f"about {fitting // 256 * 256} tokens fit (-c), more with a quantised cache (-ctk q8_0 -ctv q8_0)",
-            )
-
 
 class _Batch:
     """The native batch over numpy arrays, so that filling it takes no loop over ctypes elements."""
@@ -346,28 +336,6 @@ def _cache_type(name: str, head_size: int) -> CacheType:
             hint="use f16",
         )
     return cache_type
-
-
-def cache_bytes(model: Model, n_ctx: int, cache_type_k: str, cache_type_v: str) -> float:
-    """Memory that the KV cache of so many tokens takes."""
-    return n_ctx * _bytes_per_token(model, CACHE_TYPES[cache_type_k], CACHE_TYPES[cache_type_v])
-
-
-def _bytes_per_token(model: Model, type_k: CacheType, type_v: CacheType) -> float:
-    row_k, row_v = model.header.kv_values_per_token
-    return row_k * type_k.block_bytes / type_k.block + row_v * type_v.block_bytes / type_v.block
-
-
-def available_memory_bytes() -> int:
-    """Memory a new allocation can have, the control group's limit included where there is one."""
-    free = int(psutil.virtual_memory().available)
-    try:
-        limit, used = (int((_CGROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
-        accounts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
-    except (OSError, ValueError):  # no control group, or one without a limit ("max")
-        return free
-    # Cached files can be dropped; those of a tmpfs are counted among them and cannot.
-    return min(free, limit - used + int(accounts.get("file", 0)) - int(accounts.get("shmem", 0)))
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:

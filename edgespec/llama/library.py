@@ -1,4 +1,4 @@
-"""Start-up of the native library: its log, its build, its devices, the machine's threads."""
+"""Start-up of the native library: its log, its build, its devices, the machine's threads and memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ logger.addHandler(logging.NullHandler())
 # ggml_log_level: none, debug, info, warn, error, and the continuation of a line
 _LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 _ERROR = 4
+_CGROUP = Path("/sys/fs/cgroup")
 _complaints: collections.deque[str] = collections.deque(maxlen=8)
 
 
@@ -106,12 +108,12 @@ def devices() -> list[Device]:
     return found
 
 
-def free_gpu_bytes() -> int:
-    return sum(device.free_bytes for device in devices() if "GPU" in device.kind)
-
-
 def gpus() -> list[Device]:
-    return [device for device in devices() if "GPU" in device.kind]
+    """Those that layers would be spread over: integrated ones only where there are no others."""
+    found = devices()
+    return [device for device in found if device.kind == "GPU"] or [
+        device for device in found if device.kind == "integrated GPU"
+    ]
 
 
 def supports_gpu() -> bool:
@@ -122,6 +124,24 @@ def supports_gpu() -> bool:
 def build_flags() -> str:
     """llama.cpp's own line of instruction sets and options, `AVX2 = 1 | ...`."""
     return str(api.llama_print_system_info().decode("utf-8", "replace"))
+
+
+def repacked_types() -> frozenset[str]:
+    """Types of weights that this build copies into a layout of its own, where it may (`use_extra_bufts`).
+
+    After `ggml_repack_get_optimal_repack_type` and `qtype_has_amx_kernels` in ggml-cpu.
+    """
+    flags = set(re.findall(r"(\w+) = 1", build_flags()))
+    used = flags & _REPACKED.keys() if "REPACK" in flags else flags & {"AMX_INT8"}
+    return frozenset(name for flag in used for name in _REPACKED[flag].split())
+
+
+_REPACKED = {
+    "AVX2": "Q4_0 Q4_K IQ4_NL MXFP4",
+    "AVX512": "Q2_K",
+    "AMX_INT8": "Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K IQ4_XS",
+    "DOTPROD": "Q4_0 Q4_K Q5_K Q6_K Q8_0 IQ4_NL MXFP4",
+}
 
 
 def library_path() -> Path:
@@ -143,6 +163,18 @@ def default_threads() -> int:
     except AttributeError:  # macOS and Windows have no affinity masks
         allowed = os.cpu_count() or physical
     return max(1, min(physical, allowed))
+
+
+def available_memory_bytes() -> int:
+    """Memory a new allocation can have, the control group's limit included where there is one."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (int((_CGROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
+        accounts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
+    except (OSError, ValueError):  # no control group, or one without a limit ("max")
+        return free
+    # Cached files can be dropped; those of a tmpfs are counted among them and cannot.
+    return min(free, limit - used + int(accounts.get("file", 0)) - int(accounts.get("shmem", 0)))
 
 
 def _performance_cores() -> int:

@@ -12,39 +12,40 @@ from pathlib import Path
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.header import Header
-from edgespec.llama.library import api, complaints, first_complaint, gpus, supports_gpu
+from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.model_check import check_model
-from edgespec.settings import Offload
 
 SAMPLED_TOKENS = 1024  # by which vocabularies are told apart
+_NO_DEVICES = (ctypes.c_void_p * 1)(None)
 
 
 class Model(Closable):
     """Weights and vocabulary of one GGUF file.
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
-    ModelNotFoundError or ModelFileError. `progress` is called with 0..1 while the weights load.
+    ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
+    there. `progress` is called with 0..1 while the weights load.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | Header,
         *,
-        gpu_layers: Offload = "auto",
+        gpu_layers: int = 0,
         use_extra_bufts: bool = True,
         vocabulary_only: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         self.path = path.path if isinstance(path, Header) else Path(path)
-        self.notes: list[str] = []
         self._native = None
         if not vocabulary_only:
             self.header = path if isinstance(path, Header) else check_model(self.path)
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts
-        params.n_gpu_layers = 0 if vocabulary_only else self._layers_to_offload(gpu_layers)
-        self.is_offloaded = params.n_gpu_layers != 0
+        params.n_gpu_layers = self.gpu_layers = gpu_layers
+        if not gpu_layers:  # or else wide passes would take memory of GPUs all the same
+            params.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)
         # ctypes keeps no reference of its own to a callback.
         self._progress = _progress_callback(progress)
         params.progress_callback = self._progress
@@ -68,7 +69,7 @@ class Model(Closable):
             "file": str(self.path.resolve()),
             "size": stat.st_size,
             "mtime": stat.st_mtime_ns,
-            "gpu_layers": params.n_gpu_layers,
+            "gpu_layers": gpu_layers,
             "extra_buffers": use_extra_bufts,
         }
         self._pieces: dict[int, bytes] = {}
@@ -97,6 +98,10 @@ class Model(Closable):
         if self._native is not None:
             api.llama_model_free(self._native)
             self._native = None
+
+    @property
+    def is_offloaded(self) -> bool:
+        return self.gpu_layers > 0
 
     # --- what it is -----------------------------------------------------------------------------------------------
 
@@ -230,25 +235,6 @@ class Model(Closable):
             if length >= 0:
                 return buffer.raw[:length]
             room = -length
-
-    # --- offload --------------------------------------------------------------------------------------------------
-
-    def _layers_to_offload(self, wanted: Offload) -> int:
-        """llama.cpp's layer count for the setting; -1 is all of them."""
-        if not supports_gpu():
-            if wanted == "all" or (isinstance(wanted, int) and wanted != 0):
-                self.notes.append("no GPU can be used by this build of llama.cpp: all layers stay on the CPU")
-            return 0
-        if isinstance(wanted, int):
-            return wanted
-        if wanted == "all":
-            return -1
-        layers = self.header.number("block_count") + 1
-        weights = self.header.weights_bytes
-        # A tenth and half a gigabyte are left for the KV cache and the compute buffers.
-        room = sum(gpu.free_bytes for gpu in gpus()) * 0.9 - 5e8
-        fitting = int(room / (weights / layers)) if weights else layers
-        return -1 if fitting >= layers else max(0, fitting)
 
 
 def _token_or_none(token: int) -> int | None:

@@ -52,7 +52,7 @@ class Peer(Closable):
                 n_ctx=n_ctx,
                 n_threads=context.threads,
                 n_threads_batch=context.threads_batch,
-                n_gpu_layers=-1 if model.is_offloaded else 0,
+                n_gpu_layers=model.gpu_layers,
                 flash_attn=settings.flash_attention != "off",
                 type_k=CACHE_TYPES[settings.cache_type_k].ggml_type,
                 type_v=CACHE_TYPES[settings.cache_type_v].ggml_type,

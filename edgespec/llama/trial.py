@@ -23,7 +23,6 @@ from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
 from edgespec.llama.library import build_id
 from edgespec.paths import cache_dir, read_cache, write_cache
-from edgespec.settings import Offload
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
@@ -43,7 +42,7 @@ _CRASHES = {
 
 
 def extra_buffers_work(
-    path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, *, gpu_layers: Offload = 0
+    path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, *, gpu_layers: int = 0
 ) -> bool:
     """Whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
@@ -96,7 +95,7 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     return found
 
 
-def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: Offload = 0) -> bool:
+def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> bool:
     """Load the file in a child and decode a few tokens; False when the child crashes.
 
     Raises the child's error when it refuses the file, and GenerationError, OutOfMemoryError or KeyboardInterrupt when
@@ -159,10 +158,9 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
     from edgespec.llama.context import Context
     from edgespec.llama.model import Model
 
-    offload: Offload = "all" if gpu_layers == "all" else "auto" if gpu_layers == "auto" else int(gpu_layers)
     try:
         with (
-            Model(path, gpu_layers=offload, use_extra_bufts=extra_buffers == "1") as model,
+            Model(path, gpu_layers=int(gpu_layers), use_extra_bufts=extra_buffers == "1") as model,
             Context(
                 model, n_ctx=256, max_outputs=1, threads=1 if model.size_bytes < SMALL_BYTES else 0, n_batch=64
             ) as context,

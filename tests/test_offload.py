@@ -1,0 +1,169 @@
+"""How many layers go to GPUs: what is asked for, or what fits, the draft's and the caches counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import edgespec
+from edgespec import fitting
+from edgespec.errors import OutOfMemoryError
+from edgespec.figures import size_of
+from edgespec.llama.library import Device
+from edgespec.model_check import check_model
+from edgespec.models.memory import Plan, estimate
+from edgespec.models.offload import GPU_RESERVE_BYTES, fits_on_gpus, gpu_layers_that_fit, placed, placement
+from edgespec.models.spec import resolve
+from edgespec.settings import Offload
+
+DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
+ALONE = Plan(DEMO, n_ctx=1024)
+PAIR = replace(ALONE, draft=Plan(DEMO_DRAFT, n_ctx=1024))
+ALL, ALL_OF_DRAFT = ALONE.n_layers, Plan(DEMO_DRAFT, n_ctx=1024).n_layers
+PLENTY = [10**12]
+
+
+def needed(plan: Plan) -> int:
+    """What a GPU has to have free for a plan."""
+    return estimate(plan).vram + GPU_RESERVE_BYTES
+
+
+def layers(plan: Plan, free_bytes: Sequence[int], target: Offload = "auto", draft: Offload = "auto") -> tuple[int, int]:
+    """Layers of the target and of the draft on the GPU."""
+    found = placed(plan, target, draft, free_bytes)
+    return found.gpu_layers, found.draft.gpu_layers if found.draft else 0
+
+
+def test_all_layers_go_where_all_fit() -> None:
+    assert layers(ALONE, PLENTY) == (ALL, 0)
+    assert layers(PAIR, PLENTY) == (ALL, ALL_OF_DRAFT)
+    assert layers(ALONE, [needed(replace(ALONE, gpu_layers=ALL))]) == (ALL, 0)
+
+
+def test_none_goes_where_nothing_fits() -> None:
+    for free_bytes in ([0], [GPU_RESERVE_BYTES], [0, 0]):
+        assert layers(PAIR, free_bytes) == (0, 0)
+    assert layers(ALONE, [needed(replace(ALONE, gpu_layers=1)) - 1]) == (0, 0)
+
+
+@pytest.mark.parametrize("n_layers", range(1, ALL))
+def test_a_part_goes_where_a_part_fits(n_layers: int) -> None:
+    free = needed(replace(ALONE, gpu_layers=n_layers))
+    assert layers(ALONE, [free]) == (n_layers, 0)
+    assert layers(ALONE, [free - 1]) == (n_layers - 1, 0)
+
+
+@given(st.integers(0, 2 * 10**9), st.integers(256, 100_000), st.booleans())
+def test_one_layer_more_would_not_fit(free: int, n_ctx: int, in_a_pair: bool) -> None:
+    plan = replace(PAIR if in_a_pair else ALONE, n_ctx=n_ctx)
+    found = gpu_layers_that_fit(plan, [free])
+    assert found == 0 or fits_on_gpus(replace(plan, gpu_layers=found), [free])
+    assert found == ALL or not fits_on_gpus(replace(plan, gpu_layers=found + 1), [free])
+
+
+def test_the_cache_takes_its_room() -> None:
+    free = [needed(replace(ALONE, gpu_layers=ALL))]
+    longer, smaller = replace(ALONE, n_ctx=4096), replace(ALONE, n_ctx=4096, cache_type_k="q4_0", cache_type_v="q4_0")
+    assert 0 < layers(longer, free)[0] < layers(smaller, free)[0] < ALL
+
+
+def test_the_draft_goes_first_and_whole_and_takes_its_room() -> None:
+    assert PAIR.draft is not None
+    with_draft = replace(PAIR, draft=replace(PAIR.draft, gpu_layers=ALL_OF_DRAFT))
+    assert layers(PAIR, [needed(with_draft)]) == (0, ALL_OF_DRAFT)
+    assert layers(PAIR, [needed(with_draft) - 1]) == (0, 0)
+    six = needed(replace(with_draft, gpu_layers=6))
+    assert layers(PAIR, [six]) == (6, ALL_OF_DRAFT)
+    assert layers(ALONE, [six])[0] > 6
+    # Where the draft is to stay away, its room is the target's.
+    assert layers(PAIR, [six], draft=0) == layers(ALONE, [six])
+
+
+def test_what_is_asked_for_is_done_and_counted() -> None:
+    assert layers(PAIR, [0], 3, 2) == (3, 2)
+    assert layers(PAIR, [0], "all", "all") == (ALL, ALL_OF_DRAFT)
+    assert layers(PAIR, PLENTY, 99, 99) == (ALL, ALL_OF_DRAFT)
+    assert layers(PAIR, PLENTY, 0, 0) == (0, 0)
+    assert PAIR.draft is not None
+    free = needed(replace(PAIR, gpu_layers=4, draft=replace(PAIR.draft, gpu_layers=ALL_OF_DRAFT)))
+    assert layers(PAIR, [free], 4, "auto") == (4, ALL_OF_DRAFT)
+    assert layers(PAIR, [free], 5, "auto") == (5, 0)
+    assert layers(PAIR, [free], "auto", 1)[0] >= 4
+
+
+def test_without_a_gpu_all_stays_where_it_is() -> None:
+    assert layers(PAIR, [], "all", 3) == (0, 0)
+
+
+@given(st.lists(st.integers(GPU_RESERVE_BYTES, 2 * 10**9), min_size=2, max_size=4), st.integers(256, 100_000))
+def test_on_several_gpus_each_share_fits(free_bytes: list[int], n_ctx: int) -> None:
+    plan = replace(ALONE, n_ctx=n_ctx)
+    found = gpu_layers_that_fit(plan, free_bytes)
+    expected = estimate(replace(plan, gpu_layers=found))
+    for free in free_bytes if found else ():
+        share = expected.layers_on_gpu * free / sum(free_bytes) + expected.layers_on_gpu // found
+        assert share + expected.compute_on_gpu + GPU_RESERVE_BYTES <= free + 1
+    assert found <= gpu_layers_that_fit(plan, [sum(free_bytes)])
+
+
+# --- on this machine --------------------------------------------------------------------------------------------------
+
+
+def gpu(free_bytes: int) -> Device:
+    return Device("GPU0", "a GPU", "GPU", free_bytes, 2 * free_bytes)
+
+
+def fitted(monkeypatch: pytest.MonkeyPatch, free_bytes: int, *wanted: Offload, **settings: Any) -> tuple[Plan, str]:
+    """The plan on a machine with such a GPU, and what is said."""
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
+    monkeypatch.setattr(fitting, "gpus", lambda: [gpu(free_bytes)])
+    notes: list[str] = []
+    return fitting.fitted(PAIR, notes.append, *wanted, **settings), "; ".join(notes)
+
+
+def test_what_goes_to_the_gpu_is_said_unless_it_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, said = fitted(monkeypatch, 10**12)
+    assert (plan.gpu_layers, said) == (ALL, "")
+    free = needed(replace(PAIR, gpu_layers=6, draft=replace(ALONE, header=DEMO_DRAFT, gpu_layers=99)))
+    plan, said = fitted(monkeypatch, free)
+    assert plan.gpu_layers == 6
+    assert said == placement(plan, [free])
+    assert said.startswith(f"6 of {ALL} layers, {ALL_OF_DRAFT} of {ALL_OF_DRAFT} of the draft's on the GPU: ")
+    assert said.endswith(f" of {size_of(free)} that are free")
+    assert fitted(monkeypatch, free, 2, 0)[1] == ""
+
+
+def test_what_is_on_the_gpu_needs_no_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 15_000_000)
+    assert fitted(monkeypatch, 10**12)[0].n_ctx == 1024
+    with pytest.raises(OutOfMemoryError, match="a context of 1024 tokens does not fit"):
+        fitted(monkeypatch, 0)
+    plan, said = fitted(monkeypatch, 0, may_shrink=True)
+    assert plan.n_ctx < 1024
+    assert f"so it is {plan.n_ctx}" in said
+
+
+def test_sequences_share_what_the_gpu_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
+    whole = replace(ALONE, gpu_layers=ALL)
+    one, two = (needed(replace(whole, sequences=n, max_outputs=n)) for n in (1, 2))
+    for further, wanted in ((0, 1), (8, 5), (100, 16)):
+        free = one + further * (two - one)
+        monkeypatch.setattr(fitting, "gpus", lambda free=free: [gpu(free)])
+        assert fitting.sequences_that_fit(ALONE) == wanted
+        # With so many the layers stay where they are.
+        assert layers(replace(ALONE, sequences=wanted, max_outputs=wanted), [free]) == (ALL, 0)
+
+
+def test_a_gpu_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
+    with edgespec.load("demo", threads=1, gpu_layers="all") as llm:
+        assert llm.describe()["gpu_layers"] == 0
+        assert llm.notes.count("no GPU can be used by this build of llama.cpp: all layers stay on the CPU") == 1
+    with edgespec.load("demo", threads=1) as llm:
+        assert not any("GPU" in note for note in llm.notes)
