@@ -13,11 +13,11 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat import Events, Level, Session
 from edgespec.chat_settings import SETTINGS, setting
 from edgespec.errors import UsageError
-from edgespec.figures import percent
+from edgespec.figures import percent, size_of
 from edgespec.model_check import check_model
 from edgespec.models.local import local_models
-from edgespec.models.pair import check_pair
 from edgespec.models.spec import resolve
+from edgespec.models.suggest import catalogue_drafts, instead, suggestions
 from edgespec.paths import write_whole
 from edgespec.settings import LoadSettings
 from edgespec.store import ChatInfo, Turn
@@ -100,16 +100,17 @@ class Commands:
         self.front.say("\n".join(lines))
 
     def models(self, _: str) -> None:
-        """The models of this machine, and what each would be as a draft of the one that answers."""
-        target = check_model(resolve(self.session.load_settings.model).path)
-        lines = []
-        for model in local_models():
-            lines.append(f"{model.spec}  {model.quantisation}  {model.size_bytes / 1e6:,.0f} MB")
-            if model.problem:
-                lines.append(f"     {model.problem}")
-            elif model.header is not None and model.path != target.path:
-                verdict = check_pair(target, model.header)
-                lines.append(f"     as a draft here: {verdict.summary}, {verdict.size}")
+        """The models of this machine, and what they would be as drafts of the one that answers, the best first."""
+        spec = self.session.load_settings.model
+        target = check_model(resolve(spec).path)
+        models = list(local_models())
+        lines = [f"{one.spec}  {one.problem or f'{one.quantisation}  {size_of(one.size_bytes)}'}" for one in models]
+        usable = [each for each in models if not each.problem]
+        drafts = suggestions(target, usable, catalogue_drafts(spec, target.path))
+        if drafts:
+            lines += [f"as drafts for {spec}:", *(f"  {each.label:6}  {each.spec}: {each.why}" for each in drafts)]
+        if what_else := instead(drafts):
+            lines.append(what_else)
         self.front.say("\n".join([*lines, "/model MODEL loads one, /draft MODEL lets one guess"]))
 
     def draft(self, spec: str) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 from edgespec.drafters.translation import LEAST_OVERLAP
 from edgespec.figures import percent
 from edgespec.header import Header
+from edgespec.models.kv_cache import bytes_per_token
 from edgespec.models.vocabulary import Vocabulary
 
 Verdict = Literal["works", "shared", "no"]
@@ -119,7 +120,8 @@ def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = No
 
     `vocabulary` is the target's, where it was read before. Raises ModelFileError if the files can no longer be read.
     """
-    return _verdict(target, draft, vocabulary or Vocabulary.of(target), Vocabulary.of(draft))
+    ours, theirs = vocabulary or Vocabulary.of(target), Vocabulary.of(draft)
+    return _verdict(target, draft, ours, theirs, differing_ids(ours, theirs))
 
 
 def compare_pair(target: Header, draft: Header) -> Comparison:
@@ -128,7 +130,7 @@ def compare_pair(target: Header, draft: Header) -> Comparison:
     differing = differing_ids(ours, theirs)
     n_ctx = _n_ctx(target)
     return Comparison(
-        _verdict(target, draft, ours, theirs),
+        _verdict(target, draft, ours, theirs, differing),
         _side(target, ours, n_ctx),
         _side(draft, theirs, n_ctx),
         len(differing),
@@ -139,13 +141,13 @@ def compare_pair(target: Header, draft: Header) -> Comparison:
     )
 
 
-def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary) -> PairVerdict:
+def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary, differing: list[int]) -> PairVerdict:
     obstacles = [
         f"the memory of a {header.architecture} model cannot be rolled back"
         for header, unable in ((target, NO_TARGETS), (draft, NO_DRAFTS))
         if header.architecture in unable
     ]
-    differences = vocabulary_differences(ours, theirs)
+    differences = vocabulary_differences(ours, theirs, differing)
     overlap = shared_tokens(ours, theirs) if differences else 1.0
     verdict: Verdict = "shared" if differences else "works"
     if obstacles or overlap < LEAST_OVERLAP:
@@ -159,10 +161,10 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
     )
 
 
-def vocabulary_differences(target: Vocabulary, draft: Vocabulary) -> list[str]:
-    """Why the draft's token ids do not mean what the target's mean; empty when they do."""
+def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> list[str]:
+    """Why the draft's token ids do not mean what the target's mean, `differing_ids` known; empty when they do."""
     both = (target, draft)
-    first = next(iter(differing_ids(target, draft)), None)
+    first = differing[0] if differing else None
     same_kind = target.kind == draft.kind
     if same_kind and first is None and abs(len(target.texts) - len(draft.texts)) <= MAX_PADDING:
         starts = [f"BOS {vocabulary.bos}" if vocabulary.adds_bos else "no BOS" for vocabulary in both]
@@ -190,19 +192,23 @@ def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
 
 def vocabulary_difference(target: Header, draft: Header) -> str:
     """The same of two files, as one text."""
-    return "; ".join(vocabulary_differences(Vocabulary.of(target), Vocabulary.of(draft)))
+    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
 
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
     """The share of the target's tokens that the draft has too, by what they stand for (TLI, arXiv 2502.05202)."""
-    theirs = set(draft.pieces())
+    ours, others = target.spellings(), draft.spellings()
+    if ours is None or others is None:
+        ours, others = target.pieces(), draft.pieces()
+    theirs = set(others)
     theirs.discard(b"")
-    return sum(map(theirs.__contains__, target.pieces())) / max(1, len(target.texts))
+    return sum(map(theirs.__contains__, ours)) / max(1, len(target.texts))
 
 
 def memory_bytes(header: Header, n_ctx: int) -> int:
     """About what a model takes: weights and the 16-bit keys and values of `n_ctx` tokens."""
-    return header.weights_bytes + 2 * n_ctx * sum(header.kv_values_per_token)
+    return header.weights_bytes + int(n_ctx * bytes_per_token(header))
 
 
 def read_bytes(header: Header) -> int:

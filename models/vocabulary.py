@@ -5,7 +5,14 @@ Written from llama.cpp's `llama-vocab.cpp`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from edgespec.header import Header
 
@@ -17,12 +24,13 @@ class Vocabulary:
     """The tokens of a model by id: `texts` as the file has them, escapes and all, `types` as numbers of llama.cpp's.
 
     No types are as many normal ones. `bos` and `eos` are ids, `adds_bos` is whether prompts begin with the first.
+    `texts` are not to be changed.
     """
 
     kind: str
     tokenizer: str
     texts: list[bytes]
-    types: list[int]
+    types: np.ndarray[Any, Any]
     bos: int | None
     eos: int | None
     adds_bos: bool
@@ -41,7 +49,7 @@ class Vocabulary:
             kind=kind,
             tokenizer=pre if kind == _BPE else model,
             texts=header.strings("tokenizer.ggml.tokens"),
-            types=header.numbers("tokenizer.ggml.token_type").tolist(),
+            types=header.numbers("tokenizer.ggml.token_type"),
             bos=_special(header, "bos", None if pre in _WITHOUT_BOS else bos),
             eos=_special(header, "eos", eos),
             adds_bos=adds_bos,
@@ -52,18 +60,42 @@ class Vocabulary:
 
         llama.cpp takes a few more tokens for control tokens, by their texts.
         """
-        if self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED:
-            pieces = [text if text.isascii() else _bytes_of(text) for text in self.texts]
+        if self._is_spelt:
+            pieces = _decoded(self.texts)
         else:
             space = _SPACE if self.tokenizer != "plamo2" else b" "
             pieces = [text.replace(space, b" ") for text in self.texts]
-        for id, type in enumerate(self.types[: len(pieces)]):
-            if type != _NORMAL:
-                pieces[id] = _special_piece(self.texts[id], type)
-        for special, part in ((self.eos, b"end"), (self.bos, b"begin")):  # one token may be both
-            if special is not None:
-                pieces[special] = NO_TEXT + part
+        for id, piece in self._special_pieces():
+            pieces[id] = piece
         return pieces
+
+    def spellings(self) -> list[bytes] | None:
+        """`pieces`, their bytes as the characters of byte-level BPE, which most texts are already: sooner at hand.
+
+        None for other vocabularies, and where a text has another character.
+        """
+        if not self._is_spelt:
+            return None
+        texts = self.texts.copy()
+        for id, piece in self._special_pieces():
+            texts[id] = piece and piece.decode("latin-1").translate(_CHARACTERS).encode()
+        try:
+            return None if _OTHER_CHARACTER.search(b"!".join(texts).decode()) else texts
+        except UnicodeDecodeError:
+            return None
+
+    @property
+    def _is_spelt(self) -> bool:
+        return self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED
+
+    def _special_pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Ids of tokens that are not what their texts say, and their pieces; the last one for an id counts."""
+        special = np.flatnonzero(self.types[: len(self.texts)] != _NORMAL)
+        for id, type in zip(special.tolist(), self.types[special].tolist(), strict=True):
+            yield id, _special_piece(self.texts[id], type) if type in _WITH_PIECES else b""
+        for named, part in ((self.eos, b"end"), (self.bos, b"begin")):  # one token may be both
+            if named is not None:
+                yield named, NO_TEXT + part
 
 
 def _special(header: Header, name: str, usual: int | None) -> int | None:
@@ -74,29 +106,43 @@ def _special(header: Header, name: str, usual: int | None) -> int | None:
     return usual if usual is not None and usual < header.n_vocab else None
 
 
+def _decoded(texts: list[bytes]) -> list[bytes]:
+    """Texts in the alphabet whose characters stand for bytes, all at once: one by one takes three times as long.
+
+    A text with other characters stands for itself, whatever llama.cpp makes of it.
+    """
+    joined = b"\0".join(texts)
+    if joined.count(b"\0") >= len(texts):  # some text has a zero, which then ends nothing
+        return list(map(_bytes_of, texts))
+    characters = np.frombuffer(joined.decode("utf-8", "surrogateescape").encode("utf-16-le", "surrogatepass"), "<u2")
+    ends, codes = np.flatnonzero(characters == 0), _BYTE_OF[characters]
+    joined = codes.astype(np.uint8).tobytes()
+    pieces = [joined[start + 1 : end] for start, end in pairwise((-1, *ends.tolist(), len(joined)))]
+    for id in np.searchsorted(ends, np.flatnonzero(codes == _NO_BYTE)).tolist():
+        pieces[id] = texts[id]
+    return pieces
+
+
 def _bytes_of(text: bytes) -> bytes:
-    """A text in the alphabet whose characters stand for bytes."""
+    """The same of one text."""
     try:
         return text.decode("utf-8").translate(_BYTES).encode("latin-1")
-    except UnicodeError:  # no text in that alphabet: it stands for itself, whatever llama.cpp makes of it
+    except UnicodeError:
         return text
 
 
 def _special_piece(text: bytes, type: int) -> bytes:
-    match type:
-        case 3:  # control
-            return NO_TEXT + b"name " + text
-        case 4:  # defined by the user: never escaped
-            return text
-        case 6:  # a byte, "<0x0A>"
-            try:
-                return bytes([int(text[3:5], 16)])
-            except ValueError:
-                return text
-    return b""  # unknown, unused
+    if type == _CONTROL:
+        return NO_TEXT + b"name " + text
+    if type == _BYTE:  # "<0x0A>"
+        with suppress(ValueError):
+            return bytes([int(text[3:5], 16)])
+    return text  # defined by the user: never escaped
 
 
-_NORMAL, _BPE = 1, "byte-level BPE"
+_NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
+_WITH_PIECES = (_CONTROL, _USER_DEFINED, _BYTE)  # unknown and unused ones have none
+_BPE = "byte-level BPE"
 KINDS = {  # tokenizer.ggml.model
     "llama": "SentencePiece",
     "gpt2": _BPE,
@@ -127,3 +173,9 @@ _SPACE = "▁".encode()
 _VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 # Bytes that are no visible character of Latin-1 are written as the characters from 256 on (GPT-2).
 _BYTES = {256 + rank: byte for rank, byte in enumerate(byte for byte in range(256) if byte not in _VISIBLE)}
+_CHARACTERS = {byte: character for character, byte in _BYTES.items()}
+_OTHER_CHARACTER = re.compile(f"[^{re.escape(''.join(map(chr, [*_VISIBLE, *_BYTES])))}]")
+_NO_BYTE = 256
+_BYTE_OF = np.full(1 << 16, _NO_BYTE, np.uint16)  # by UTF-16 code
+_BYTE_OF[:256] = range(256)
+_BYTE_OF[list(_BYTES)] = list(_BYTES.values())

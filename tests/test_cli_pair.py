@@ -181,5 +181,5 @@ def test_drafts_of_the_catalogue_come_with_the_command_that_fetches_them(tmp_pat
 def test_that_nothing_fits_is_said(tmp_path: Path) -> None:
     write_model(tmp_path / "target.gguf", "llama")
     done = pair(tmp_path, "suggest", "target.gguf")
-    assert b"nothing here can draft for target.gguf" in done.stderr
+    assert b"no model here can draft for it, and the catalogue knows none" in done.stderr
     assert pair(tmp_path, "suggest", "target.gguf", "-q").stderr == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from tiny_gguf import (
 )
 
 import edgespec
+from edgespec.core.costs import Costs
 from edgespec.drafters.translation import Translation, _pieces
 from edgespec.errors import PairError
 from edgespec.header import read_header
@@ -28,7 +30,8 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.model_check import check_model
-from edgespec.models.local import LocalModel, local_models
+from edgespec.models.kv_cache import values_per_token
+from edgespec.models.local import LocalModel, local_model, local_models
 from edgespec.models.pair import (
     MAX_PADDING,
     PairVerdict,
@@ -38,8 +41,9 @@ from edgespec.models.pair import (
     read_bytes,
 )
 from edgespec.models.spec import resolve
-from edgespec.models.suggest import Suggestion, best, catalogue_drafts, suggestions
-from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
+from edgespec.models.suggest import Suggestion, best, catalogue_drafts, instead, suggestions, to_fetch
+from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _BYTES, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
+from edgespec.paths import file_facts
 
 DEMO, DEMO_DRAFT = resolve("demo").path, resolve("demo:draft").path
 NORMAL = 1
@@ -171,6 +175,29 @@ def test_tokens_stand_for_what_llama_says(tmp_path: Path, architecture: str, tok
         with Model.load_vocabulary(file) as model:
             assert (told.bos, told.eos, told.adds_bos) == (model.bos, model.eos, model.adds_bos)
             assert told.pieces() == list(_pieces(model))
+        spelt = told.spellings()
+        assert (spelt is None) == (told.kind != "byte-level BPE" or told.tokenizer in _SPACES_ESCAPED)
+        assert not spelt or [text.decode().translate(_BYTES).encode("latin-1") for text in spelt] == told.pieces()
+
+
+@pytest.mark.parametrize("odd", [[b"\xff\xfe", "\u65e5".encode(), b"\xc4", b""], [b"a\0b", b"\xff\0", b"\0"]])
+def test_texts_outside_the_alphabet_stand_for_themselves(tmp_path: Path, odd: list[bytes]) -> None:
+    metadata = model_metadata("llama")
+    tokens: Any = metadata["tokenizer.ggml.tokens"]
+    usual, other = (tmp_path / f"{name}.gguf" for name in ("usual", "other"))
+    write_file(usual, metadata, {})
+    write_file(other, metadata | {"tokenizer.ggml.tokens": [*odd, *tokens[len(odd) :]]}, {})
+    wanted, found = (Vocabulary.of(read_header(file)) for file in (usual, other))
+    assert found.pieces() == odd + wanted.pieces()[len(odd) :]
+    assert found.spellings() is None
+
+
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    draft, target = tmp_path / "draft.gguf", check_model(DEMO)
+    for renamed in (0.0, 0.3):
+        permute_vocabulary(DEMO_DRAFT, draft, renamed=renamed)
+        found = check_pair(target, check_model(draft))
+        assert (found.overlap == 1.0) == (renamed == 0.0)
 
 
 # --- memories that cannot be rolled back ------------------------------------------------------------------------------
@@ -206,7 +233,7 @@ def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> 
     with Model(header) as model:
         assert header.n_params == model.n_params
         assert header.number("block_count") == model.n_layer  # by which the cache is counted
-    assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(header.kv_values_per_token)
+    assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(values_per_token(header))
 
 
 def test_the_size_of_a_draft_is_told_against_the_rule_of_thumb(tmp_path: Path) -> None:
@@ -308,13 +335,54 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert [found[name].verdict for name in list(found)[:4]] == ["works", "works", "works", "shared"]
     assert found["close"].why.startswith("only 1.")
     assert {name: each.why for name, each in found.items() if each.verdict == "no"} == {
-        "strange": "shares 3 % of the tokens",
+        "strange": "another vocabulary: 3 % shared",
         "recurrent": "the memory of a mamba model cannot be rolled back",
         "large": "larger than the target",
         "copy": "as large as the target",
         "tokens": "it holds a vocabulary only, no weights",
     }
     assert all(each.is_here for each in found.values())
+
+
+def test_those_nearest_to_the_rule_of_thumb_come_first(tmp_path: Path) -> None:
+    target = check_model(write_model(tmp_path / "target.gguf", "llama", width=768))
+    for width, n_layers in ((32, 1), (128, 3), (192, 3), (640, 2)):
+        write_model(tmp_path / f"{width}.gguf", "llama", width=width, n_layers=n_layers)
+    found = suggestions(target, (local_model(str(path)) for path in tmp_path.glob("[0-9]*.gguf")))
+    sizes = [(Path(each.spec).stem, each.times_smaller) for each in found]
+    assert [name for name, _ in sizes] == ["192", "128", "32", "640"], sizes
+
+
+def test_a_speedup_is_predicted_where_passes_were_measured(home: Path) -> None:
+    draft = local_model("demo:draft")
+    assert suggestions(check_model(DEMO), [draft])[0].why == "10 times smaller than the target"
+    costs = Costs({1: 1.0})
+    for width in (1, 2, 4, 8):
+        costs.observe_target(width, 0.01)
+    costs.observe_step("draft", 0.001)
+    facts = [dict(zip(("file", "size", "mtime"), file_facts(path), strict=True)) for path in (DEMO, DEMO_DRAFT)]
+    state = {"version": 1, "facts": {"target": facts[0], "drafts": facts[1:]}, "costs": costs.state()}
+    folder = home / "cache" / "pace"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "pair.json"
+    file.write_text(json.dumps(state), encoding="utf-8")
+    said = suggestions(check_model(DEMO), [draft])[0].why
+    file.unlink()
+    speedup = max(sum(0.6**k for k in range(n + 1)) / (1 + 0.1 * n) for n in range(8))
+    assert said == f"speedup {speedup:.2f}x if 60 % of guesses are right, 10 times smaller than the target"
+
+
+def test_what_can_be_done_without_a_draft_is_told(family: dict[str, LocalModel], tmp_path: Path) -> None:
+    target = family["usual"].header
+    assert target is not None
+    found = suggestions(target, [family["large"], family["strange"]])
+    assert instead(found).startswith("no model here can draft for it, and the catalogue knows none; ")
+    absent = [*to_fetch(catalogue_drafts("qwen2.5-7b", tmp_path / "x.gguf"))]
+    assert (
+        instead([*found, *absent])
+        == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' fetches one that can"
+    )
+    assert instead([*suggestions(target, [family["tiny"]]), *absent]) == ""
 
 
 def test_what_is_taken_without_asking_works_and_is_a_good_deal_smaller(family: dict[str, LocalModel]) -> None:

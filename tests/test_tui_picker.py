@@ -14,8 +14,12 @@ from textual.widgets import Input, Static
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 from edgespec.header import Header
+from edgespec.model_check import check_model
+from edgespec.models.catalog import USER_FILE
 from edgespec.models.local import LocalModel, local_model
-from edgespec.models.pair import PairVerdict, check_pair
+from edgespec.models.suggest import Suggestion, judged, suggestions
+from edgespec.models.vocabulary import Vocabulary
+from edgespec.paths import config_dir
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker import ModelPicker, Picked
 
@@ -79,6 +83,10 @@ class Picking(App[None]):
     @property
     def said(self) -> str:
         return str(self.picker.query_one("#picker-said", Static).content)
+
+    @property
+    def heading(self) -> str:
+        return str(self.picker.query_one("#picker-title", Static).content)
 
     @property
     def is_settled(self) -> bool:
@@ -185,17 +193,97 @@ def test_drafts_stand_from_the_best_to_the_worst_each_with_its_verdict(files: di
     found = [local_model(files[name]) for name in order[:-1]]
     broken = LocalModel(files["broken"], Path(files["broken"]), "broken", problem="it is a web page")
     show(script, lambda: iter([broken, *found]), model=files["target"])
-    small, partly, none, twin, *unfit = seen
+    small, partly, none, heading, *unfit = seen
     assert small.startswith("small ")
-    assert "works ·" in small
-    assert small.endswith("x smaller")
+    assert "works: " in small
+    assert small.endswith(" times smaller than the target")
     assert partly.startswith("partly ")
-    assert "works through 80 % shared tokens ·" in partly
-    assert twin.endswith("works · as large")
+    assert "works through 80 % shared tokens, " in partly
     assert none.startswith("no draft model")
-    assert [line.split()[0] for line in unfit] == ["mamba", "stranger"]
-    assert unfit[0].endswith("no: the memory of a mamba model cannot be rolled back")
-    assert unfit[1].endswith("no: shares 3 % of the tokens")
+    assert heading == "left out, and why"
+    assert [line.split()[0] for line in unfit] == ["mamba", "stranger", "twin"]
+    assert unfit[1].endswith("another vocabulary: 3 % shared")
+    assert unfit[0].endswith("the memory of a mamba model cannot be rolled back")
+    assert unfit[2].endswith("as large as the target")
+
+
+def test_the_order_and_the_reasons_are_those_of_the_suggestions(files: dict[str, str]) -> None:
+    names = ["mamba", "stranger", "partly", "twin", "small"]
+    expected = suggestions(check_model(files["target"]), reading(*(files[name] for name in names))())
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        shown = [line for line in app.lines("drafts") if not line.startswith(("no draft model", "left out"))]
+        assert [line.split()[0] for line in shown] == [Path(each.spec).stem for each in expected]
+        for line, each in zip(shown, expected, strict=True):
+            assert line.endswith(each.why)
+
+    show(script, reading(files["target"], *(files[name] for name in names)), model=files["target"])
+
+
+def test_where_nothing_fits_it_is_said_what_would(files: dict[str, str], tmp_path: Path) -> None:
+    target = tmp_path / "qwen2.5-7b-instruct-q4_k_m.gguf"
+    target.write_bytes(Path(files["small"]).read_bytes())
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled and len(app.lines("drafts")) == 5)
+        assert app.heading == f"None of 1 here can draft for {target.stem}"
+        _, *absent, _, twin = app.lines("drafts")
+        assert absent == [f"{name} not here yet edgespec pull {name}" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
+        assert twin.endswith("larger than the target")
+        await pilot.press("enter")
+        assert app.said == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' fetches one that can"
+        await pilot.press("down", "enter")
+        assert app.picker.query_one("#picker-said").has_class("-error")
+        assert "edgespec pull qwen2.5-0.5b, in another terminal and with the network" in app.said
+        await pilot.press("down", "down")  # past the heading
+        assert app.highlighted("drafts") == "twin"
+        await pilot.press("escape")
+
+    assert show(script, reading(str(target), files["twin"]), model=str(target)) == [None]
+
+
+def test_where_the_catalogue_knows_nothing_either_that_is_said(files: dict[str, str]) -> None:
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        assert app.heading == "No other model is here to draft for small"
+        await pilot.press("enter")
+        await until(pilot, lambda: "the catalogue knows none" in app.said)
+
+    show(script, reading(files["small"]), model=files["small"])
+
+
+def test_a_catalogue_with_errors_is_named_and_hinders_nothing(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    config_dir().mkdir(parents=True)
+    (config_dir() / USER_FILE).write_text("[", encoding="utf-8")
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: "not valid TOML" in app.said)
+        await pilot.press("enter", "enter")
+
+    models = reading(files["target"], files["small"])
+    assert show(script, models, model=files["target"], draft=files["small"]) == [
+        Picked(files["target"], files["small"])
+    ]
+
+
+def test_a_draft_that_is_left_out_stays_while_it_is_in_use(files: dict[str, str]) -> None:
+    models = reading(files["target"], files["small"], files["twin"])
+    kept = show(pressing("enter", "enter"), models, model=files["target"], draft=files["twin"])
+    assert kept == [Picked(files["target"], files["twin"])]
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_settled)
+        await pilot.press("enter", "end", "enter")
+        assert app.said == "as large as the target"
+        assert app.picker.query_one("#picker-said").has_class("-error")
+        await pilot.press("escape")
+
+    assert show(script, models, model=files["target"]) == [None]
 
 
 def test_a_draft_that_does_not_fit_is_refused_with_the_reason(files: dict[str, str]) -> None:
@@ -220,9 +308,9 @@ def test_a_draft_that_does_not_fit_is_refused_with_the_reason(files: dict[str, s
 def test_a_verdict_is_found_once(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[tuple[Path, Path]] = []
 
-    def counting(target: Header, draft: Header) -> PairVerdict:
+    def counting(target: Header, vocabulary: Vocabulary, draft: LocalModel) -> Suggestion:
         pairs.append((target.path, draft.path))
-        return check_pair(target, draft)
+        return judged(target, vocabulary, draft)
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         for key in ("down", "down", "up", "up", "down"):
@@ -230,7 +318,7 @@ def test_a_verdict_is_found_once(files: dict[str, str], monkeypatch: pytest.Monk
             await pilot.press(key)
         await until(pilot, lambda: app.is_settled)
 
-    monkeypatch.setattr("edgespec.tui.picker.check_pair", counting)
+    monkeypatch.setattr("edgespec.tui.picker.judged", counting)
     show(script, reading(files["target"], files["small"], files["twin"]), model=files["target"])
     assert len(set(pairs)) == 6
     assert len(pairs) == 6
@@ -268,18 +356,19 @@ def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -
     go_on = threading.Event()
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: len(app.lines("drafts")) == 3 and not app.lines("drafts")[0].endswith("..."))
-        await pilot.press("enter", "end")
+        await until(pilot, lambda: len(app.lines("drafts")) == 4 and not app.lines("drafts")[0].endswith("..."))
+        await pilot.press("enter", "home")
         chosen = app.highlighted("drafts")
-        assert chosen == "twin"
+        assert chosen == "partly"
         go_on.set()
         await until(pilot, lambda: app.is_settled)
-        assert [line.split()[0] for line in app.lines("drafts")] == ["small", "partly", "no", "twin", "stranger"]
+        listed = [line.split()[0] for line in app.lines("drafts")]
+        assert listed == ["small", "partly", "no", "left", "stranger", "twin"]
         assert app.highlighted("drafts") == chosen
         await pilot.press("enter")
 
     models = slowly([files["partly"], files["twin"]], go_on, [files["stranger"], files["small"]])
-    assert show(script, models, model=files["target"]) == [Picked(files["target"], files["twin"])]
+    assert show(script, models, model=files["target"]) == [Picked(files["target"], files["partly"])]
 
 
 def test_a_key_that_was_pressed_before_a_redraw_counts(files: dict[str, str]) -> None:

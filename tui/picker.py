@@ -22,11 +22,12 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from edgespec.errors import EdgespecError
 from edgespec.header import Header
 from edgespec.models.local import LocalModel, local_model
-from edgespec.models.pair import PairVerdict, check_pair
 from edgespec.models.spec import NAMES
+from edgespec.models.suggest import Suggestion, catalogue_drafts, judged, to_fetch
+from edgespec.models.vocabulary import Vocabulary
 from edgespec.printable import one_line
 from edgespec.tui.choices import Choices
-from edgespec.tui.picker_offers import NO_DRAFT, OWN_DRAFT, Offers, label
+from edgespec.tui.picker_offers import LEFT_OUT, NO_DRAFT, OWN_DRAFT, Offers
 
 REDRAW_S = 0.05  # after something was heard of, so that many files are drawn at once
 
@@ -82,6 +83,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         self._refusal = ""  # what is said of what the user did last
         self._is_about_draft = False  # what is told otherwise
         self._is_reading, self._is_redraw_due = True, False
+        self._vocabulary: tuple[str, Vocabulary] | None = None  # of the target that was judged for last
         self._judging: tuple[str, Worker[None]] | None = None  # whose drafts are looked at
         self._judges = threading.Lock()  # one pair at a time
 
@@ -101,10 +103,7 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     def on_mount(self) -> None:
         self._filter, self._path = self.query_one("#picker-filter", Input), self.query_one("#picker-path", Input)
-        self._models, self._drafts = (
-            self.query_one("#picker-models", Choices),
-            self.query_one("#picker-drafts", Choices),
-        )
+        self._models, self._drafts = (self.query_one(f"#picker-{name}", Choices) for name in ("models", "drafts"))
         self._models.focus()
         self._redraw()
         self.run_worker(self._read, thread=True, group="models", exit_on_error=False)
@@ -119,11 +118,11 @@ class ModelPicker(ModalScreen[Picked | None]):
             self.model, self.is_typed = model, is_typed
 
     class Judged(Message):
-        """It is known how a draft fits a target; `pair` are their keys."""
+        """It is known how a draft fits a target, by their keys."""
 
-        def __init__(self, pair: tuple[str, str], verdict: PairVerdict) -> None:
+        def __init__(self, target: str, draft: str, found: Suggestion) -> None:
             super().__init__()
-            self.pair, self.verdict = pair, verdict
+            self.target, self.draft, self.found = target, draft, found
 
     def _read(self) -> None:
         worker = get_current_worker()
@@ -142,17 +141,20 @@ class ModelPicker(ModalScreen[Picked | None]):
             model = replace(model, spec=os.path.abspath(model.path))  # noqa: PTH100 - Path.absolute keeps ".."
         self.post_message(self.Found(model, is_typed=True))
 
-    def _judge(self, target: str, header: Header, drafts: list[tuple[str, Header]]) -> None:
+    def _judge(self, key: str, target: LocalModel, header: Header, drafts: dict[str, LocalModel]) -> None:
         worker = get_current_worker()
-        for draft, draft_header in drafts:
+        for draft, model in drafts.items():
             with self._judges:  # who runs through the list leaves many cancelled ones behind
                 if worker.is_cancelled:
                     return
-                try:
-                    verdict = check_pair(header, draft_header)
-                except EdgespecError as error:  # the file is another one by now, or gone
-                    verdict = PairVerdict("no", [error.why or error.what], 1.0, 1.0, 0)
-            self.post_message(self.Judged((target, draft), verdict))
+                if self._vocabulary is None or self._vocabulary[0] != key:
+                    self._vocabulary = key, Vocabulary.of(header)
+                found = judged(header, self._vocabulary[1], model)
+            self.post_message(self.Judged(key, draft, found))
+        if key not in self._offers.looked_up:
+            self._offers.looked_up.add(key)
+            for found in to_fetch(catalogue_drafts(target.spec, target.path)):
+                self.post_message(self.Judged(key, f"fetch {found.spec}", found))
 
     # --- what comes of it -----------------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         self._redraw_soon()
 
     def on_model_picker_judged(self, event: Judged) -> None:
-        self._offers.verdicts[event.pair] = event.verdict
+        self._offers.judged.setdefault(event.target, {})[event.draft] = event.found
         self._redraw_soon()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -195,10 +197,10 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     def _redraw_drafts(self) -> None:
         self._draft = self._drafts.moved_to or self._draft
-        target = self._offers.models.get(self._target)
-        self.query_one("#picker-title", Static).update(f"Draft model for {one_line(label(target))}" if target else "")
+        self.query_one("#picker-title", Static).update(self._offers.title(self._target))
         drafts = self._offers.drafts(self._target)
-        options = [Option(self._offers.draft_lines(self._target, draft), id=draft) for draft in drafts]
+        lines = ((self._offers.draft_lines(self._target, draft), draft) for draft in drafts)
+        options = [Option(shown, id=draft, disabled=draft == LEFT_OUT) for shown, draft in lines]
         self._drafts.show(options, self._draft or self._offers.preferred(self._target))
         self._tell()
         self._judge_what_is_unknown()
@@ -206,10 +208,9 @@ class ModelPicker(ModalScreen[Picked | None]):
     def _judge_what_is_unknown(self) -> None:
         if self._judging and self._judging[0] == self._target and not self._judging[1].is_finished:
             return
-        unknown = list(self._offers.unknown(self._target))
-        header = self._offers.models[self._target].header if unknown else None
-        if header is not None:
-            work = partial(self._judge, self._target, header, unknown)
+        target, unknown = self._offers.models.get(self._target), self._offers.unknown(self._target)
+        if target and target.header and (unknown or self._target not in self._offers.looked_up):
+            work = partial(self._judge, self._target, target, target.header, unknown)
             worker = self.run_worker(work, thread=True, group="verdicts", exclusive=True, exit_on_error=False)
             self._judging = (self._target, worker)
 
@@ -266,9 +267,8 @@ class ModelPicker(ModalScreen[Picked | None]):
     @on(OptionList.OptionSelected, "#picker-drafts")
     def _choose_draft(self, event: OptionList.OptionSelected) -> None:
         target, draft = self._offers.models[self._target], str(event.option_id)
-        verdict = self._offers.verdict(self._target, draft)
-        if verdict is not None and verdict.verdict == "no":
-            self._refuse("; ".join(verdict.reasons))
+        if not self._offers.can_be_chosen(self._target, draft):
+            self._refuse(self._offers.draft_details(self._target, draft))
         elif draft in (OWN_DRAFT, NO_DRAFT):
             self.dismiss(Picked(target.spec, None if draft == OWN_DRAFT else NO_DRAFT))
         else:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from textual.content import Content
 
-from edgespec.header import Header
+from edgespec.figures import count_of, size_of
 from edgespec.models.local import LocalModel
-from edgespec.models.pair import USUAL_RATIO, PairVerdict
 from edgespec.models.spec import NAMES
+from edgespec.models.suggest import Suggestion, best, instead, place
 from edgespec.printable import one_line
 
-NO_DRAFT, OWN_DRAFT = "none", "own"  # among the keys of drafts, where the others are files
+NO_DRAFT, OWN_DRAFT, LEFT_OUT = "none", "own", "left out"  # among the keys of drafts, where the others are files
 
 
 @dataclass(slots=True)
 class Offers:
-    """Models by the file they are, links followed, and verdicts by the files of a target and a draft.
+    """Models by the file they are, links followed, and by target what is thought of its drafts.
 
-    `model` and `draft` are what is in use, as `LoadSettings` has them.
+    Drafts that would have to be fetched have keys of their own. `looked_up` are the targets for which the catalogue was
+    asked. `model` and `draft` are what is in use, as `LoadSettings` has them.
     """
 
     model: str
     draft: str | None
     models: dict[str, LocalModel] = field(default_factory=dict)
-    verdicts: dict[tuple[str, str], PairVerdict] = field(default_factory=dict)
+    judged: dict[str, dict[str, Suggestion]] = field(default_factory=dict)
+    looked_up: set[str] = field(default_factory=set)
 
     def add(self, model: LocalModel) -> str:
         """Its key. A file that is known stays as it is, unless it could not be read before."""
@@ -48,82 +48,105 @@ class Offers:
     # --- drafts ---------------------------------------------------------------------------------------------------
 
     def drafts(self, target: str) -> list[str]:
-        """What can be chosen for a target: its own, then what fits best; after "none" what is too large or unfit."""
+        """What is listed for a target: its own, what fits from the best on, what is not judged yet, "none", what could
+        be fetched, and behind a heading what is left out."""
         model = self.models.get(target)
         if model is None or model.problem:
             return []
-        own = self._own_file(target)
-        found = [key for key, model in self.models.items() if key not in (target, own) and not model.problem]
-        found.sort(key=lambda key: self._order(target, key))
-        place = sum(self._order(target, key)[0] < _NONE for key in found)
-        return [*([OWN_DRAFT] if own else []), *found[:place], NO_DRAFT, *found[place:]]
+        own = self.file(target, OWN_DRAFT)
+        known = {draft: found for draft, found in self._ranked(target).items() if draft != own}
+        fitting = [draft for draft, found in known.items() if found.is_here and found.verdict != "no"]
+        absent = [draft for draft, found in known.items() if not found.is_here]
+        unfit = [draft for draft, found in known.items() if found.verdict == "no"]
+        unknown = [draft for draft in self.unknown(target) if draft != own]
+        heading = [LEFT_OUT] if unfit else []
+        return [*([OWN_DRAFT] if model.default_draft else []), *fitting, *unknown, NO_DRAFT, *absent, *heading, *unfit]
 
     def preferred(self, target: str) -> str:
-        """What to begin with: what is in use, the target's own draft, or else the one that fits best."""
+        """What to begin with: what is in use, the target's own draft, or else the best if it may be taken unasked."""
         drafts = self.drafts(target)
-        if target in self.models and self.models[target].spec == self.model:
-            if self.draft == NO_DRAFT:
-                return NO_DRAFT
-            for key in drafts:
-                if key in self.models and self.models[key].spec == self.draft:
-                    return key
-            return OWN_DRAFT if OWN_DRAFT in drafts else NO_DRAFT
-        best = drafts[0] if drafts else NO_DRAFT
-        return best if best == OWN_DRAFT or self._order(target, best)[0] < _UNKNOWN else NO_DRAFT
+        in_use = next((draft for draft in drafts if self.is_in_use(target, draft)), None)
+        if in_use or OWN_DRAFT in drafts:
+            return in_use or OWN_DRAFT
+        found = best(self._ranked(target).values())
+        return next((draft for draft in drafts if found and self.suggestion(target, draft) is found), NO_DRAFT)
+
+    def is_in_use(self, target: str, draft: str) -> bool:
+        """Whether these two are what answers now."""
+        if target not in self.models or self.models[target].spec != self.model:
+            return False
+        if self.draft is None:
+            return draft == (OWN_DRAFT if self.models[target].default_draft else NO_DRAFT)
+        model = self.models.get(self.file(target, draft))
+        return self.draft == (model.spec if model else draft)
+
+    def can_be_chosen(self, target: str, draft: str) -> bool:
+        """Whether nothing speaks against it so far; what is in use may stay."""
+        found = self.suggestion(target, draft)
+        is_fit = found is None or (found.is_here and found.verdict != "no")
+        return is_fit or self.is_in_use(target, draft)
 
     def file(self, target: str, draft: str) -> str:
-        """The key in `models` and `verdicts` of a draft."""
-        return self._own_file(target) if draft == OWN_DRAFT else draft
+        """The key in `models` and `judged` of a draft."""
+        default = self.models[target].default_draft if draft == OWN_DRAFT else None
+        return os.path.realpath(default) if default else draft
 
-    def verdict(self, target: str, draft: str) -> PairVerdict | None:
-        return self.verdicts.get((target, self.file(target, draft)))
+    def suggestion(self, target: str, draft: str) -> Suggestion | None:
+        """What is thought of a draft; None for "none", and until it is known."""
+        return self.judged.get(target, {}).get(self.file(target, draft))
 
-    def unknown(self, target: str) -> Iterator[tuple[str, Header]]:
+    def unknown(self, target: str) -> dict[str, LocalModel]:
         """The drafts of a target of which it is not known yet how they fit."""
-        for draft in self.drafts(target):
-            file = self.file(target, draft)
-            header = self.models[file].header if file in self.models else None
-            if header is not None and (target, file) not in self.verdicts:
-                yield file, header
+        model = self.models.get(target)
+        if model is None or model.problem:
+            return {}
+        known = {target, *self.judged.get(target, {})}
+        return {key: model for key, model in self.models.items() if key not in known and not model.problem}
 
-    def _own_file(self, target: str) -> str:
-        default = self.models[target].default_draft
-        return os.path.realpath(default) if default else ""
-
-    def _order(self, target: str, draft: str) -> tuple[int, float]:
-        verdict = self.verdicts.get((target, draft))
-        if verdict is None:
-            return (_UNKNOWN, 0.0)
-        if verdict.verdict == "no":
-            return (_UNFIT, 0.0)
-        rank = (_LARGER if verdict.times_smaller <= 1 else 0) + (verdict.verdict == "shared")
-        return rank, abs(math.log(verdict.times_smaller / math.sqrt(math.prod(USUAL_RATIO))))
+    def _ranked(self, target: str) -> dict[str, Suggestion]:
+        """What is known of a target's drafts so far, the best first."""
+        return dict(sorted(self.judged.get(target, {}).items(), key=lambda item: place(item[1])))
 
     # --- how they are put -----------------------------------------------------------------------------------------
+
+    def title(self, target: str) -> str:
+        """How many of the models here can draft for a target."""
+        model = self.models.get(target)
+        if model is None or model.problem:
+            return ""
+        is_known = not self.unknown(target)
+        here = [found.verdict != "no" for found in self._ranked(target).values() if found.is_here]
+        if not here:
+            counted = "No other model is here to" if is_known else "Which models can"
+        else:
+            counted = f"{sum(here) or 'None'} of {len(here)} here can"
+        return f"{counted} draft for {one_line(label(model))}{'' if is_known else ' ...'}"
 
     def model_lines(self, key: str) -> Content:
         model = self.models[key]
         if model.problem:
             return _two_lines(label(model), "", (f"cannot be used: {one_line(model.problem)}", "$text-error"))
-        facts = f"{_count(model.n_params)} · {model.quantisation} · {_bytes(model.size_bytes)}"
+        facts = f"{count_of(model.n_params)} · {model.quantisation} · {size_of(model.size_bytes)}"
         return _two_lines(label(model), "in use" if model.spec == self.model else "", (facts, _MUTED))
 
     def draft_lines(self, target: str, draft: str) -> Content:
         if draft == NO_DRAFT:
-            return _two_lines("no draft model", "", ("nothing else is loaded", _MUTED))
-        model, verdict = self.models.get(self.file(target, draft)), self.verdict(target, draft)
+            return _two_lines("no draft model", self._mark(target, draft), ("nothing else is loaded", _MUTED))
+        if draft == LEFT_OUT:
+            return Content.assemble("\n", ("left out, and why", f"italic {_MUTED}"))
+        found, model = self.suggestion(target, draft), self.models.get(self.file(target, draft))
+        if found is not None and not found.is_here:
+            return _two_lines(found.spec, "not here yet", (found.command, _MUTED))
         if model is None:
-            return _two_lines("its own draft", "", ("comes with the model", _MUTED))
-        name = "its own draft" if draft == OWN_DRAFT else label(model)
-        mark = f"{_count(model.n_params)} {model.quantisation}"
-        if verdict is None:
+            return _two_lines("its own draft", self._mark(target, draft), ("comes with the model", _MUTED))
+        name = one_line("its own draft" if draft == OWN_DRAFT else label(model))
+        mark = f"{count_of(model.n_params)} {model.quantisation}  {self._mark(target, draft)}".rstrip()
+        if found is None:
             return _two_lines(name, mark, ("...", _MUTED))
-        said = [(verdict.summary, _COLOURS[verdict.verdict])]
-        if verdict.verdict != "no" and verdict.times_smaller <= 1:
-            said.append((f" · {'larger' if verdict.times_smaller < 1 else 'as large'}", "$text-warning"))
-        elif verdict.verdict != "no":
-            said.append((f" · {verdict.times_smaller:.2g}x smaller", _MUTED))
-        return _two_lines(name, mark, *said)
+        if found.verdict == "no":
+            return Content.assemble((f"{name}  {mark}", _MUTED), "\n  ", (one_line(found.why), _MUTED))
+        said = f"works: {found.why}" if found.verdict == "works" else found.why
+        return _two_lines(name, mark, (one_line(said), _COLOURS[found.verdict]))
 
     def model_details(self, key: str) -> str:
         """All that is known of a model, in a few lines."""
@@ -136,13 +159,21 @@ class Offers:
         return f"{model.architecture}, {context}; {_shortened(model.path)}"
 
     def draft_details(self, target: str, draft: str) -> str:
-        """All that is known of how a draft fits, in a few lines."""
-        verdict = self.verdict(target, draft)
-        if verdict is None:
-            return "The model guesses for itself, or not at all." if draft == NO_DRAFT else ""
-        if verdict.verdict == "no":
-            return "; ".join(verdict.reasons)
-        return "; ".join([*verdict.reasons, verdict.size, f"takes about {_bytes(verdict.memory_bytes)}"])
+        """All that is known of how a draft fits, or of what can be done without one, in a few lines."""
+        found = self.suggestion(target, draft)
+        if found is None:
+            if draft != NO_DRAFT:
+                return ""
+            is_known = target in self.looked_up and not self.unknown(target)
+            said = instead(self._ranked(target).values()) if is_known else ""
+            return said or "The model guesses for itself, or not at all."
+        if not found.is_here:
+            return f"{found.why}, in another terminal and with the network; then open this list again"
+        size = [size_of(found.size_bytes)] if found.size_bytes and found.verdict != "no" else []
+        return "; ".join([found.why, *(reason for reason in found.reasons if reason not in found.why), *size])
+
+    def _mark(self, target: str, draft: str) -> str:
+        return "in use" if self.is_in_use(target, draft) else ""
 
 
 def label(model: LocalModel) -> str:
@@ -150,9 +181,8 @@ def label(model: LocalModel) -> str:
     return model.spec if model.spec in NAMES else model.path.stem
 
 
-_UNKNOWN, _NONE, _LARGER, _UNFIT = 2, 3, 4, 6  # ranks among drafts: those that work have 0, through shared tokens 1
 _MUTED = "$foreground 60%"
-_COLOURS = {"works": "$text-success", "shared": "$text-warning", "no": "$text-error"}
+_COLOURS = {"works": "$text-success", "shared": "$text-warning"}
 
 
 def _two_lines(name: str, mark: str, *said: tuple[str, str]) -> Content:
@@ -169,11 +199,3 @@ def _shortened(path: Path) -> str:
         with suppress(OSError, RuntimeError, ValueError):
             return str(shown / path.relative_to(start()))
     return str(path)
-
-
-def _count(n: int) -> str:
-    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e7 else f"{n / 1e6:.1f}M"
-
-
-def _bytes(n: int) -> str:
-    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.0f} MB" if n >= 1e7 else f"{n / 1e6:.1f} MB"

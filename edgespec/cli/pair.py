@@ -44,11 +44,11 @@ def pair() -> None:
 def check(ctx: click.Context, target: str, draft: str, as_json: bool) -> None:
     """Say whether DRAFT can guess for TARGET, and why.
 
-    The speedup is predicted from what passes cost here, if that was measured before. Exit code 4 where the draft cannot
-    guess for the target.
+    Each is a GGUF file, or a name as 'edgespec ls' shows it. The speedup is predicted from what passes cost here, if
+    that was measured before. Exit code 4 where the draft cannot guess for the target.
     """
-    from edgespec.cli.pair_costs import measured_curve
     from edgespec.models.pair import compare_pair
+    from edgespec.models.pair_costs import measured_curve
 
     output = Output(quiet=False)
     headers = [_header(spec) for spec in (target, draft)]
@@ -71,11 +71,11 @@ def check(ctx: click.Context, target: str, draft: str, as_json: bool) -> None:
 def suggest(target: str, as_json: bool, quiet: bool) -> None:
     """List the models that could draft for TARGET, the best first.
 
-    Models of this machine, then drafts of the catalogue that would have to be fetched, then what cannot draft for it,
-    and why.
+    TARGET is a GGUF file, or a name as 'edgespec ls' shows it. Models of this machine come first, then drafts of the
+    catalogue that would have to be fetched, then what cannot draft for it, and why.
     """
     from edgespec.models.local import local_models
-    from edgespec.models.suggest import catalogue_drafts, suggestions
+    from edgespec.models.suggest import catalogue_drafts, instead, suggestions
 
     output = Output(quiet=quiet)
     try:
@@ -92,7 +92,7 @@ def suggest(target: str, as_json: bool, quiet: bool) -> None:
 
         output.show(Lines([_line(suggestion) for suggestion in found]))
     if not any(suggestion.verdict != "no" for suggestion in found):
-        output.note(f"nothing here can draft for {target}; it can guess without a draft model (--spec-type suffix)")
+        output.note(instead(found))
 
 
 def _header(spec: str) -> Header:
@@ -105,7 +105,7 @@ def _header(spec: str) -> Header:
 def _line(suggestion: Suggestion) -> tuple[str, str]:
     """What is to be thought of it, and why."""
     size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
-    return suggestion.verdict if suggestion.is_here else "fetch", f"{suggestion.spec}: {suggestion.why}{size}"
+    return suggestion.label, f"{suggestion.spec}: {suggestion.why}{size}"
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _about(found: Comparison) -> Iterator[tuple[str, str]]:
 
 def _prediction(curve: CostCurve) -> Iterator[RenderableType]:
     from edgespec.bench.tables import Figures, Lines
-    from edgespec.cli.pair_costs import predicted
+    from edgespec.models.pair_costs import predicted
 
     rows = [[f"{each.alpha:.0%}", f"{each.length}", f"{each.speedup:.2f}x"] for each in predicted(curve)]
     yield Figures("Predicted speedup, from what passes took here", ["guesses\nright", "best\nlength", "speedup"], rows)
@@ -215,7 +215,7 @@ def _percent(share: float) -> str:
 def _as_json(
     target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
 ) -> dict[str, Any]:
-    from edgespec.cli.pair_costs import predicted
+    from edgespec.models.pair_costs import predicted
 
     verdict = found.verdict
 

@@ -7,11 +7,12 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgespec.bench.theory import CostCurve, cost_curve
-from edgespec.core.costs import Costs
 from edgespec.paths import cache_dir, file_facts, read_cache
+
+if TYPE_CHECKING:
+    from edgespec.bench.theory import CostCurve
 
 FOLDER = "pace"  # where `edgespec.calibrate.Tuning` keeps what it learnt of each pair
 DRAFTER = "draft"  # as the costs name what a draft model does
@@ -62,6 +63,9 @@ def _file(model: dict[str, Any]) -> list[Any]:
 
 def _curve(stored: dict[str, Any]) -> CostCurve | None:
     """What was measured where the least stands before a pass. Raises what `Costs.restore` does."""
+    from edgespec.bench.theory import cost_curve
+    from edgespec.core.costs import Costs
+
     costs = Costs({1: 1.0})
     costs.restore(stored)
     tables = costs.state()
