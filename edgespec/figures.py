@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
+NEAR_DAYS = 30  # of which a time is told by how long ago it was
+
 
 def rate(per_s: float) -> str:
     """A rate, with a digit after the point where it matters."""
@@ -26,6 +30,17 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def when(time_s: float) -> str:
+    """A time in the past, in seconds since 1970."""
+    then, now = datetime.fromtimestamp(time_s), datetime.now()
+    days = (now.date() - then.date()).days
+    if days == 0:
+        return f"today {then:%H:%M}"
+    if days == 1:
+        return "yesterday"
+    return f"{days} days ago" if 1 < days < NEAR_DAYS else f"{then:%Y-%m-%d}"
 
 
 def percent(share: float) -> str:

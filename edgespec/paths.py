@@ -13,6 +13,7 @@ from typing import Any
 import platformdirs
 
 from edgespec.errors import UsageError
+from edgespec.figures import size_of
 from edgespec.unfinished import becoming
 
 DERIVED_VERSION = 1
@@ -92,9 +93,15 @@ def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, need
     if free < n_bytes:
         raise UsageError(
             f"{no_room} {folder}",
-            why=f"{free / 1e9:.1f} GB are free, and {needs} {n_bytes / 1e9:.1f}",
+            why=f"{size_of(free)} are free, and {needs} {size_of(n_bytes)}",
             hint=f"{less}make room, or move the cache (EDGESPEC_HOME)",
         )
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or the folder itself where it is not there yet."""
+    there = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)  # noqa: PTH112 - Path.is_dir may raise
 
 
 def check_writable(file: Path) -> None:

@@ -13,10 +13,14 @@ from pathlib import Path
 
 def hub_cache() -> Path:
     """Where huggingface_hub keeps what it downloads."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(hub))))  # noqa: PTH100, PTH111
+    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return _expanded(hub) if hub else _hub_home() / "hub"
+
+
+def token_file() -> Path:
+    """Where huggingface_hub keeps the token of who has logged in."""
+    file = os.environ.get("HF_TOKEN_PATH")
+    return _expanded(file) if file else _hub_home() / "token"
 
 
 def repository_folder(repository: str) -> Path:
@@ -45,11 +49,21 @@ def repository_of(path: Path) -> tuple[str, str] | None:
     return parts[0].removeprefix("models--").replace("--", "/", 1), "/".join(parts[3:])
 
 
+def _hub_home() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _expanded(os.environ.get("HF_HOME") or f"{caches}/huggingface")
+
+
+def _expanded(path: str) -> Path:
+    return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(path))))  # noqa: PTH100, PTH111
+
+
 def _commit(folder: Path, revision: str) -> str:
     """The commit that a branch or tag stood for when it was last asked for."""
     if re.fullmatch("[0-9a-f]{40}", revision):
         return revision
     try:
-        return (folder / "refs" / revision).read_text(encoding="ascii").strip()
+        commit = (folder / "refs" / revision).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
+    return commit if re.fullmatch("[0-9a-f]{40}", commit) else ""

@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from edgespec.models.hub_requests import (
     wait_before_retry_s,
 )
 from edgespec.models.placing import disk_errors, link, lock_file, remember_commit, remove_old_partials
+from edgespec.paths import is_writable
 
 CONNECTIONS = 3
 LOOK_S = 0.1  # between two looks at the cancel flag
@@ -64,7 +65,7 @@ def fetch(
     retries. Both hear of it in the caller's thread. Raises DownloadError, and of these DownloadCancelled once `cancel`
     is set; what has come stays on the disk.
     """
-    check_space(download)
+    check_space([download])
     job = _Job(download)
     threads = [threading.Thread(target=job.work, daemon=True) for _ in range(min(CONNECTIONS, len(download.files)))]
     for thread in threads:
@@ -91,13 +92,21 @@ def fetch(
     return download.path
 
 
-def check_space(download: Download) -> None:
-    """Raises DownloadError where what is missing has no room."""
-    free, missing = free_bytes(), download.missing_bytes
-    if missing > free:
+def check_space(downloads: Sequence[Download]) -> None:
+    """Raises DownloadError where what is missing of all these has no place or no room."""
+    missing_bytes = {
+        download.blob(file): file.size_bytes - here_bytes
+        for download in downloads
+        for file, here_bytes in zip(download.files, download.here_bytes, strict=True)
+    }
+    free, needed = free_bytes(), sum(missing_bytes.values())
+    if needed and not is_writable(hub_cache()):
+        raise DownloadError(f"{hub_cache()} cannot be written", hint="set HF_HOME to a folder of yours")
+    if needed > free:
+        what = str(downloads[0].wanted) if len(downloads) == 1 else "all of them"
         raise DownloadError(
-            f"there is not enough space for {download.wanted}",
-            why=f"{size_of(missing)} are needed, and {size_of(free)} are free where {hub_cache()} is",
+            f"there is not enough space for {what}",
+            why=f"{size_of(needed)} are needed, and {size_of(free)} are free where {hub_cache()} is",
             hint="make room, take a smaller quantisation, or set HF_HOME to a folder on another disk",
         )
 

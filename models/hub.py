@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.cache import cached_files, hub_cache, repository_folder
 from edgespec.models.hub_requests import (
     DownloadError,
     explained,
+    headers,
     host,
     http_error,
     kind,
@@ -27,12 +28,13 @@ from edgespec.models.hub_requests import (
     wait_before_retry_s,
 )
 from edgespec.models.quants import choose, parts_of
-from edgespec.models.spec import HubSpec, cached
+from edgespec.models.spec import HubSpec, cached, check_unambiguous
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo
 
 Tell = Callable[[str], None]
+Answer = TypeVar("Answer")
 
 _logger = logging.getLogger(__name__)
 
@@ -133,27 +135,38 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     from huggingface_hub.errors import HFValidationError
 
     api = HfApi(library_name="edgespec")
-    for failures in count(1):
-        try:
-            about = api.model_info(
-                wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s()
-            )
-            return Repository(wanted.repository, *_listed(about, wanted))
-        except HFValidationError as error:
-            raise ModelNotFoundError(f"no repository is called {wanted.repository}") from error
-        except http_error() as error:
-            wait_s = None if kind(error, "ConnectError") else wait_before_retry_s(error, failures)
-            if wait_s is None:
-                raise explained(error, wanted) from error
-            tell(f"{reason(error)}: trying again in {wait_s:.0f} s")
-            time.sleep(wait_s)
-        except OSError as error:  # what huggingface_hub keeps in its folder is not to be read
-            raise DownloadError("the token cannot be looked up", why=str(error), hint="is HF_HOME right?") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise DownloadError(
-                f"{host()} does not answer as a hub does", why=str(error), hint="is HF_ENDPOINT right?"
-            ) from error
-    raise AssertionError
+
+    def ask() -> ModelInfo:
+        return api.model_info(wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s())
+
+    try:
+        return Repository(wanted.repository, *_listed(_answered(ask, wanted, tell), wanted))
+    except HFValidationError as error:
+        raise ModelNotFoundError(f"no repository is called {wanted.repository}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DownloadError(
+            f"{host()} does not answer as a hub does", why=str(error), hint="is HF_ENDPOINT right?"
+        ) from error
+
+
+def check_access(download: Download, tell: Tell = _logger.info) -> None:
+    """Ask whether the files may be fetched, which the listing of a gated repository does not tell.
+
+    Nothing of them is fetched. Raises DownloadError.
+    """
+    missing = [file for file in download.files if not is_whole(download.place(file), file)]
+    if not missing or is_offline():
+        return
+    from huggingface_hub import get_session, hf_hub_url
+
+    url = hf_hub_url(download.wanted.repository, missing[0].name, revision=download.commit)
+
+    def ask() -> None:
+        answer = get_session().head(url, headers=headers(), timeout=timeout_s(), follow_redirects=False)
+        if answer.is_error:  # a redirection is none: it leads to the content
+            answer.raise_for_status()
+
+    _answered(ask, download.wanted, tell)
 
 
 def is_offline() -> bool:
@@ -175,6 +188,25 @@ def free_bytes() -> int:
     while not os.path.exists(folder):  # noqa: PTH110 - Path.exists raises for what may not be looked into
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
+    """What the hub answers, asked again after a wait, which is told, where it is busy. Raises DownloadError,
+    ModelNotFoundError."""
+    for failures in count(1):
+        try:
+            return ask()
+        except http_error() as error:
+            wait_s = None if kind(error, "ConnectError") else wait_before_retry_s(error, failures)
+            if wait_s is None:
+                raise explained(error, wanted) from error
+            tell(f"{reason(error)}: trying again in {wait_s:.0f} s")
+            time.sleep(wait_s)
+        except UnicodeEncodeError as error:
+            raise DownloadError("the token cannot be sent", why="it is not ASCII", hint="is HF_TOKEN right?") from error
+        except OSError as error:  # what huggingface_hub keeps in its folder is not to be read
+            raise DownloadError("the token cannot be looked up", why=str(error), hint="is HF_HOME right?") from error
+    raise AssertionError
 
 
 # --- listings ---------------------------------------------------------------------------------------------------------
@@ -217,10 +249,12 @@ def _here_bytes(download: Download, file: RemoteFile) -> int:
 def _plan_offline(wanted: HubSpec) -> Download:
     first = cached(wanted)
     if first is None:
+        check_unambiguous(wanted)
         missing = wanted.file or _missing_part(wanted)
         which = f"{missing} of {wanted.repository}" if missing else str(wanted)
-        hint = f"unset it, then: edgespec pull {wanted}"
-        raise DownloadError(f"{which} is not on this machine", why="HF_HUB_OFFLINE forbids to fetch it", hint=hint)
+        why = "--offline or HF_HUB_OFFLINE forbids to fetch it"
+        hint = f"without these: edgespec pull {wanted}"
+        raise DownloadError(f"{which} is not on this machine", why=why, hint=hint)
     here = cached_files(wanted.repository, wanted.revision)
     first_name = next(name for name, path in here.items() if path == first)
     files = tuple(RemoteFile(name, here[name].stat().st_size, "") for name in parts_of(first_name))

@@ -109,7 +109,9 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
         return DownloadError(
             f"{host()} does not answer", why=f"nothing came for {timeout_s()} s", hint=f"try later: {AGAIN}"
         )
-    if kind(error, "ConnectError", "ProxyError", "UnsupportedProtocol"):
+    if kind(error, "UnsupportedProtocol"):
+        return DownloadError(f"{endpoint()} is no address", why=str(error), hint="is HF_ENDPOINT right?")
+    if kind(error, "ConnectError", "ProxyError"):
         return DownloadError(f"{host()} cannot be reached", why=str(error), hint="try again once there is a network")
     return DownloadError(f"the connection to {host()} broke", why=str(error), hint=AGAIN)
 

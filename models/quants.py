@@ -23,6 +23,10 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
 
 
+class SeveralFitError(ModelNotFoundError):
+    """A repository holds more than one model in a quantisation."""
+
+
 def quant_of(name: str) -> str:
     """The quantisation in the name of a file, in capitals; empty where it has none."""
     found = _QUANT.findall(_PART.sub("", name).removesuffix(".gguf"))
@@ -50,7 +54,7 @@ def models_in(names: Sequence[str]) -> list[str]:
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:
     """The model among the files of a repository that has this quantisation; without one `USUAL`, or the only one.
 
-    Raises ModelNotFoundError that says which there are.
+    Raises ModelNotFoundError that says which there are, and of these SeveralFitError.
     """
     models = models_in(names)
     if not models:
@@ -63,7 +67,7 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
     if len(fitting) == 1 or len(whole) == 1:
         return (whole or fitting)[0]
     if fitting:
-        raise ModelNotFoundError(
+        raise SeveralFitError(
             f"{where} holds several models in {wanted}", why=", ".join(fitting), hint="name one by its file"
         )
     there = list(dict.fromkeys(quant_of(name) or name for name in models))

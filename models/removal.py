@@ -16,7 +16,7 @@ from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.cache import cached_files, repository_folder, repository_of
 from edgespec.models.names import cached_repositories
 from edgespec.models.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.spec import BUNDLED, HubSpec, NotFetchedError, hub_specs, resolve
+from edgespec.models.spec import BUNDLED, NAMES, HubSpec, NotFetchedError, hub_specs, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ def unfinished(repository: str = "") -> list[Unfinished]:
     for name in [repository] if repository else cached_repositories():
         for path in sorted((repository_folder(name) / "blobs").glob("*.incomplete")):
             with suppress(OSError):  # finished meanwhile
-                found.append(Unfinished(name, path, path.stat().st_size))
+                if path.is_file():
+                    found.append(Unfinished(name, path, path.stat().st_size))
     return found
 
 
@@ -113,16 +114,21 @@ def unfinished(repository: str = "") -> list[Unfinished]:
 def _meant(spec: str) -> tuple[list[Path], str]:
     """The files of a model, all parts of it that are here, and the repository they are of."""
     try:
-        path = resolve(spec).path.absolute()
+        path = _without_dots(resolve(spec).path.absolute())
     except NotFetchedError as error:
         return _remains(spec, error.wanted), error.wanted.repository
-    if path.parent == BUNDLED.absolute():
+    if path.parent.resolve() == BUNDLED.resolve():
         raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is a part of edgespec")
     if not path.is_file() or path.suffix.lower() != ".gguf":
         raise UsageError(f"'{spec}' is not deleted", why="it is no GGUF file")
     place = repository_of(path)
     parts = (path.with_name(name) for name in parts_of(path.name))
     return [part for part in parts if part.is_file()], place[0] if place else ""
+
+
+def _without_dots(path: Path) -> Path:
+    """The same file, named so that one sees which it is; a link stays the link."""
+    return path.parent.resolve() / path.name if ".." in path.parts else path
 
 
 def _remains(spec: str, wanted: HubSpec) -> list[Path]:
@@ -143,6 +149,8 @@ def _remains(spec: str, wanted: HubSpec) -> list[Path]:
 
 
 def _unfinished_in(spec: str) -> tuple[list[Path], str]:
+    if spec in NAMES:
+        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is a part of edgespec")
     repository = hub_specs(spec)[0].repository
     if not unfinished(repository):
         raise ModelNotFoundError(f"of {repository} there is no unfinished download")

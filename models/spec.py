@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.cache import cached_files
-from edgespec.models.quants import choose, parts_of
+from edgespec.models.quants import SeveralFitError, choose, parts_of
 
 BUNDLED = Path(__file__).parent / "demo"
 NAMES = ("demo", "demo:draft")
@@ -74,6 +74,7 @@ def resolve(spec: str) -> ResolvedModel:
     wanted = hub_specs(spec)
     found = [cached(each) for each in wanted]
     if found[0] is None:
+        check_unambiguous(wanted[0])
         raise NotFetchedError(spec, wanted[0])
     return ResolvedModel(found[0], next((draft for draft in found[1:] if draft), None), found[0].name)
 
@@ -129,6 +130,17 @@ def cached(wanted: HubSpec) -> Path | None:
     except ModelNotFoundError:
         return None
     return files[name] if all(part in files for part in parts_of(name)) else None
+
+
+def check_unambiguous(wanted: HubSpec) -> None:
+    """Raises ModelNotFoundError, which names them, where several files that are here have this quantisation."""
+    try:
+        if not wanted.file:
+            choose(list(cached_files(wanted.repository, wanted.revision)), wanted.quant, where=wanted.repository)
+    except SeveralFitError:
+        raise
+    except ModelNotFoundError:
+        return
 
 
 def lasting(spec: str) -> str:
@@ -187,6 +199,10 @@ def _exists(spec: str, path: Path) -> bool:
 
 
 def _missing_file(spec: str, path: Path) -> ModelNotFoundError:
+    if path.is_symlink():
+        return ModelNotFoundError(
+            f"model file '{spec}' was not found", why=f"it is a link to {path.readlink()}, where nothing is"
+        )
     folder = path.parent
     shown = "this folder" if folder == Path() else folder
     why = f"{shown} holds no file of that name" if folder.is_dir() else f"there is no folder {folder}"
@@ -200,7 +216,9 @@ def _did_you_mean(names: list[str]) -> str:
 def _similar(spec: str, path: Path) -> str:
     """Files beside `path` that may have been meant, as a sentence."""
     try:
-        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.name.lower().endswith(".gguf"))
+        beside = sorted(
+            each.name for each in path.parent.iterdir() if each.name.lower().endswith(".gguf") and each.is_file()
+        )
     except OSError:
         return ""
     by_lower_case = {name.lower(): name for name in beside}

@@ -181,5 +181,5 @@ def test_the_command(tmp_path: Path) -> None:
     assert "target.gguf" in call("store", "ls")
     assert json.loads(call("store", "ls", "--json"))["tokens"] == 16
     assert call("store", "path").strip().endswith("answers")
-    assert "1 deleted" in call("store", "clear")
+    assert "1 deleted" in call("store", "clear", "--yes")
     assert "nothing is kept yet" in call("store", "ls")

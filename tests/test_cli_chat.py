@@ -6,16 +6,15 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from cli_program import COMMAND, Finished, edgespec, environment
+from cli_program import Finished, edgespec
+from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 
 from edgespec.store import Store, StoreError, Turn
@@ -196,47 +195,6 @@ def test_what_could_not_be_saved_is_written_to_a_file_and_told(home: Path) -> No
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def at_terminal(
-    home: Path, args: list[str], command: Sequence[str] = COMMAND, **variables: str
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The program on a pseudo-terminal of its own, of which the other end is given."""
-    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
-    master, slave = pty.openpty()
-    program = subprocess.Popen(
-        [*command, *args], stdin=slave, stdout=slave, stderr=slave, cwd=home, start_new_session=True,
-        env=environment(home, **({"TERM": "xterm"} | variables)),
-    )  # fmt: skip
-    os.close(slave)
-    try:
-        yield program, master
-    finally:
-        program.kill()
-        program.wait(30)
-        os.close(master)
-
-
-def read_until(master: int, text: str) -> str:
-    seen = b""
-    while text.encode() not in seen:
-        try:
-            data = os.read(master, 4096)
-        except OSError as error:  # how Linux says that the other end is closed
-            raise AssertionError(seen.decode("utf-8", "replace")) from error
-        seen += data
-    return seen.decode("utf-8", "replace")
-
-
-def read_rest(master: int) -> str:
-    seen = b""
-    try:
-        while data := os.read(master, 4096):
-            seen += data
-    except OSError:
-        pass
-    return seen.decode("utf-8", "replace")
-
-
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_at_a_terminal_one_types_edits_and_leaves(home: Path, term: str) -> None:
     with at_terminal(home, [*CHAT, "--plain"], TERM=term) as (program, master):
@@ -315,7 +273,7 @@ def test_when_the_worker_is_killed_the_chat_says_so_and_goes_on(home: Path) -> N
         )
         worker.kill()
         said = read_until(master, ">>> ")
-        assert "the system killed the process with the model" in said
+        assert "the process with the model was killed" in said
         assert "again" in said
         for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
             os.write(master, line + b"\n")

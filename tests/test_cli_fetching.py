@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec, environment
+from cli_program import Finished, edgespec
 from fake_hub import FakeHub
+from terminal import at_terminal, read_until
 
 from edgespec.models.spec import BUNDLED
 
@@ -70,21 +70,12 @@ def test_a_target_goes_without_a_draft_that_cannot_be_fetched(hub: FakeHub, tmp_
     assert "its draft cannot be fetched" in done.stderr.decode()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(("answer", "code"), [(b"\n", 0), (b"n\n", 3)])
 def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int) -> None:
-    master, terminal = pytest.importorskip("pty").openpty()
-    with subprocess.Popen(
-        [*COMMAND, *ASKED], stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, cwd=tmp_path,
-        env=environment(tmp_path, TERM="xterm", **hub.environment(tmp_path)),
-    ) as program:  # fmt: skip
-        os.close(terminal)
-        said = b""
-        while b"Fetch them?" not in said:
-            said += os.read(master, 4096)
-        assert b"demo-Q8_0.gguf, 10.9 MB" in said
+    on = at_terminal(tmp_path, ASKED, streams=["stdin", "stderr"], **hub.environment(tmp_path))
+    with on as (program, master):
+        assert "demo-Q8_0.gguf, 10.9 MB" in read_until(master, "Fetch them?")
         os.write(master, answer)
         assert program.stdout is not None
         program.stdout.read()
         assert program.wait(60) == code
-    os.close(master)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec_here, environment
+from cli_program import Finished, edgespec_here
+from terminal import at_terminal, read_rest
 from test_store import ANSWER, talk
 
 from edgespec.store import Store
@@ -203,17 +203,12 @@ def test_deleting_asks_and_without_a_terminal_refuses(home: Path, store: Store) 
 
 @pytest.mark.parametrize(("typed", "left"), [(b"y\n", 1), (b"n\n", 2), (b"\n", 2)])
 def test_on_a_terminal_deleting_asks(home: Path, store: Store, typed: bytes, left: int) -> None:
-    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
     store.rename(ids(store)[0], "a \x1b[31m title")
-    master, slave = pty.openpty()
-    command = [*COMMAND, "history", "rm", "last"]
-    with subprocess.Popen(command, stdin=slave, stderr=slave, cwd=home, env=environment(home)) as program:
+    with at_terminal(home, ["history", "rm", "last"], streams=["stdin", "stderr"]) as (program, master):
         os.write(master, typed)
+        seen = read_rest(master)
         program.wait(60)
-        seen = os.read(master, 4096)
-    for end in (master, slave):
-        os.close(end)
-    assert "Delete a \ufffd[31m title? [y/N]".encode() in seen
+    assert "Delete a \ufffd[31m title? [y/N]" in seen
     assert (program.returncode, len(ids(store))) == (0, left)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec_here, environment
+from cli_program import Finished, edgespec_here
+from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, write_embedding_model, write_model, write_split
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
@@ -129,14 +129,14 @@ def test_models_are_listed_as_a_table_where_that_fits(home: Path, kept: Reposito
     assert [line.split()[0] for line in lines[2:]] == [
         "demo", "demo:draft", "owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF:F16",
     ]  # fmt: skip
-    assert re.fullmatch(r"owner/tiny-GGUF:Q8_0 +llama +112k +Q8_0 +\d+\.\d kB +2,048 +today", lines[4])
+    assert re.fullmatch(r"owner/tiny-GGUF:Q8_0 +llama +112k +Q8_0 +\d+\.\d kB +2,048 +today \d\d:\d\d", lines[4])
 
 
 def test_in_a_narrow_terminal_the_name_stands_above_the_rest(home: Path, kept: Repository) -> None:
     kept.keep("a-long-name-" * 6 + ".gguf", write_model(home / "c", "llama", seed=1))
     lines = text_of(home, "ls", columns=80).splitlines()
     name = lines.index("owner/tiny-GGUF:Q8_0")
-    assert re.fullmatch(r"    llama +112k +Q8_0 +\d+\.\d kB +2,048 +today", lines[name + 1])
+    assert re.fullmatch(r"    llama +112k +Q8_0 +\d+\.\d kB +2,048 +today \d\d:\d\d", lines[name + 1])
     assert f"hf:owner/tiny-GGUF/{'a-long-name-' * 6}.gguf" in lines  # whole, so that it can be copied
 
 
@@ -163,7 +163,7 @@ def keeps_access_times(path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("days", "said"), [(0, "today"), (1, "yesterday"), (3, "3 days ago"), (400, r"20\d\d-\d\d-\d\d")]
+    ("days", "said"), [(0, r"today \d\d:\d\d"), (1, "yesterday"), (3, "3 days ago"), (400, r"20\d\d-\d\d-\d\d")]
 )
 def test_it_is_told_when_a_model_was_used_last(home: Path, days: int, said: str) -> None:
     path = write_model(home / "mine.gguf", "llama")
@@ -181,6 +181,25 @@ def test_files_that_cannot_be_loaded_stand_at_the_end_with_the_reason(home: Path
     table, _, problems = text_of(home, "ls").partition("\ncannot be loaded:\n")
     assert "c.gguf" in table and "a.gguf" not in table
     assert re.fullmatch(r"~.a\.gguf\n    \d.* kB, it is an emb.*\n~.b\.gguf\n    22 B, it is a web page.*\n", problems)
+
+
+@POSIX
+def test_a_name_that_would_break_the_list_stays_in_its_line(home: Path) -> None:
+    write_model(home / "a\x1b[31m\nb.gguf", "llama")
+    assert [line.split()[0] for line in text_of(home, "ls").splitlines()[4:]] == ["~/a\ufffd[31m"]
+
+
+@LINKS
+def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Path, kept: Repository) -> None:
+    kept.begin(1_000_000)
+    (kept.blobs / f"{'f' * 64}.incomplete").write_bytes(bytes(234_567))
+    (kept.blobs / f"{'a' * 64}.incomplete").mkdir()  # by whoever: it is none
+    (kept.blobs / f"{'b' * 64}.incomplete").symlink_to("nowhere")
+    said = text_of(home, "ls").partition("not downloaded completely:\n")[2]
+    assert said.startswith("owner/tiny-GGUF\n    1.2 MB of 2 files so far\n")
+    assert said.count("edgespec pull") == 1
+    edgespec(home, "rm", "--unfinished", "owner/tiny-GGUF", "-y")
+    assert "not downloaded" not in text_of(home, "ls")
 
 
 @LINKS
@@ -274,6 +293,24 @@ def test_drafts_that_work_are_named_and_the_others_counted(home: Path, kept: Rep
     assert "3 cannot draft for it: 'edgespec pair suggest owner/tiny-GGUF:Q8_0' says why\n" in text
 
 
+def test_a_name_that_several_files_have_is_answered_with_them(home: Path, kept: Repository) -> None:
+    same = kept.keep("other-Q8_0.gguf", write_model(home / "c", "llama", seed=1))
+    kept.begin()
+    for command in (["show"], ["rm", "-y"], ["pull", "--offline"]):
+        said = edgespec(home, *command, "owner/tiny-GGUF:Q8_0", code=3).stderr.decode()
+        assert "holds several models in Q8_0: other-Q8_0.gguf, tiny-Q8_0.gguf\n  name one by its file" in said
+    edgespec(home, "rm", "-y", "hf:owner/tiny-GGUF/other-Q8_0.gguf")
+    assert not same.exists()
+
+
+@LINKS
+def test_a_link_to_nothing_is_told_as_such(home: Path) -> None:
+    (home / "link.gguf").symlink_to("gone.gguf")
+    said = edgespec(home, "show", "link.gguf", code=3).stderr.decode()
+    assert said == "edgespec: model file 'link.gguf' was not found: it is a link to gone.gguf, where nothing is\n"
+    assert "link.gguf" not in text_of(home, "ls")
+
+
 def test_what_is_no_model_is_refused_with_the_reason(home: Path) -> None:
     write_embedding_model(home / "a.gguf")
     assert b"an embedding model" in edgespec(home, "show", "a.gguf", code=3).stderr
@@ -293,17 +330,12 @@ def test_nothing_is_deleted_without_being_asked(home: Path) -> None:
 
 @pytest.mark.parametrize(("typed", "stays"), [(b"y\n", False), (b"n\n", True), (b"\n", True)])
 def test_on_a_terminal_deleting_asks(home: Path, typed: bytes, stays: bool) -> None:
-    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
     path = write_model(home / "mine.gguf", "llama")
-    master, slave = pty.openpty()
-    command = [*COMMAND, "rm", "mine.gguf"]
-    with subprocess.Popen(command, stdin=slave, stderr=slave, cwd=home, env=environment(home)) as program:
+    with at_terminal(home, ["rm", "mine.gguf"], streams=["stdin", "stderr"]) as (program, master):
         os.write(master, typed)
+        seen = read_rest(master)
         program.wait(60)
-        seen = os.read(master, 4096)
-    for end in (master, slave):
-        os.close(end)
-    assert re.search(rb"Delete \d+\.\d kB\? \[y/N\]", seen)
+    assert re.search(r"Delete \d+\.\d kB\? \[y/N\]", seen)
     assert (program.returncode, path.exists()) == (0, stays)
 
 
@@ -415,6 +447,28 @@ def test_what_is_not_the_users_own_model_is_refused(home: Path) -> None:
         with pytest.raises(UsageError, match=why):
             plan_removal([spec])
     edgespec(home, "rm", "-y", "./none.gguf", code=3)
+
+
+def test_the_bundled_pair_is_not_deleted_by_another_way_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = home / "bundle"
+    bundle.mkdir()
+    (bundle / "target.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr("edgespec.models.removal.BUNDLED", bundle)
+    specs = ["bundle/../bundle/target.gguf"]
+    if os.name != "nt":
+        (home / "link").symlink_to(bundle)
+        specs.append("link/target.gguf")
+    for spec in specs:
+        with pytest.raises(UsageError, match="part of edgespec"):
+            plan_removal([spec])
+    assert b"part of edgespec" in edgespec(home, "rm", "--unfinished", "demo", code=2).stderr
+
+
+def test_a_path_with_dots_is_shown_as_the_file_that_it_is(home: Path) -> None:
+    (home / "sub").mkdir()
+    path = write_model(home / "mine.gguf", "llama")
+    assert re.fullmatch(r" *\d+\.\d kB  ~.mine\.gguf\n", text_of(home, "rm", "sub/../mine.gguf", "-y"))
+    assert not path.exists()
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from cli_program import COMMAND, environment
+from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, write_model
 
 from edgespec.cli.output import Output
@@ -31,22 +29,10 @@ class Terminal(io.TextIOWrapper):
 
 def on_terminal(*args: str, home: Path, **variables: str) -> str:
     """What a terminal gets to see on stderr, lines ended by newlines alone."""
-    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, *ARGS, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave, cwd=home,
-        env=environment(home, **({"TERM": "xterm"} | variables)),
-    ) as program:  # fmt: skip
-        os.close(slave)
-        seen = b""
-        try:
-            while data := os.read(master, 4096):
-                seen += data
-        except OSError:  # how Linux says that the other end is closed
-            pass
+    with at_terminal(home, [*ARGS, *args], streams=["stderr"], **variables) as (program, master):
+        seen = read_rest(master)
         assert program.wait(60) == 0
-    os.close(master)
-    return seen.decode().replace("\r\n", "\n")
+    return seen.replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="module")

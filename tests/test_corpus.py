@@ -176,5 +176,6 @@ def test_the_command(texts: Path, tmp_path: Path) -> None:
     prompt = str(texts / "a.txt")
     options = ["--raw", "-n", "8", "--temp", "0", "-t", "1", "--corpus", "mine", "--spec-type", "corpus"]
     assert "corpus" in call("run", "-f", prompt, *options, "--pace", "fixed:4", "--explain")
-    call("corpus", "rm", "mine")
+    assert "give -y" in call("corpus", "rm", "mine", status=2)
+    call("corpus", "rm", "mine", "-y")
     assert "no corpus mine" in call("corpus", "show", "mine", status=2)

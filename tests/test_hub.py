@@ -19,8 +19,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models import fetch as fetching
 from edgespec.models import hub_requests
-from edgespec.models.fetch import DownloadCancelled, Progress, fetch
-from edgespec.models.hub import plan
+from edgespec.models.fetch import DownloadCancelled, Progress, check_space, fetch
+from edgespec.models.hub import check_access, plan
 from edgespec.models.hub_requests import DownloadError
 from edgespec.models.spec import HubSpec, cached, resolve
 
@@ -211,25 +211,25 @@ def test_a_file_that_git_keeps_itself_is_checked_as_git_counts(hub: FakeHub) -> 
     assert "not that file" in str(failed(HubSpec(NAME, quant="F16")))
 
 
-def test_a_file_that_changed_is_fetched_anew_and_its_old_beginning_goes(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(hub_requests, "RETRIES", 0)
-    hub.faults.cut_after = 50_000
-    failed()
+@pytest.fixture
+def begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of TINY 50,000 bytes are here."""
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_requests, "RETRIES", 0)
+        hub.faults.cut_after = 50_000
+        failed()
     hub.faults.cut_after = None
+
+
+def test_a_file_that_changed_is_fetched_anew_and_its_old_beginning_goes(
+    hub: FakeHub, begun: None, tmp_path: Path
+) -> None:
     hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
     assert pull() == SIZE + 1
     assert list(blobs(tmp_path).values()) == [SIZE + 1]
 
 
-def test_an_old_beginning_that_another_program_works_on_stays(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(hub_requests, "RETRIES", 0)
-    hub.faults.cut_after = 50_000
-    failed()
-    hub.faults.cut_after = None
+def test_an_old_beginning_that_another_program_works_on_stays(hub: FakeHub, begun: None, tmp_path: Path) -> None:
     old = plan(TINY).files[0].etag
     hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
     with FileLock(tmp_path / "hf" / "hub" / ".locks" / "models--owner--tiny-GGUF" / f"{old}.lock"):
@@ -281,6 +281,7 @@ def test_where_there_are_no_links_the_file_itself_is_in_the_snapshot(
 def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     pull()
+    check_access(plan(replace(TINY, quant="F16")))
     assert {request.token for request in hub.requests if request not in hub.file_requests} == {"Bearer hf_secret"}
     assert [request.token for request in hub.file_requests] == [""]
 
@@ -340,6 +341,15 @@ def test_too_little_space_is_said_before_anything_is_fetched(hub: FakeHub, monke
     assert hub.file_requests == []
 
 
+def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    downloads = [plan(TINY), plan(replace(TINY, quant="Q4_K_M")), plan(replace(TINY, quant="F16"))]
+    monkeypatch.setattr(fetching, "free_bytes", lambda: 2 * SIZE + 1)
+    check_space(downloads)
+    monkeypatch.setattr(fetching, "free_bytes", lambda: 2 * SIZE)
+    with pytest.raises(DownloadError, match=r"for all of them: 600\.0 kB are needed"):
+        check_space(downloads)
+
+
 def test_a_disk_that_becomes_full_keeps_what_is_on_it(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -365,6 +375,9 @@ def test_a_cache_that_cannot_be_written_is_named(hub: FakeHub, tmp_path: Path, m
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file"))
     assert f"{tmp_path / 'file'} cannot be written" in str(failed())
+    with pytest.raises(DownloadError, match="cannot be written"):  # and nothing was asked for
+        check_space([plan(TINY)])
+    assert hub.file_requests == []
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -396,6 +409,34 @@ def test_a_gated_repository_tells_a_token_without_access_apart(hub: FakeHub, mon
     assert "not given access to the account of your token" in str(failed())
     monkeypatch.setenv("HF_TOKEN", "hf_granted")
     pull()
+
+
+def test_an_endpoint_that_is_none_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "nonsense")
+    monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", "nonsense")
+    assert str(failed()).startswith("nonsense is no address: ")
+    assert failed().hint == "is HF_ENDPOINT right?"
+
+
+def test_a_token_that_cannot_be_sent_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_ä")
+    error = failed()
+    assert str(error).startswith("the token cannot be sent: it is not ASCII")
+    assert "hf_ä" not in str(error)
+
+
+def test_whether_a_file_may_be_fetched_is_asked_without_fetching_it(hub: FakeHub) -> None:
+    download = plan(TINY)
+    check_access(download)
+    hub.faults.gated, hub.faults.busy = True, 1
+    said: list[str] = []
+    with pytest.raises(DownloadError, match="is gated"):
+        check_access(download, said.append)
+    assert ("answers 503: trying again" in said[0], hub.file_requests) == (True, [])
+    hub.faults.gated = False
+    pull()
+    hub.faults.gated = True
+    check_access(plan(TINY))  # what is here needs no access
 
 
 def test_a_token_that_the_hub_does_not_know_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,16 @@ def test_what_was_fetched_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert resolve("o/r:Q2_K").path == here / "deep" / "s-Q2_K-00001-of-00002.gguf"
 
 
+def test_a_branch_leads_nowhere_but_to_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
+    here = in_cache(folder / "cache", "o/r", "m-Q8_0.gguf")
+    in_cache(folder / "cache", "o/other", "m-Q2_K.gguf")
+    assert resolve("o/other").path.name == "m-Q2_K.gguf"
+    (folder / "cache" / "models--o--other" / "refs" / "main").write_text(f"../../models--o--r/snapshots/{here.name}")
+    with pytest.raises(NotFetchedError):
+        resolve("o/other")
+
+
 def test_a_draft_of_the_catalogue_comes_along_if_it_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
     target, *drafts = hub_specs("qwen2.5-7b")

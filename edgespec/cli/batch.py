@@ -140,7 +140,7 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
         rows = reader.from_lines(input_lines(source, data, values["limit"]))
         first = first_row(rows)
-        meter = Meter(target.n_done, count_rows(source, values["limit"]) if output.stderr_is_terminal else None)
+        meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"]))
         target.begin()
         results = Results(found.name, vocabulary.token_bytes, values["timings"])
         keep = partial(_keep, target, meter, values["max_errors"])
@@ -230,7 +230,7 @@ def _run(
 
 
 def _shower(output: Output, meter: Meter) -> Callable[[TokenEvent | EdgespecError], None]:
-    """Counts events, and shows now and then on a terminal how far the job is."""
+    """Counts events, and shows now and then how far the job is."""
     shown_s = perf_counter()
 
     def heard(event: TokenEvent | EdgespecError) -> None:

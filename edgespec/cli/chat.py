@@ -58,7 +58,7 @@ def _options(command: Decorated) -> Decorated:
 def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
     """Talk with a model.
 
-    MESSAGE is the first one. Conversations are kept on this machine ('edgespec history'), an answer while it is made.
+    MESSAGE is the first one. Conversations are kept on this machine ('edgespec history'), answers as they come.
     /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves. What is piped in is one message a line, or a block
     between lines of three double quotes.
     """

@@ -40,6 +40,8 @@ class Option(click.Option):
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)  # a message about a value out of range names it
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default  # without click's parentheses
         return extra
 
     def check(self, ctx: click.Context, value: Any, file: Path) -> Any:

@@ -9,6 +9,7 @@ import click
 
 from edgespec.cli.command import Option
 from edgespec.cli.output import Output
+from edgespec.cli.prompt import YES, agreed
 from edgespec.cli.types import ModelSpec
 
 SHOWN = 5  # of the files that were left out
@@ -54,7 +55,7 @@ def build(paths: tuple[Path, ...], out: str, model: str, quiet: bool) -> None:
 @corpus.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
 def ls(as_json: bool) -> None:
-    """List what is in edgespec's own folder."""
+    """List the corpora in edgespec's own folder."""
     from edgespec.bench.tables import Figures
     from edgespec.corpus import listed
 
@@ -90,12 +91,14 @@ def show(name: str, as_json: bool) -> None:
 
 @corpus.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-def rm(names: tuple[str, ...]) -> None:
+@YES
+def rm(names: tuple[str, ...], yes: bool) -> None:
     """Delete corpora."""
     from edgespec.corpus import find, read_about
 
     paths = [find(name) for name in names]
     for path in paths:
         read_about(path)  # nothing else is deleted
-    for path in paths:
-        path.unlink()
+    if agreed(f"Delete {' and '.join(names)}?", yes=yes):
+        for path in paths:
+            path.unlink()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.machine_report import Facts, machine_facts, machine_lines, row
+from edgespec.cli.machine_report import Facts, machine_facts
+from edgespec.cli.machine_rows import machine_rows
 from edgespec.cli.output import Output
+from edgespec.cli.rows import Row, write_rows
 from edgespec.cli.show import header_facts, header_rows
 from edgespec.cli.types import ModelSpec
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from edgespec.llama.model import Model
     from edgespec.rounding import Rounding
 
+LABEL, COLUMNS = 18, 80  # as wide as any terminal, and as what is pasted somewhere
 # A short prefix, and one past the 512 tokens from which flash attention splits the work in another way
 PREFIXES = (64, 512)
 
@@ -26,29 +29,33 @@ PREFIXES = (64, 512)
 @click.argument("model", required=False, type=ModelSpec())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens, and show where errors come from.")
+@click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens, and where errors come from.")
 @click.pass_context
 def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Check this machine, this build and a model.
 
-    Shows versions, devices and threads, whether this build of llama.cpp survives quantised models, and for MODEL (a
-    GGUF file, or 'demo') what it is and how much its answers depend on rounding: whether the same tokens get the same
-    logits when they are decoded several at a time. The output is meant to be pasted into a bug report.
+    Shows versions, what this build of llama.cpp can do and whether it survives quantised models, devices, memory,
+    folders, and what could be better, with the command for it. For MODEL (a GGUF file, or a name as 'edgespec ls' shows
+    it) also what it is and how much its answers depend on rounding: whether the same tokens get the same logits when
+    they are decoded several at a time. The output is meant to be pasted into a bug report: no token and no setting is
+    shown. Exit code 1 where quantised models crash.
     """
     output = Output(quiet=quiet)
     output.log_to_stderr(verbose=verbose)
 
-    def show(lines: Iterable[str]) -> None:
-        """Write lines as soon as they are known: what comes after them may fail."""
-        for line in () if as_json else lines:
-            output.line(line)
+    def show(rows: Iterable[Row]) -> None:
+        """Write rows as soon as they are known: what comes after them may fail."""
+        write_rows(output, () if as_json else rows, indent=LABEL, columns=COLUMNS)
 
     path = _find(model) if model is not None else None
-    output.progress("loading llama.cpp", 0)
-    facts = machine_facts() | {"model": None}
-    show(machine_lines(facts))
-    if path is not None:
-        facts["model"] = _examine(path, output, show)
+    try:
+        output.progress("looking at this machine", None)
+        facts = machine_facts() | {"model": None}
+        show(machine_rows(facts))
+        if path is not None:
+            facts["model"] = _examine(path, output, show)
+    finally:
+        output.end_progress()
     if as_json:
         output.json(facts)
     if facts["self_check"] == "crashes":
@@ -64,39 +71,41 @@ def _find(spec: str) -> Path:
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-def _examine(path: Path, output: Output, show: Callable[[Iterable[str]], None]) -> Facts:
+def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) -> Facts:
     """What MODEL is and how it rounds. Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError."""
+    from edgespec.fitting import fitted, usual_context
     from edgespec.llama.library import default_threads
-    from edgespec.llama.model import Model
-    from edgespec.llama.trial import extra_buffers_work
+    from edgespec.loading import open_model
     from edgespec.model_check import check_model
+    from edgespec.models.memory import Plan
 
-    facts = header_facts(check_model(path))
-    show(_header_lines(facts))
+    header = check_model(path)
+    facts = header_facts(header) | {"notes": []}
+    show(_header_rows(facts))
+    plan = fitted(Plan(header, n_ctx=usual_context(header)), facts["notes"].append, may_shrink=True)
     # Whether repacking is off stands above, as the self-check's result.
-    extra_buffers = extra_buffers_work(path, lambda _: None)
-    with Model(
-        path, use_extra_bufts=extra_buffers, progress=lambda done: output.progress(f"loading {path.name}", done)
-    ) as model:
+    with open_model(plan, lambda _: None, lambda done: output.progress(f"loading {path.name}", done)) as model:
         facts |= _model_facts(model)
-        show(_model_lines(facts))
+        show(_model_rows(facts))
         facts["rounding"] = []
         facts["threads"] = default_threads()
         if model.can_roll_back:
             roundings = _measure(model, output)
             facts["rounding"] = [asdict(r) | {"n_close": r.n_close, "summary": r.summary()} for r in roundings]
-            show(_rounding_lines(roundings, facts["threads"]))
+            show(_rounding_rows(roundings, facts["threads"]))
     return facts
 
 
 def _model_facts(model: Model) -> Facts:
+    from edgespec.models.kv_cache import bytes_per_token
+
     return {
         "description": model.description,
         "parameters": model.n_params,
         "can_roll_back": model.can_roll_back,
         "drafts": "trees" if model.can_roll_back else "chains" if _keeps_states(model) else "none",
-        "kv_bytes_per_token": 2 * sum(model.header.kv_values_per_token),
-        "notes": list(model.notes),
+        "kv_bytes_per_token": int(bytes_per_token(model.header)),
+        "gpu_layers": model.gpu_layers,
     }
 
 
@@ -108,22 +117,23 @@ def _keeps_states(model: Model) -> bool:
         return context.rollback > 0
 
 
-def _header_lines(facts: Facts) -> Iterator[str]:
-    yield ""
-    for label, text in header_rows(facts):
-        yield from row(label, text)
+def _header_rows(facts: Facts) -> Iterator[Row]:
+    yield Row()
+    yield from header_rows(facts)
 
 
-def _model_lines(facts: Facts) -> Iterator[str]:
-    yield from row("parameters", f"{facts['parameters'] / 1e6:,.1f} million")
+def _model_rows(facts: Facts) -> Iterator[Row]:
+    yield Row("parameters", f"{facts['parameters'] / 1e6:,.1f} million")
     if facts["drafts"] == "chains":
-        yield from row("KV cache", "can be set back by a few tokens: drafts are chains; rounding is not measured")
+        yield Row("KV cache", "can be set back by a few tokens: drafts are chains; rounding is not measured")
     elif facts["can_roll_back"]:
-        yield from row("KV cache", f"{facts['kv_bytes_per_token'] / 1e3:,.1f} kB a token of context (F16)")
+        yield Row("KV cache", f"{facts['kv_bytes_per_token'] / 1e3:,.1f} kB a token of context (F16)")
     else:
-        yield from row("KV cache", "cannot be rolled back: this model is decoded plainly, without drafts")
+        yield Row("KV cache", "cannot be rolled back: this model is decoded plainly, without drafts")
+    if facts["gpu_layers"]:
+        yield Row("GPU", f"{facts['gpu_layers']} of {facts['layers'] + 1} layers, the output among them")
     for note in facts["notes"]:
-        yield from row("note", note)
+        yield Row("note", note)
 
 
 def _measure(model: Model, output: Output) -> list[Rounding]:
@@ -144,27 +154,31 @@ def _measure(model: Model, output: Output) -> list[Rounding]:
         return roundings
 
 
-def _rounding_lines(roundings: list[Rounding], threads: int) -> Iterator[str]:
-    yield ""
+def _rounding_rows(roundings: list[Rounding], threads: int) -> Iterator[Row]:
+    yield Row()
     if not roundings:
-        yield from row("rounding", "the context is too short to measure it")
+        yield Row("rounding", "the context is too short to measure it")
         return
-    yield "rounding: the largest difference of a logit when the same tokens are decoded"
     on = f"{threads} thread{'' if threads == 1 else 's'}"
-    yield f"several at a time (the width) instead of one by one; {roundings[0].n_rows} rows, {on}"
-    yield ""
-    yield f"{'width':>7}" + "".join(f"{f'after {r.n_past} tokens':>20}" for r in roundings)
+    yield Row(
+        "rounding",
+        "the largest difference of a logit when the same tokens are decoded several at a time (the width) instead of "
+        f"one by one; {roundings[0].n_rows} rows, {on}",
+    )
+    yield Row()
+    yield Row(f"{'width':>7}", "".join(f"{f'after {r.n_past} tokens':>20}" for r in roundings), as_is=True)
     for index, width in enumerate(roundings[0].widths):
-        yield f"{width:>7}" + "".join(f"{_difference(r.from_width_1[index]):>20}" for r in roundings)
+        differences = (f"{_difference(r.from_width_1[index]):>20}" for r in roundings)
+        yield Row(f"{width:>7}", "".join(differences), as_is=True)
     for r in roundings:
-        yield ""
+        yield Row()
         consequence = ""
         if r.max_difference:
             consequence = (
                 f": texts may differ from plain decoding where the best two tokens are closer than twice that "
                 f"({r.n_close} of these {r.n_rows} rows; another token became the best in {max(r.changed_choices)})"
             )
-        yield from row(f"after {r.n_past}", r.summary() + consequence)
+        yield Row(f"after {r.n_past}", r.summary() + consequence)
 
 
 def _difference(value: float) -> str:

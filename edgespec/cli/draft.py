@@ -42,7 +42,10 @@ def draft() -> None:
 
 @draft.command("slice")
 @click.argument("model", type=ModelSpec())
-@click.option("-n", "--layers", required=True, type=Integer(1, LARGEST), metavar="N", help="How many layers to keep.")
+@click.option(
+    "-n", "--layers", cls=Option, config=False, required=True, type=Integer(1, LARGEST), metavar="N",
+    help="How many layers to keep.",
+)  # fmt: skip
 @OUT
 @QUIET
 def slice_(model: str, layers: int, out: Path, quiet: bool) -> None:
@@ -86,13 +89,14 @@ def _collect_options(command: Decorated) -> Decorated:
     return with_options(command, [*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING])
 
 
-@draft.command(cls=Command)
+@draft.command(cls=Command, short_help="Write a target's own answers to prompts, to train a draft on.")
 @click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
 @click.option(
     "-o",
     "--output",
     "out",
     cls=Option,
+    config=False,
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -100,7 +104,7 @@ def _collect_options(command: Decorated) -> Decorated:
 )
 @click.option(
     "-n",
-    "--n-predict",
+    "--max-tokens",
     "max_tokens",
     cls=Option,
     type=Integer(1, LARGEST),
@@ -110,7 +114,7 @@ def _collect_options(command: Decorated) -> Decorated:
     help="Most tokens of an answer.",
 )
 @_collect_options
-@click.option("-q", "--quiet", cls=Option, is_flag=True, help="No notes and no progress on stderr.")
+@QUIET
 @click.pass_context
 def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **values: Any) -> None:
     """Write a target's own answers to PROMPTS.jsonl, to train a draft on.

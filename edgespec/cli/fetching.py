@@ -29,7 +29,7 @@ def fetch_missing(ctx: click.Context, specs: Sequence[str | None], output: Outpu
 
 
 def _fetch(ctx: click.Context, spec: str, missing: NotFetchedError, output: Output, *, yes: bool) -> None:
-    from edgespec.cli.pull import announce, fetch_item, items_of, plan_item
+    from edgespec.cli.pull import announce, fetch_item, items_of, lack_of_room, plan_item
     from edgespec.models.hub import is_offline
 
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
@@ -41,7 +41,9 @@ def _fetch(ctx: click.Context, spec: str, missing: NotFetchedError, output: Outp
         announce(item, output)
     if target.error is not None:
         raise target.error
+    lack = lack_of_room(items)
     for draft in drafts:
+        draft.error = draft.error or lack
         if draft.error is not None:
             output.note(f"its draft cannot be fetched, so it goes without: {draft.error.what}")
     if not yes and not click.confirm("Fetch it?" if len(items) == 1 else "Fetch them?", default=True, err=True):

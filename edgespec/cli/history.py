@@ -6,16 +6,18 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from edgespec.cli.command import Option
 from edgespec.cli.output import Output
+from edgespec.cli.prompt import YES, agreed
 from edgespec.cli.types import Integer, Text
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.figures import when
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from edgespec.transcript import ImportedChat
 
 MOST = 2**31 - 1
-NEAR_DAYS = 7  # of which a time is told by how long ago it was
 
 
 class ChatName(Text):
@@ -44,7 +45,6 @@ class ChatName(Text):
 
 CHAT = click.argument("name", type=ChatName(), metavar="CHAT")
 CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
-YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of text.")
 
 
@@ -56,9 +56,12 @@ def history() -> None:
     """
 
 
-@history.command("list")
+@history.command("list", short_help="List conversations, the newest first.")
 @click.argument("query", nargs=-1, metavar="[QUERY]")
-@click.option("-n", "--limit", type=Integer(1, MOST), metavar="N", help="How many at most.")
+@click.option(
+    "-n", "--limit", cls=Option, config=False, type=Integer(1, MOST), metavar="N", show_default="all",
+    help="How many at most.",
+)  # fmt: skip
 @JSON_LINES
 def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     """List conversations, the newest first; with QUERY those that hold its words."""
@@ -77,8 +80,9 @@ def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
 @history.command()
 @click.argument("query", nargs=-1, required=True, metavar="QUERY")
 @click.option(
-    "-n", "--limit", default=50, show_default=True, type=Integer(1, MOST), metavar="N", help="How many at most."
-)
+    "-n", "--limit", cls=Option, config=False, default=50, show_default=True, type=Integer(1, MOST), metavar="N",
+    help="How many at most.",
+)  # fmt: skip
 @JSON_LINES
 def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Find the messages that hold all words of QUERY, the newest first.
@@ -97,7 +101,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
             about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
             output.json(about | {"role": hit.role, "excerpt": excerpt})
         else:
-            output.line(f"{hit.chat}  {_when(hit.created_s)}  {_printable(hit.title)}")
+            output.line(f"{hit.chat}  {when(hit.created_s)}  {_printable(hit.title)}")
             output.line(f"    {hit.role}: {_printable(excerpt)}")
     if not hits:
         output.note("nothing was found")
@@ -168,10 +172,10 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
     output.note(f"{len(texts)} written to {out}")
 
 
-@history.command("import")
+@history.command("import", short_help="Read conversations from JSON lines.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def import_(files: tuple[str, ...]) -> None:
-    """Read conversations from JSON lines with messages as OpenAI's have them, and print their new ids.
+    """Read conversations from JSON lines, with messages as OpenAI's API has them, and print their new ids.
 
     A line holds 'messages', or one message; a JSON array of these will do too. '-' is stdin.
     """
@@ -195,7 +199,7 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
     with _store(output) as store:
         chats = _chosen(store, names, every)
         what = f"{_printable(chats[0].title) or chats[0].id}" if len(chats) == 1 else f"{len(chats)} chats"
-        if chats and not yes and not _agreed(f"Delete {what}?"):
+        if chats and not agreed(f"Delete {what}?", yes=yes):
             return
         output.note(f"{store.remove([chat.id for chat in chats])} deleted")
 
@@ -220,12 +224,6 @@ def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:
     if bool(names) == every:
         raise UsageError("name conversations, or give --all" if not every else "give names or --all, not both")
     return store.chats() if every else list({chat.id: chat for chat in map(store.find, names)}.values())
-
-
-def _agreed(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nothing was deleted", why="there is no terminal to ask on", hint="give -y")
-    return click.confirm(question, err=True)
 
 
 def _read(file: str) -> list[ImportedChat]:
@@ -273,7 +271,7 @@ def _table(chats: Sequence[ChatInfo]) -> Table:
     from rich.text import Text as Line
 
     header = ("id", "turns", "last")
-    rows = [(chat.id, str(chat.n_turns), _when(chat.updated_s)) for chat in chats]
+    rows = [(chat.id, str(chat.n_turns), when(chat.updated_s)) for chat in chats]
     used = sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
     left = max(8, shutil.get_terminal_size().columns - used)
     # the box puts one of the two spaces between columns
@@ -285,17 +283,6 @@ def _table(chats: Sequence[ChatInfo]) -> Table:
         title.truncate(left, overflow="ellipsis")
         table.add_row(*row, title)
     return table
-
-
-def _when(time_s: float) -> str:
-    """A time as people say it."""
-    then, now = datetime.fromtimestamp(time_s), datetime.now()
-    days = (now.date() - then.date()).days
-    if days == 0:
-        return f"today {then:%H:%M}"
-    if days == 1:
-        return "yesterday"
-    return f"{days} days ago" if 1 < days < NEAR_DAYS else f"{then:%Y-%m-%d}"
 
 
 def _printable(text: str) -> str:

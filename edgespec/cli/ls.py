@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
+from itertools import groupby
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.cli.output import Output
+from edgespec.figures import count_of, size_of, when
 from edgespec.printable import one_line
 
 if TYPE_CHECKING:
@@ -23,18 +24,17 @@ Row = tuple[str, ...]
 
 INDENT = " " * 4
 FIGURES = ("parameters", "size", "context")
-NEAR_DAYS = 30  # of which a day is told by how long ago it was
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("part", required=False, default="", metavar="[NAME-PART]")
-@click.option("--catalog", is_flag=True, help="The names that edgespec knows, instead of what is on this machine.")
+@click.option("--catalog", is_flag=True, help="List the names that edgespec knows, to be fetched, instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models of this machine; with NAME-PART those that have it in their names.
 
-    Looks into the Hugging Face cache, this folder and ~/models.
+    Looks into the Hugging Face cache, this folder and ~/models. What stands under 'model' is what other commands take.
     """
     output = Output(quiet=quiet)
     (_list_catalogue if catalog else _list_models)(output, part.lower(), as_json)
@@ -72,28 +72,28 @@ def _list_models(output: Output, part: str, as_json: bool) -> None:
     if problems := [(name, model) for name, model in found if model.problem]:
         output.line(("\n" if usable else "") + "cannot be loaded:")
         for name, model in problems:
-            output.line(f"{one_line(name)}\n{_wrapped(f'{_size(model.size_bytes)}, {model.problem}')}")
+            output.line(f"{one_line(name)}\n{_wrapped(f'{size_of(model.size_bytes)}, {model.problem}')}")
     if begun:
         output.line(("\n" if found else "") + "not downloaded completely:")
-        for each in begun:
-            output.line(f"{each.repository}\n{INDENT}{_size(each.size_bytes)} so far")
-            output.line(f"{INDENT}to finish it:  edgespec pull {each.repository}:QUANT")
-            output.line(f"{INDENT}to delete it:  edgespec rm --unfinished {each.repository}")
+        for repository, files in groupby(begun, lambda each: each.repository):
+            sizes = [each.size_bytes for each in files]
+            of_files = f" of {len(sizes)} files" if len(sizes) > 1 else ""
+            output.line(f"{repository}\n{INDENT}{size_of(sum(sizes))}{of_files} so far")
+            output.line(f"{INDENT}to finish it:  edgespec pull {repository}:QUANT")
+            output.line(f"{INDENT}to delete it:  edgespec rm --unfinished {repository}")
     if not found and not begun:
         output.note(f"no model here has '{part}' in its name")
 
 
 def _model_row(name: str, model: LocalModel) -> Row:
-    from edgespec.figures import count_of
-
-    used = _days_ago(model.used_s) if model.used_s else ""
+    used = when(model.used_s) if model.used_s else ""
     context = f"{model.n_ctx_train:,}"
     return (
-        name,
+        one_line(name),
         model.architecture,
         count_of(model.n_params),
         model.quantisation,
-        _size(model.size_bytes),
+        size_of(model.size_bytes),
         context,
         used,
     )
@@ -120,20 +120,6 @@ def _model_json(name: str, model: LocalModel) -> dict[str, object]:
 def _unfinished_json(each: Unfinished) -> dict[str, object]:
     problem = "not downloaded completely"
     return {"model": each.repository, "files": [str(each.path)], "size_bytes": each.size_bytes, "problem": problem}
-
-
-def _days_ago(time_s: float) -> str:
-    then = datetime.fromtimestamp(time_s)
-    days = (datetime.now().date() - then.date()).days
-    if days <= 1:
-        return "yesterday" if days == 1 else "today"
-    return f"{days} days ago" if days < NEAR_DAYS else f"{then:%Y-%m-%d}"
-
-
-def _size(n_bytes: int) -> str:
-    from edgespec.figures import size_of
-
-    return size_of(n_bytes)
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------

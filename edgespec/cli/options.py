@@ -113,17 +113,17 @@ TARGET = click.option(
 
 CTX_SIZE = _model(
     "-c", "--ctx-size", "ctx_size", type=Integer(1, LARGEST), default=None, metavar="N",
-    show_default="as the model was trained, within reason", help="Context size in tokens.",
+    show_default="as the model was trained, at most 8192", help="Context size in tokens.",
 )  # fmt: skip
 
 GPU_LAYERS = _model(
     "-ngl", "--gpu-layers", "gpu_layers", type=Layers(), metavar="N|auto|all",
-    help="Layers of the target kept on the GPU.",
+    help="Layers of the target on the GPU, the output being one; 'auto' is as many as fit, a draft counted first.",
 )  # fmt: skip
 
 GPU_LAYERS_DRAFT = _model(
     "-ngld", "--gpu-layers-draft", "gpu_layers_draft", type=Layers(), metavar="N|auto|all",
-    help="Layers of the draft model kept on the GPU.",
+    help="Layers of the draft model on the GPU; 'auto' is all of them, or none where not all fit.",
 )  # fmt: skip
 
 HELD = [
@@ -270,7 +270,7 @@ SAMPLING = [
     ),
     _sampling(
         "--repeat-penalty", "repeat_penalty", type=Number(min=0, min_open=True), metavar="X",
-        help="Make tokens that occurred X times less likely; 1 is off.",
+        help="Weaken tokens that occurred by the factor X; 1 is off.",
     ),
     _sampling(
         "--repeat-last-n", "repeat_last_n", type=Integer(min=-1), metavar="N",
@@ -335,7 +335,7 @@ ANSWER = [
 ]  # fmt: skip
 
 SAID = [
-    _flag("-q", "--quiet", help="No notes, no seed, no footer on stderr."),
+    _flag("-q", "--quiet", help="No notes, progress, seed or footer on stderr."),
     _flag("-v", "--verbose", help="Log to stderr what happens, and where errors come from."),
     click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
 ]  # fmt: skip
@@ -350,6 +350,23 @@ OUTPUT = [
     _flag("--explain", help="Show on stderr what each drafter did, and what it added to the speed."),
     *SHOWN,
 ]  # fmt: skip
+
+JSON_RESULT = click.option(
+    "--json", "as_json", cls=Option, section="Output", config=False, is_flag=True,
+    help="Print one JSON object instead of text.",
+)  # fmt: skip
+
+TOLD = [
+    click.option(
+        "-q", "--quiet", cls=Option, section="Output", config=False, is_flag=True,
+        help="No notes and no progress on stderr.",
+    ),
+    click.option(
+        "-v", "--verbose", cls=Option, section="Output", config=False, is_flag=True,
+        help="Log to stderr what happens, and where errors come from.",
+    ),
+]  # fmt: skip
+"""What commands have that measure or fetch."""
 
 
 def generation_options(command: Decorated) -> Decorated:

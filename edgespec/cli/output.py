@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import traceback
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -21,8 +22,8 @@ from edgespec.printable import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+LOGGED_EVERY_S = 30.0  # progress where stderr is no terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
-
 
 READER_GONE = (errno.EPIPE, errno.EINVAL, errno.EBADF)  # EINVAL is how Windows says it
 
@@ -40,12 +41,13 @@ class Output:
         self._newlines = 0
         self._answered = False
         self._progress = 0
+        self._logged_s: float | None = None
         if self._stdout is not None:
             _prepare(self._stdout)
 
     @property
     def stderr_is_terminal(self) -> bool:
-        return self._stderr is not None and self._stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return _is_terminal(self._stderr)
 
     def answer(self, text: str) -> None:
         """Go on with the answer. Newlines at its end wait for more text, so that it ends with exactly one."""
@@ -66,6 +68,14 @@ class Output:
     def line(self, text: str) -> None:
         """A line of a command whose result is not a model's answer."""
         self._write(text + "\n")
+
+    def labelled(self, label: str, text: str, colour: str = "") -> None:
+        """A line that begins with a label, which a terminal with colours keeps in the background."""
+        if self._stdout is None or not _has_colour(self._stdout):
+            self.line((label + text).rstrip())
+            return
+        shown = click.style(printable(text), fg=colour or None)
+        self._write(f"{click.style(printable(label), dim=True)}{shown}\n", as_is=True)
 
     def show(self, renderable: RenderableType, *, aside: bool = False) -> None:
         """Tables and the like, as wide as the terminal; `aside` on stderr."""
@@ -88,7 +98,7 @@ class Output:
     def aside(self, text: str) -> None:
         """A line on stderr that keeps in the background."""
         shown = printable(text)
-        self._tell((click.style(shown, dim=True) if self._has_colour() else shown) + "\n")
+        self._tell((click.style(shown, dim=True) if _has_colour(self._stderr) else shown) + "\n")
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
         """Say why the program ends; with -v also where (`trace`)."""
@@ -97,18 +107,27 @@ class Output:
         self._tell(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "") + "\n")
 
     def progress(self, what: str, done: float | None) -> None:
-        """Show on a terminal how much of something is done, 0 to 1; the next output takes the line away again."""
-        if self.quiet or not self.stderr_is_terminal:
+        """Show how much of something is done, 0 to 1, if that is known.
+
+        On a terminal the next output takes the line away again; elsewhere, as in a log file, a line comes now and then.
+        """
+        if self.quiet:
             return
-        text = printable(what if done is None else f"{what} {done:4.0%}").ljust(self._progress)
-        self._emit("\r" + text)
-        self._progress = len(text)
+        text = printable(what if done is None else f"{what} {done:4.0%}")
+        if self.stderr_is_terminal:
+            text = text.ljust(self._progress)
+            self._emit("\r" + text)
+            self._progress = len(text)
+        elif self._logged_s is None:
+            self._logged_s = monotonic()
+        elif monotonic() - self._logged_s >= LOGGED_EVERY_S:
+            self._logged_s = monotonic()
+            self._emit(text + "\n")
 
     def end_progress(self) -> None:
-        """Take the line of `progress` away."""
-        if self._progress:
-            width, self._progress = self._progress, 0
-            self._emit("\r" + " " * width + "\r")
+        """Take the line of `progress` away: what was shown is done."""
+        self._clear_progress()
+        self._logged_s = None
 
     def control(self, sequence: str) -> bool:
         """Send a control sequence to the terminal; False where there is none that understands one."""
@@ -128,8 +147,13 @@ class Output:
         logger.handlers[:] = [handler]
         logger.setLevel(logging.DEBUG if verbose else logging.ERROR if self.quiet else logging.WARNING)
 
+    def _clear_progress(self) -> None:
+        if self._progress:
+            width, self._progress = self._progress, 0
+            self._emit("\r" + " " * width + "\r")
+
     def _write(self, text: str, *, as_is: bool = False) -> None:
-        self.end_progress()
+        self._clear_progress()
         if self._stdout is None:
             raise StdoutClosed
         try:
@@ -142,7 +166,7 @@ class Output:
             raise StdoutClosed from None
 
     def _tell(self, text: str) -> None:
-        self.end_progress()
+        self._clear_progress()
         self._emit(text)
 
     def _emit(self, text: str) -> None:
@@ -163,10 +187,16 @@ class Output:
             return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
         return text
 
-    def _has_colour(self) -> bool:
-        if os.environ.get("NO_COLOR"):
-            return False
-        return bool(os.environ.get("FORCE_COLOR")) or self.stderr_is_terminal
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether it is one that understands control sequences."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _has_colour(stream: TextIO | None) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or _is_terminal(stream)
 
 
 def _prepare(stdout: TextIO) -> None:

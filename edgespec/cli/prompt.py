@@ -1,10 +1,12 @@
-"""The prompt of a command: an argument, a file, or what is piped in."""
+"""What a command is told: its prompt as an argument, a file or what is piped in, and the answer to a question."""
 
 from __future__ import annotations
 
 import codecs
 import sys
 from pathlib import Path
+
+import click
 
 from edgespec.cli.types import first_invalid_byte
 from edgespec.errors import UsageError
@@ -26,6 +28,18 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     if sys.stdin is None or sys.stdin.isatty():
         raise UsageError("there is no prompt", hint="give one as an argument, with --file FILE, or through a pipe")
     return _from_stdin()
+
+
+YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Whether the user agrees to what deletes something, or did (`yes`). Raises UsageError where none can be asked."""
+    if yes:
+        return True
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("nothing was deleted", why="there is no terminal to ask on", hint="give -y")
+    return click.confirm(question, err=True)
 
 
 def _from_stdin() -> str:

@@ -14,10 +14,10 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import with_options
+from edgespec.cli.options import OFFLINE, with_options
 from edgespec.cli.output import Output
 from edgespec.cli.types import ModelSpec, Text
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.figures import clock, rate, size_of
 from edgespec.models.spec import NAMES, hub_specs, is_path, resolve
 
@@ -35,10 +35,16 @@ OPTIONS = [
     ),
     click.option(
         "--no-draft", cls=Option, section="Model", config=False, is_flag=True,
-        help="Leave out the draft model that belongs to a name of the catalogue.",
+        help="Leave out the draft model that comes with a name of the catalogue.",
     ),
-    click.option("--dry-run", cls=Option, config=False, is_flag=True, help="Only say what would be fetched."),
-    click.option("--json", "as_json", cls=Option, config=False, is_flag=True, help="Print one JSON object."),
+    OFFLINE,
+    click.option(
+        "--dry-run", cls=Option, config=False, is_flag=True,
+        help="Only say what would be fetched, whether it may be, and whether there is room.",
+    ),
+    click.option(
+        "--json", "as_json", cls=Option, config=False, is_flag=True, help="Print one JSON object instead of text.",
+    ),
     click.option("-q", "--quiet", cls=Option, config=False, is_flag=True, help="No notes and no progress on stderr."),
     click.option(
         "-v", "--verbose", cls=Option, config=False, is_flag=True,
@@ -80,6 +86,9 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
         plan_item(item, output)
         if not values["dry_run"]:
             announce(item, output)
+    if lack := lack_of_room(items):
+        for item in items:
+            item.error = item.error or (None if item.was_here else lack)
     if not values["dry_run"]:
         with interrupts.cancelling(cancel):
             for item in items:
@@ -94,12 +103,14 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
 
 
 def items_of(specs: Sequence[str], revision: str | None, *, with_drafts: bool) -> list[Item]:
-    """The models that are named, each once, with their drafts."""
+    """The models that are named, each once, with their drafts. Raises UsageError."""
+    if revision and not {"", ".", ".."}.isdisjoint(revision.split("/")):
+        raise UsageError(f"'{revision}' cannot be a revision", hint="give a branch, a tag or a commit")
     items: list[Item] = []
-    for spec in specs:
+    for spec in dict.fromkeys(specs):
         try:
             if spec in NAMES or is_path(spec):
-                items.append(Item(spec, path=resolve(spec).path, was_here=True, is_done=True))
+                items.append(_file_here(spec))
                 continue
             target, *drafts = hub_specs(spec)
             target = replace(target, revision=revision) if revision else target
@@ -111,10 +122,17 @@ def items_of(specs: Sequence[str], revision: str | None, *, with_drafts: bool) -
     return items
 
 
+def _file_here(spec: str) -> Item:
+    path = resolve(spec).path
+    if not path.is_file():
+        raise ModelNotFoundError(f"{spec} is no file")
+    return Item(spec, path=path, was_here=True, is_done=True)
+
+
 def plan_item(item: Item, output: Output) -> None:
     """Find out what has to be fetched; what keeps it from being fetched is in the item."""
     from edgespec.models.fetch import check_space
-    from edgespec.models.hub import plan
+    from edgespec.models.hub import check_access, plan
 
     if item.wanted is None:
         return
@@ -122,16 +140,28 @@ def plan_item(item: Item, output: Output) -> None:
     try:
         item.download = plan(item.wanted, output.note)
         item.was_here, item.path = item.download.is_here, item.download.path
-        check_space(item.download)
+        check_space([item.download])
+        check_access(item.download, output.note)
     except EdgespecError as error:
         item.error = error
     finally:
         output.end_progress()
 
 
+def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
+    """What to say where those that could be fetched one by one have no room together."""
+    from edgespec.models.fetch import check_space
+
+    try:
+        check_space([item.download for item in items if item.download is not None and item.error is None])
+    except EdgespecError as error:
+        return error
+    return None
+
+
 def announce(item: Item, output: Output) -> None:
     """Say what will be fetched, if anything will."""
-    if item.download is not None and not item.was_here:
+    if item.download is not None and not item.was_here and item.error is None:
         files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
         parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
         of_it = f", {size_of(here)} of it here" if here else ""
@@ -237,6 +267,6 @@ def _raise_failures(items: list[Item], output: Output) -> None:
     for item in failed:
         named.setdefault(str(item.error), []).append(item.spec)
     for message, specs in named.items():  # what befalls all, such as no network, is said once
-        output.error(f"{', '.join(specs)}: {message}")
+        output.error(message if message.startswith(specs[0]) else f"{', '.join(specs)}: {message}")
     if failed:
         raise DownloadError(f"{len(failed)} of {len(items)} models were not fetched")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.cli.output import Output
+from edgespec.cli.prompt import YES, agreed
 from edgespec.cli.types import ModelSpec
-from edgespec.errors import UsageError
+from edgespec.figures import size_of
 from edgespec.printable import one_line
 
 if TYPE_CHECKING:
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
 @click.option("--unfinished", is_flag=True, help="Only what was not downloaded completely of these repositories.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> None:
-    """Delete models: files, or what the Hugging Face cache holds of a repository.
+    """Delete models.
 
-    Shows what will go and asks. All parts of a split model go with it, and what was not downloaded completely of its
-    repository.
+    MODEL is a GGUF file, or a name as 'edgespec ls' shows it. Shows what will go, and asks. All parts of a split model
+    go with it, and what was not downloaded completely of its repository.
     """
-    from edgespec.figures import size_of
     from edgespec.models.removal import plan_removal, remove
 
     output = Output(quiet=False)
@@ -37,7 +36,7 @@ def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> N
             output.line(_line(file))
         elif not yes:
             output.aside(_line(file))
-    if not yes and not _agreed(f"Delete {size_of(removal.freed_bytes)}?"):
+    if not agreed(f"Delete {size_of(removal.freed_bytes)}?", yes=yes):
         return
     remove(removal)
     if as_json:
@@ -48,7 +47,6 @@ def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> N
 
 
 def _line(file: Going) -> str:
-    from edgespec.figures import size_of
     from edgespec.models.cache import repository_of
     from edgespec.models.names import with_tilde
 
@@ -56,9 +54,3 @@ def _line(file: Going) -> str:
     name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
     remark = f" ({file.remark})" if file.remark else ""
     return f"{size_of(file.freed_bytes):>8}  {one_line(name)}{remark}"
-
-
-def _agreed(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nothing was deleted", why="there is no terminal to ask on", hint="give -y")
-    return click.confirm(question, err=True)

@@ -47,7 +47,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     prompt; beside PROMPT it is ignored. The answer goes to stdout, everything else to stderr. Ctrl-C stops the
     answer, a second one the program.
 
-    Every option can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
+    Options can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
     long name, and as an environment variable EDGESPEC_<LONG_NAME>.
     """
     output = Output(quiet=values["quiet"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cli.output import Output
+from edgespec.cli.rows import Row, write_rows
 from edgespec.cli.types import ModelSpec
 from edgespec.figures import count_of, size_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgespec.models.suggest import Suggestion
 
 Facts = dict[str, Any]
-Rows = list[tuple[str, str]]
+Rows = list[Row]
 
 CONTEXTS = (4096, 8192)  # of which the cache is told, beside what the model was trained for
 ABOUT = {  # what its makers say of it, by the first of these keys that there is
@@ -39,14 +39,14 @@ LONGEST = 300  # characters of a text among the metadata
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", type=ModelSpec())
-@click.option("--template", is_flag=True, help="Also the text of its chat template.")
-@click.option("--metadata", is_flag=True, help="Also all metadata in the file.")
+@click.option("--template", is_flag=True, help="Print the text of its chat template too.")
+@click.option("--metadata", is_flag=True, help="Print all metadata in the file too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool) -> None:
     """Say what MODEL is, and which models here can draft for it.
 
-    Reads the header of the file alone: nothing is loaded.
+    MODEL is a GGUF file, or a name as 'edgespec ls' shows it. Its header alone is read: nothing is loaded.
     """
     from edgespec.models.local import local_model
 
@@ -63,7 +63,7 @@ def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool)
         fitting = [asdict(each) for each in drafts if each.verdict != "no"]
         output.json(facts | extra | {"drafts": fitting})
         return
-    rows = [("named", facts["model"]), *header_rows(facts), *_more_rows(facts), *_draft_rows(model, drafts)]
+    rows = [Row("named", facts["model"]), *header_rows(facts), *_more_rows(facts), *_draft_rows(model, drafts)]
     _print(output, rows)
     if metadata:
         output.line("")
@@ -102,21 +102,22 @@ def header_rows(facts: Facts) -> Rows:
     total = sum(facts["bytes_by_type"].values()) or 1
     types = (f"{name} {100 * size / total:.1f} %" for name, size in facts["bytes_by_type"].items())
     return [
-        ("model", facts["name"]),
-        ("file", f"{with_tilde(Path(facts['path']))}, {size_of(facts['size_bytes'])}"),
-        ("architecture", f"{facts['architecture']}, {facts['layers']} layers, width {facts['width']}"),
-        ("weights", f"{', '.join(types)} of {size_of(total)}"),
-        ("vocabulary", f"{facts['n_vocab']} tokens, tokenizer {facts['tokenizer']}"),
-        ("chat template", "yes" if facts["chat_template"] else "none"),
-        ("context", f"trained for {facts['ctx_trained']} tokens"),
+        Row("model", facts["name"]),
+        Row("file", f"{with_tilde(Path(facts['path']))}, {size_of(facts['size_bytes'])}"),
+        Row("architecture", f"{facts['architecture']}, {facts['layers']} layers, width {facts['width']}"),
+        Row("weights", f"{', '.join(types)} of {size_of(total)}"),
+        Row("vocabulary", f"{facts['n_vocab']} tokens, tokenizer {facts['tokenizer']}"),
+        Row("chat template", "yes" if facts["chat_template"] else "none"),
+        Row("context", f"trained for {facts['ctx_trained']} tokens"),
     ]
 
 
 def _facts(model: LocalModel, header: Header) -> Facts:
     """All that `show` tells of the model itself."""
+    from edgespec.models.kv_cache import bytes_per_token
     from edgespec.models.names import name_of
 
-    per_token = 2 * sum(header.kv_values_per_token)
+    per_token = int(bytes_per_token(header))
     trained = header.number("context_length")
     lengths = sorted({length for length in (*CONTEXTS, trained) if 0 < length <= trained})
     return {
@@ -206,30 +207,32 @@ def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Rows:
     if n_unfit := len(drafts) - len(fitting):
         others = f"{n_unfit} other model{'' if n_unfit == 1 else 's'} here" if fitting else f"{n_unfit}"
         texts.append(f"{others} cannot draft for it: 'edgespec pair suggest {model}' says why")
-    return [("" if number else "drafts", text) for number, text in enumerate(texts)]
+    return [Row("" if number else "drafts", text) for number, text in enumerate(texts)]
 
 
 # --- layout -----------------------------------------------------------------------------------------------------------
 
 
-def _more_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+def _more_rows(facts: Facts) -> Iterator[Row]:
     if len(facts["files"]) > 1:
-        yield "parts", f"{len(facts['files'])} files"
-    yield "parameters", count_of(facts["parameters"])
-    yield "quantisation", facts["quantisation"]
+        yield Row("parts", f"{len(facts['files'])} files")
+    yield Row("parameters", count_of(facts["parameters"]))
+    yield Row("quantisation", facts["quantisation"])
     if any(facts["heads"]):
         shared = f", {_range(facts['kv_heads'])} for keys and values" if facts["kv_heads"] else ""
-        yield "heads", f"{_range(facts['heads'])}{shared}, {facts['head_size']} numbers each"
+        yield Row("heads", f"{_range(facts['heads'])}{shared}, {facts['head_size']} numbers each")
     if facts["experts"]:
-        yield "experts", f"{facts['experts']} in a layer, {facts['experts_used']} used for a token"
+        yield Row("experts", f"{facts['experts']} in a layer, {facts['experts_used']} used for a token")
     tensors = ((name, n, facts["bytes_by_type"][name]) for name, n in facts["tensors_by_type"].items())
-    yield "tensors", "; ".join(f"{n} of {name}, {size_of(size)}" for name, n, size in tensors)
-    yield "tokens", f"{facts['vocabulary']}, prompts begin {'with' if facts['adds_bos'] else 'without'} BOS"
-    yield "special tokens", ", ".join(f"{name} {text!r}" for name, text in facts["special_tokens"].items()) or "none"
-    yield "KV cache", _kv_cache(facts)
+    yield Row("tensors", "; ".join(f"{n} of {name}, {size_of(size)}" for name, n, size in tensors))
+    yield Row("tokens", f"{facts['vocabulary']}, prompts begin {'with' if facts['adds_bos'] else 'without'} BOS")
+    yield Row(
+        "special tokens", ", ".join(f"{name} {text!r}" for name, text in facts["special_tokens"].items()) or "none"
+    )
+    yield Row("KV cache", _kv_cache(facts))
     for name in ABOUT:
         if name in facts:
-            yield name.replace("_", " "), facts[name]
+            yield Row(name.replace("_", " "), facts[name])
 
 
 def _kv_cache(facts: Facts) -> str:
@@ -252,21 +255,12 @@ def _metadata_rows(header: Header) -> Rows:
             text = f"a text of {len(text):,} characters, see --template"
         elif len(text) > LONGEST:
             text = f"{text[:LONGEST]} ... ({len(text):,} characters)"
-        rows.append((key, text))
+        rows.append(Row(key, text))
     return rows
 
 
-def _print(output: Output, rows: Sequence[tuple[str, str]]) -> None:
-    """Labels with texts beside them, as wide as the terminal but no wider than one reads; paths stay whole."""
-    indent = max(len(label) for label, _ in rows) + 2
+def _print(output: Output, rows: Sequence[Row]) -> None:
+    """As wide as the terminal, but no wider than one reads."""
+    indent = max(len(row.label) for row in rows) + 2
     columns = max(min(WIDEST, shutil.get_terminal_size().columns), indent + 20)
-    for label, text in rows:
-        for line in textwrap.wrap(
-            text or "-",
-            columns,
-            initial_indent=label.ljust(indent),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ):
-            output.line(line)
+    write_rows(output, [row._replace(text=row.text or "-") for row in rows], indent=indent, columns=columns)

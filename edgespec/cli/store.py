@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from edgespec.cli.output import Output
+from edgespec.cli.prompt import YES, agreed
+from edgespec.figures import size_of
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,7 +21,7 @@ def store() -> None:
 @store.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
 def ls(as_json: bool) -> None:
-    """List what is kept."""
+    """List the vocabularies of which answers are kept."""
     from edgespec.answer_store import stored
 
     output = Output(quiet=False)
@@ -39,7 +41,7 @@ def ls(as_json: bool) -> None:
             str(entry["model"]),
             f"{entry['answers']:,}",
             f"{entry['tokens']:,}",
-            _size(entry["bytes"]),
+            size_of(entry["bytes"]),
         ]
         for entry in found
     ]
@@ -50,12 +52,13 @@ def ls(as_json: bool) -> None:
 
 @store.command()
 @click.argument("vocabularies", nargs=-1, metavar="[VOCABULARY]...")
-def clear(vocabularies: tuple[str, ...]) -> None:
+@YES
+def clear(vocabularies: tuple[str, ...], yes: bool) -> None:
     """Forget the answers of VOCABULARY, as 'store ls' names it, or all."""
     from edgespec.answer_store import clear as forget
 
-    output = Output(quiet=False)
-    output.note(f"{forget(vocabularies)} deleted")
+    if agreed(f"Forget the answers of {' and '.join(vocabularies) or 'all vocabularies'}?", yes=yes):
+        Output(quiet=False).note(f"{forget(vocabularies)} deleted")
 
 
 @store.command()
@@ -64,7 +67,3 @@ def path() -> None:
     from edgespec.answer_store import store_dir
 
     Output(quiet=False).line(str(store_dir()))
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e5 else f"{n_bytes / 1e3:.0f} kB"

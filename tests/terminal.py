@@ -1,0 +1,74 @@
+"""The program on a pseudo-terminal, as somebody who sits at one meets it.
+
+with at_terminal(home, ["chat", "--plain"]) as (program, master):
+    read_until(master, ">>> ")
+    os.write(master, b"hello\\n")
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cli_program import COMMAND, environment
+
+STREAMS = ("stdin", "stdout", "stderr")
+
+
+@contextmanager
+def at_terminal(
+    home: Path,
+    args: Sequence[str],
+    command: Sequence[str] = COMMAND,
+    *,
+    streams: Collection[str] = STREAMS,
+    **variables: str,
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The program with these streams on a terminal of its own, of which the other end is given; it ends with the block.
+
+    Of the others stdin is empty, and the rest are pipes.
+    """
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    master, slave = pty.openpty()
+    other = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    stdin, stdout, stderr = (slave if name in streams else other[name] for name in STREAMS)
+    with subprocess.Popen(
+        [*command, *args], stdin=stdin, stdout=stdout, stderr=stderr, cwd=home, start_new_session=True,
+        env=environment(home, **({"TERM": "xterm"} | variables)),
+    ) as program:  # fmt: skip
+        os.close(slave)
+        try:
+            yield program, master
+        finally:
+            program.kill()
+            program.wait(30)
+            os.close(master)
+
+
+def read_until(master: int, text: str) -> str:
+    """What the terminal shows, up to `text` at least."""
+    seen = b""
+    while text.encode() not in seen:
+        try:
+            data = os.read(master, 4096)
+        except OSError as error:  # how Linux says that the other end is closed
+            raise AssertionError(seen.decode("utf-8", "replace")) from error
+        if not data:
+            raise AssertionError(seen.decode("utf-8", "replace"))
+        seen += data
+    return seen.decode("utf-8", "replace")
+
+
+def read_rest(master: int) -> str:
+    """What the terminal shows until the program ends."""
+    seen = b""
+    try:
+        while data := os.read(master, 4096):
+            seen += data
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    return seen.decode("utf-8", "replace")
