@@ -24,7 +24,8 @@ from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
 from edgespec.compare import measure, quants
 from edgespec.compare.contests import Contest, contests, split_modes
-from edgespec.compare.figures import Row, greedy_agreement, plain_spread, rows_of, with_best
+from edgespec.compare.doubts import ago, doubt_about, doubts
+from edgespec.compare.figures import Row, greedy_agreement, plain_spread, rows_of, times_as_fast, with_best
 from edgespec.compare.kept import recall, speed_key
 from edgespec.compare.measure import Plan, Result, run_comparison
 from edgespec.compare.quants import check_quants, describe_types, make_quant, size_bytes
@@ -218,8 +219,15 @@ def test_what_was_measured_is_not_measured_again(
     for name in ("measure_speed", "compare_with", "keep_rows"):
         monkeypatch.setattr(measure, name, lambda *_, **__: pytest.fail("measured again"))
     again = run_comparison(replace(plan, resume=True))
-    assert (again["rows"], again["targets"]) == (result["rows"], result["targets"])
-    assert "6 of 6 parts come from an earlier run" in again["messages"]
+    assert again["rows"] == result["rows"]
+    assert [target | {"quality_run": None} for target in again["targets"]] == [
+        target | {"quality_run": None} for target in result["targets"]
+    ]
+    assert again["parts"] == {"all": 6, "finished": 6, "begun": 0, "kept": True}
+    assert again["load"] == result["load"]  # nothing was measured, so nothing has to be measured again
+    kept = [line for line in doubts(again) if line.startswith("^")]
+    assert "begun a moment ago: the speed of demo:draft, demo, demo Q4_0 and the quality of demo:draft, " in kept[0]
+    assert not [line for line in doubts(result) if line.startswith("^")]
 
 
 def test_anything_else_is_measured_anew(plan: Plan, result: Result, home: Path) -> None:
@@ -252,15 +260,35 @@ def test_stopped_in_the_middle_it_goes_on_from_there(plan: Plan, home: Path, mon
     assert not stopped["complete"] and not stopped["failures"]
     assert {row["prompts"] for row in stopped["rows"]} == {1}
     assert all(target["quality"] for target in stopped["targets"])
+    assert stopped["parts"] == {"all": 6, "finished": 3, "begun": 1, "kept": True}
+    assert stopped["load"]["reference_again"] == {}
     first = [row for row in stopped["rows"] if row["target"] == stopped["rows"][0]["target"]]
     whole = run_comparison(replace(plan, resume=True))
     assert whole["complete"]
     assert {row["prompts"] for row in whole["rows"]} == {2}
+    both = [stopped["started"], whole["started"]]
+    assert [row["runs"] for row in whole["rows"]] == [both] * 3 + [both[1:]] * 6
+    assert {target["quality_run"] for target in whole["targets"]} == {both[0]}
+    assert list(whole["load"]["reference_again"]) == both[1:]
+    assert sum("^" in line for line in told(whole).splitlines()) == 3 + 3 + 1
     [contest] = plan.contests
     settings = contest.settings(plan.settings, plan.targets.all[0].path)
     kept = recall(speed_key(settings, [mode.name for mode in contest.modes], ITEMS, 5))
     assert kept is not None and kept["items"] == ["one", "two"]
     assert first[0]["tokens_per_s"] in [s["tokens_per_s"] for s in kept["samples"] if s["item"] == "one"]
+
+
+def test_the_reference_is_measured_again_at_the_end_of_each_run(plan: Plan, home: Path) -> None:
+    plan = replace(plan, tokens=4, contests=contests(["plain"], [], []))
+    one = replace(plan, targets=replace(plan.targets, all=plan.targets.all[1:]))
+    first = run_comparison(one)
+    assert [rate > 0 for rate in first["load"]["reference_again"].values()] == [True]
+    whole = run_comparison(replace(plan, resume=True))
+    assert list(whole["load"]["reference_again"]) == [first["started"], whole["started"]]
+    assert [row["runs"] for row in whole["rows"]] == [[whole["started"]], *[[first["started"]]] * 2]
+    doubt = doubt_about(whole, "demo:draft")
+    assert doubt is not None and doubt.factor is not None
+    assert any("measured once more at the end of this run" in line for line in doubts(whole))
 
 
 def test_where_one_file_fails_the_others_are_gone_on_with(
@@ -290,7 +318,7 @@ def test_where_results_cannot_be_kept_they_are_shown(
     found = run_comparison(
         replace(plan, targets=alone, tokens=3, contests=contests(["plain"], [], []), items=ITEMS[1:])
     )
-    assert found["complete"]
+    assert found["complete"] and not found["parts"]["kept"]
     assert found["rows"]
 
 
@@ -299,11 +327,11 @@ def test_where_results_cannot_be_kept_they_are_shown(
 
 def sample(mode: str, item: str, rate: float, rounds: int = 8) -> dict[str, Any]:
     where = {"mode": mode, "temperature": 0.0, "category": "chat", "item": item, "repeat": 0}
-    return where | {"tokens": 8, "rounds": rounds, "tokens_per_s": rate, "prompt_s": 1 / rate}
+    return where | {"tokens": 8, "rounds": rounds, "tokens_per_s": rate, "prompt_s": 1 / rate, "run": "now"}
 
 
 def speed(*samples: dict[str, Any]) -> Speed:
-    return {"samples": list(samples), "memory_bytes": 5, "items": [], "answers": {}, "messages": []}
+    return {"samples": list(samples), "memory_bytes": 5, "items": [], "answers": {}, "messages": [], "again": {}}
 
 
 def test_a_speedup_is_the_median_over_prompts() -> None:
@@ -317,13 +345,14 @@ def test_a_speedup_is_the_median_over_prompts() -> None:
     assert (auto.tokens_per_s, auto.speedup, auto.draft, auto.tokens_per_round) == (30, 2, "draft", 2)
     assert auto.speedup_low == 1 and auto.speedup_high == 3
     assert plain.speedup_low is None
+    assert plain.runs == ["now"]
     assert auto.first_token_s == pytest.approx(1 / 30)
     again = rows_of("f", [contest, contest], [measured, measured])
     assert [row.mode for row in again] == ["plain", "auto", "auto"]
 
 
 def row(target: str, rate: float | None) -> Row:
-    return Row(target, None, "plain", 1, rate, 1.0, None, None, 0.1, 1.0, 5)
+    return Row(target, None, "plain", 1, rate, 1.0, None, None, 0.1, 1.0, 5, [])
 
 
 def test_a_row_is_marked_where_no_other_beats_it_in_both() -> None:
@@ -347,8 +376,13 @@ def test_a_busy_machine_is_told(result: Result) -> None:
     ))])  # fmt: skip
     assert found == pytest.approx(16.25 / 10 - 1)
     assert plain_spread([speed(*(sample("plain", "a", rate) for rate in rates[:3]))]) is None
-    assert "another program was busy" in told(result | {"load": {"spread": found}})
-    assert "another program was busy" not in told(result | {"load": {"spread": None}})
+
+
+def test_how_fast_a_machine_is_now_is_told_by_prompts_that_were_asked_before() -> None:
+    before = speed(*(sample("plain", item, rate) for item, rate in (("a", 10), ("b", 20), ("c", 30))))
+    now = speed(sample("plain", "a", 20), sample("plain", "b", 30), sample("auto", "c", 99))
+    assert times_as_fast(now, before) == (2 + 1.5) / 2
+    assert times_as_fast(speed(sample("plain", "d", 1)), before) is None
 
 
 def test_answers_agree_until_they_part() -> None:
@@ -375,10 +409,15 @@ def test_the_table_fits_and_says_what_is_worth_a_choice(result: Result) -> None:
     assert "stopped" in told(result | {"complete": False})
 
 
-def test_a_verdict_tells_size_speed_and_quality(result: Result) -> None:
+NOW, EARLIER = "2026-05-01T12:00:00.000+00:00", "2026-05-01T09:10:00.000+00:00"
+
+
+def two_files(
+    result: Result, small: float, *, runs: Sequence[str] = (NOW,), spread: float = 0.0, again: float | None = 1.0
+) -> Result:
+    """A result of plain decoding of F16, 10 tokens a second, and of Q4_K_M."""
     quality = {"kl": 0.0213, "same_top": 0.93, "perplexity_ratio": 1.012}
-    base = result["targets"][1] | {"label": "F16", "size_bytes": 420}
-    small = base | {"label": "Q4_K_M", "size_bytes": 200, "quality": quality}
+    base = result["targets"][1] | {"label": "F16", "size_bytes": 420, "quality_run": NOW}
     rows = [
         {
             "target": target,
@@ -388,20 +427,75 @@ def test_a_verdict_tells_size_speed_and_quality(result: Result) -> None:
             "speedup": up,
             "speedup_low": low,
             "is_best": best,
+            "runs": list(of),
         }
-        for target, mode, draft, rate, up, low, best in (
-            ("F16", "plain", None, 10.0, 1.0, None, True),
-            ("Q4_K_M", "plain", None, 17.0, 1.0, None, False),
-            ("Q4_K_M", "auto", "small", 25.0, 1.5, 1.1, True),
-            ("Q4_K_M", "auto", "other", 30.0, 1.8, 0.9, False),
+        for target, mode, draft, rate, up, low, best, of in (
+            ("F16", "plain", None, 10.0, 1.0, None, True, runs[:1]),
+            ("Q4_K_M", "plain", None, small, 1.0, None, False, runs[-1:]),
+            ("Q4_K_M", "auto", "small", 25.0, 1.5, 1.1, True, runs[-1:]),
+            ("Q4_K_M", "auto", "other", 30.0, 1.8, 0.9, False, runs[-1:]),
         )
     ]
-    first, second = verdicts(result | {"reference": "F16", "targets": [base, small], "rows": rows})
-    assert first.replace("\xa0", " ") == (
-        "Q4_K_M: 2.10x smaller, 1.70x faster (2.55x with auto by small), KL 0.021, the same token likeliest at 93 % of "
-        "the places, perplexity 1.012 times the reference's"
+    return result | {
+        "reference": "F16",
+        "started": NOW,
+        "targets": [base, base | {"label": "Q4_K_M", "size_bytes": 200, "quality": quality}],
+        "rows": rows,
+        "load": {"spread": {"F16": spread, "Q4_K_M": None}, "reference_again": {} if again is None else {NOW: again}},
+    }
+
+
+def test_a_verdict_tells_size_speed_and_quality(result: Result) -> None:
+    found = two_files(result, 17.0)
+    first, second = verdicts(found)
+    assert first == (
+        "Q4_K_M: 2.10x smaller, 1.70x faster, guessing (auto by small) makes it 1.50x faster, KL 0.021, the same token "
+        "likeliest at 93 % of the places, perplexity 1.012 times the reference's"
     )
-    assert second.endswith("the fastest first: Q4_K_M auto by small; F16 plain")
+    assert second == (
+        "not beaten in both speed and closeness to F16, the fastest first: Q4_K_M auto by small; F16 plain"
+    )
+    assert list(doubts(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("small", "circumstances", "said"),
+    [
+        (17.0, {"runs": (EARLIER, NOW)}, "about 1.70x faster (1.70x to 1.70x: measured in different runs)"),
+        (17.0, {"spread": 0.5}, "about 1.70x faster (1.13x to 2.55x: the machine was busy at times)"),
+        (5.0, {"again": 0.8}, "about 2.00x slower (1.60x to 2.50x: the machine was busy at times)"),
+        (17.0, {"again": 2.0}, "faster or slower cannot be told (0.85x to 3.40x as fast: the machine was busy at"),
+        (17.0, {"again": None}, "perhaps 1.70x faster (unsure: the run ended before it was seen whether"),
+        (17.0, {"runs": (NOW, EARLIER)}, "perhaps 1.70x faster (unsure: measured in different runs)"),
+        (17.0, {"again": None, "spread": 0.5}, "perhaps 1.70x faster (unsure: the machine was busy at times)"),
+    ],
+)
+def test_a_ratio_of_speeds_is_no_fact_where_the_machine_may_have_changed(
+    small: float, circumstances: dict[str, Any], said: str, result: Result
+) -> None:
+    found = two_files(result, small, **circumstances)
+    first, second = verdicts(found)
+    assert f"2.10x smaller, {said}" in first
+    assert second.startswith("as far as these speeds can be compared, not beaten")
+
+
+def test_what_verdicts_have_to_be_read_with_is_told(result: Result) -> None:
+    kept, again = doubts(two_files(result, 17.0, runs=(EARLIER, NOW)))
+    assert kept == "^ is kept from an earlier run, begun 3 hours ago: the speed of F16"
+    assert (
+        again == "plain decoding of F16, measured once more at the end of this run, was 1.00x as fast as in the table"
+    )
+    [busy] = doubts(two_files(result, 17.0, spread=0.5))
+    assert busy == "the machine was busy: about the same work took up to 50 % longer at times"
+    [changed] = doubts(two_files(result, 17.0, again=0.5))
+    assert changed.endswith("was 0.50x as fast as in the table")
+
+
+def test_how_long_ago_is_told_in_the_largest_unit() -> None:
+    times = ["2026-05-01T11:59:45+00:00", "2026-05-01T11:59:00+00:00", "2026-05-01T10:58:00+00:00", "2026-04-29"]
+    assert [ago(time + ("" if "T" in time else "T12:00:00+00:00"), NOW) for time in times] == [
+        "a moment ago", "1 minute ago", "1 hour ago", "2 days ago",
+    ]  # fmt: skip
 
 
 def test_small_figures_are_told_as_what_they_are() -> None:
@@ -415,6 +509,7 @@ def test_a_line_of_csv_is_a_row_with_its_file(result: Result) -> None:
     assert [(line["target"], line["mode"]) for line in lines] == [(r["target"], r["mode"]) for r in result["rows"]]
     assert float(lines[0]["kl"]) == result["targets"][0]["quality"]["kl"]
     assert lines[0]["file"] == "draft.gguf"
+    assert lines[0]["runs"] == lines[0]["quality_run"] == result["started"]
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
@@ -424,7 +519,16 @@ def test_a_picture_shows_every_file(result: Result, tmp_path: Path) -> None:
     plot(result, tmp_path / "a.svg")
     plot(result, tmp_path / "b.svg")
     drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    for text in ("demo Q4_0", "draft fixed:2", "closeness to demo"):
+    for text in (
+        "demo Q4_0",
+        "draft fixed:2",
+        "how far from demo",
+        "log scale",
+        "lower is closer",
+        ">0.05<",
+        ">0.1<",
+        "is both",
+    ):
         assert text in drawn
     assert drawn == (tmp_path / "b.svg").read_text(encoding="utf-8")
     with pytest.raises(UsageError, match="nothing to draw"):
@@ -446,7 +550,7 @@ def test_the_command_compares_quantisations_of_the_bundled_target(home: Path) ->
     assert len((home / "out.csv").read_text(encoding="utf-8").splitlines()) == 1 + 3 * 2
     again = compare(home, *DEMO, "--quants", "Q2_K,q4_k_m", "--modes", "plain,auto", "--resume", "--json")
     result = json.loads(again.stdout)
-    assert "6 of 6 parts come from an earlier run" in result["messages"]
+    assert result["doubts"][0].endswith("the speed of Q8_0, Q2_K, Q4_K_M and the quality of Q8_0, Q2_K, Q4_K_M")
     assert result["command"].startswith("edgespec compare demo -t 1")
     assert {line["draft"] for line in result["rows"]} == {None, "draft"}
     assert result["verdicts"][0].startswith("Q2_K: ")
@@ -456,11 +560,11 @@ def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) ->
     rows = [{"id": "long", "prompt": "word " * 2000}, {"id": "short", "prompt": "Hello"}]
     (home / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\nbroken\n", encoding="utf-8")
     args = ["demo", "-t", "1", "-n", "4", "--limit", "1", "--modes", "plain", "--prompts", "prompts.jsonl", "--json"]
-    for resume, parts in (([], []), (["--resume"], ["2 of 2 parts come from an earlier run"])):
+    for resume, kept in (([], 0), (["--resume"], 1)):
         done = compare(home, *args, *resume)
         result = json.loads(done.stdout)
         assert result["rows"][0]["prompts"] == 1
-        assert [message for message in result["messages"] if "parts" in message] == parts
+        assert sum("kept from an earlier run" in line for line in result["doubts"]) == kept
         assert any(message.startswith("long was left out") for message in result["messages"])
         assert b"prompts.jsonl: line 3" in done.stderr
 
@@ -520,6 +624,31 @@ def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
     args = ["compare", "demo", "-t", "1", "-n", "300", "--limit", "1", "--modes", "plain", "--per-category", "9"]
     done = edgespec_changed(code, *args, home=home)
     assert done.returncode == 128 + signal.SIGINT
-    assert done.stderr == b""
+    assert done.stderr == (
+        b"note: stopped: 1 of 2 parts are kept, and some of another; the same command with --resume goes on\n"
+    )
     assert b"\nstopped " in done.stdout and b"\nQ8_0 " in done.stdout
     assert list((home / "cache" / "compare").glob("rows*")) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("targets, 'make_quant'", "; quantisations that were made are kept, and the same command starts again"),
+        ("measure, 'run_comparison'", "; quantisations that were made are kept, and the same command starts again"),
+    ],
+)
+def test_ctrl_c_before_anything_was_measured_says_so(where: str, said: str, home: Path) -> None:
+    module, name = where.split(", ")
+    code = (
+        f"from edgespec.compare import {module} as changed\n"
+        f"real = getattr(changed, {name})\n"
+        "def pressed(*args):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(*args)\n"
+        f"setattr(changed, {name}, pressed)\n"
+    )
+    done = edgespec_changed(code, "compare", *DEMO, "--quants", "Q5_0", home=home)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, b"")
+    assert done.stderr.decode() == f"note: stopped before anything was measured{said}\n"

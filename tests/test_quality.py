@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
+from edgespec.cli.output import Output
 from edgespec.compare import WINDOW
 from edgespec.compare import rows as keeping
 from edgespec.compare.perplexity import Perplexity, exp_of_mean, perplexity
@@ -301,6 +303,22 @@ def test_time_left_is_told_between_begin_and_end() -> None:
     assert (left.line("reading"), left.share) == ("reading", 1)
 
 
+def test_a_log_file_hears_now_and_then_how_far_something_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, now = io.StringIO(), 0.0
+    monkeypatch.setattr("sys.stderr", log)
+    monkeypatch.setattr("edgespec.cli.output.monotonic", lambda: now)
+    output, quiet = Output(quiet=False), Output(quiet=True)
+    for now in (1000.0, 1029.0, 1030.0, 1050.0, 1061.0):
+        output.progress(f"at {now:.0f}", 0.5)
+        output.note("unasked")  # does not end it
+        quiet.progress("unheard", None)
+    output.end_progress()
+    for now in (1100.0, 1129.0, 1130.0):  # another thing, of which the first seconds are not told either
+        output.progress(f"at {now:.0f}", None)
+    lines = [line for line in log.getvalue().splitlines() if line != "note: unasked"]
+    assert lines == ["at 1030  50%", "at 1061  50%", "at 1130"]
+
+
 def command(home: Path, *args: str) -> Finished:
     return edgespec_here("perplexity", "-t", "1", *args, home=home)
 
@@ -366,3 +384,18 @@ def test_ctrl_c_shows_what_there_is(home: Path) -> None:
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == b""
     assert b"of 63 windows" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_ctrl_c_before_the_first_window_says_that_nothing_was_found(home: Path) -> None:
+    code = (
+        "from edgespec.compare import perplexity as measuring\n"
+        "real = measuring.log_probabilities\n"
+        "def rows(*args):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(*args)\n"
+        "measuring.log_probabilities = rows\n"
+    )
+    done = edgespec_changed(code, "perplexity", "-t", "1", "--limit", "1", "-c", "1024", home=home)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, b"")
+    assert done.stderr == b"note: stopped before the first window was read\n"

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from edgespec.cli.command import Option
+from edgespec.cli.common import QUIET, VERBOSE
 from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, with_options
 from edgespec.cli.types import Integer, Number, Text
 
@@ -68,8 +69,8 @@ OPTIONS = [
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
         help="Compare two files that --json has written, and measure nothing.",
     ),
-    _option("Output", "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
-    _option("Output", "-v", "--verbose", is_flag=True, help="Log to stderr what happens, and where errors come from."),
+    QUIET,
+    VERBOSE,
 ]  # fmt: skip
 
 

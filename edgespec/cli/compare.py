@@ -10,10 +10,13 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option, typed
-from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.common import QUIET, VERBOSE
+from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.interrupt import Interrupted, Interrupts
 from edgespec.cli.options import (
     CORPUS,
     CTX_SIZE,
+    FETCHING,
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
     HELD,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from edgespec.bench.suites import Item
     from edgespec.compare.measure import Plan, Result
     from edgespec.compare.targets import Targets
+    from edgespec.events import Progress
 
 TOKENS, PER_CATEGORY = 48, 1
 _FILE = click.Path(dir_okay=False)
@@ -53,6 +57,7 @@ OPTIONS = [
     GPU_LAYERS,
     GPU_LAYERS_DRAFT,
     *HELD,
+    *FETCHING,
     _option(
         "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
         show_default="the one that comes with the reference, if any", help="Draft model. Repeatable.",
@@ -85,12 +90,18 @@ OPTIONS = [
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
         metavar="N", help="Tokens of each answer.",
     ),
-    _option("Output", "--resume", is_flag=True, help="Take what earlier runs with the same files have found."),
-    _option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object instead of tables."),
+    _option(
+        "Output", "--resume", is_flag=True,
+        help="Take what earlier runs with the same files have found, and say what that is.",
+    ),
+    _option(
+        "Output", "--json", "as_json", is_flag=True,
+        help="Print one JSON object on stdout instead of tables: a flag, while that of bench takes a file.",
+    ),
     _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write a line for each file and mode."),
     _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Draw the result as PNG or SVG."),
-    _option("Output", "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
-    _option("Output", "-v", "--verbose", is_flag=True, help="Log to stderr what happens, and where errors come from."),
+    QUIET,
+    VERBOSE,
 ]  # fmt: skip
 
 
@@ -101,27 +112,37 @@ OPTIONS = [
 def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
     """Compare quantisations of a model, drafts and ways of guessing.
 
-    Each MODEL answers the same prompts in the same modes, and says what it thinks of the same
-    text, which tells how far it is from the reference. One file is loaded at a time. What was measured is kept, so that
-    --resume goes on where Ctrl-C has stopped it.
+    Each MODEL answers the same prompts in the same modes, and says what it thinks of the same text, which tells how far
+    it is from the reference. One file is loaded at a time. What was measured is kept, so that --resume goes on where
+    Ctrl-C has stopped it.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     _check_files(values)
+    fetch_missing(ctx, [*targets, values["reference"], *values["drafts"]], output, yes=values["yes"])
     output.progress("reading headers", 0)
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
-    try:
-        plan, problems = _plan(ctx, targets, values, output)
-        from edgespec.compare.measure import run_comparison
 
+    def tell(what: str, done: float) -> None:
+        interrupts.raise_if_received()  # what is made here hears of no flag
+        output.progress(what, done)
+
+    try:
         with interrupts.cancelling(cancel):
+            plan, problems = _plan(ctx, targets, values, tell)
+            from edgespec.compare.measure import run_comparison
+
             result = run_comparison(plan, output.progress, cancel)
+    except Interrupted:
+        output.note(_nothing_measured(values))
+        raise
     finally:
         output.end_progress()
     if values["as_json"]:
+        from edgespec.compare.doubts import doubts
         from edgespec.compare.report import verdicts
 
-        output.json(result | {"verdicts": [line.replace("\xa0", " ") for line in verdicts(result)]})
+        output.json(result | {"doubts": list(doubts(result)), "verdicts": list(verdicts(result))})
     elif result["rows"] or any(target["quality"] for target in result["targets"]):
         from edgespec.compare.report import table
 
@@ -131,6 +152,8 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         output.note(f"{values['prompts']}: {problem}")
     for failure in [*result["failures"], *failures]:
         output.error(failure)
+    if cancel.is_set():
+        output.note(_what_is_kept(result["parts"], values))
     interrupts.raise_if_received()
     if result["failures"] or failures:
         ctx.exit(EdgespecError.exit_code)
@@ -152,7 +175,10 @@ def _check_files(values: dict[str, Any]) -> None:
             check_writable(Path(name))
 
 
-def _plan(ctx: click.Context, specs: Sequence[str], values: dict[str, Any], output: Output) -> tuple[Plan, list[str]]:
+def _plan(
+    ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
+) -> tuple[Plan, list[str]]:
+    """What to compare, and what is wrong with some of the user's prompts. Makes quantisations that are missing."""
     from edgespec.bench.modes import possible_drafters
     from edgespec.compare.contests import contests, split_modes
     from edgespec.compare.measure import Plan
@@ -164,7 +190,7 @@ def _plan(ctx: click.Context, specs: Sequence[str], values: dict[str, Any], outp
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
     items, problems = _items(values)
     modes = split_modes(values["modes"])
-    targets = find_targets(specs, quants, values["reference"], output.progress)
+    targets = find_targets(specs, quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
     drafts = _drafts(values["drafts"], targets)
     plan = Plan(
@@ -200,6 +226,26 @@ def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
 
     default = targets.reference.default_draft
     return list(dict.fromkeys(resolve(name).path for name in names)) or ([default] if default else [])
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+
+
+def _what_is_kept(parts: dict[str, Any], values: dict[str, Any]) -> str:
+    """What a stopped comparison leaves, and how to go on."""
+    if not parts["finished"] and not parts["begun"]:
+        return _nothing_measured(values)
+    if not parts["kept"]:
+        return "stopped; nothing is kept, since the cache folder cannot be written"
+    begun = ", and some of another" if parts["begun"] else ""
+    return (
+        f"stopped: {parts['finished']} of {parts['all']} parts are kept{begun}; the same command with --resume goes on"
+    )
+
+
+def _nothing_measured(values: dict[str, Any]) -> str:
+    made = "quantisations that were made are kept, and " if values["quants"] else ""
+    return f"stopped before anything was measured; {made}the same command starts again"
 
 
 # --- the result -------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.command import Option
+from edgespec.cli.common import JSON, JSON_LINES, QUIET, YES
 from edgespec.cli.output import Output
-from edgespec.cli.prompt import YES, agreed
+from edgespec.cli.prompt import agreed
 from edgespec.cli.types import ModelSpec
 
 SHOWN = 5  # of the files that were left out
@@ -28,7 +28,7 @@ def corpus() -> None:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="PATH...")
 @click.option("-o", "--output", "out", required=True, metavar="NAME|FILE", help="Its name, or the file to write.")
 @click.option("-m", "--model", default="demo", show_default=True, type=ModelSpec(), help="Whose vocabulary to use.")
-@click.option("-q", "--quiet", cls=Option, is_flag=True, help="No notes and no progress on stderr.")
+@QUIET
 def build(paths: tuple[Path, ...], out: str, model: str, quiet: bool) -> None:
     """Build a corpus from UTF-8 files and folders of them."""
     from edgespec.corpus import build as make
@@ -53,7 +53,7 @@ def build(paths: tuple[Path, ...], out: str, model: str, quiet: bool) -> None:
 
 
 @corpus.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
+@JSON_LINES
 def ls(as_json: bool) -> None:
     """List the corpora in edgespec's own folder."""
     from edgespec.bench.tables import Figures
@@ -73,7 +73,7 @@ def ls(as_json: bool) -> None:
 
 @corpus.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@JSON
 def show(name: str, as_json: bool) -> None:
     """Say what the corpus NAME was made from, and check all of it."""
     from edgespec.corpus import Corpus, find

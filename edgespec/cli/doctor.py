@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgespec.cli.common import JSON, QUIET, VERBOSE
 from edgespec.cli.machine_report import Facts, machine_facts
 from edgespec.cli.machine_rows import machine_rows
 from edgespec.cli.output import Output
@@ -27,9 +28,9 @@ PREFIXES = (64, 512)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", required=False, type=ModelSpec())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens, and where errors come from.")
+@JSON
+@QUIET
+@VERBOSE
 @click.pass_context
 def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Check this machine, this build and a model.

@@ -10,6 +10,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
+from edgespec.cli.common import QUIET
 from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
@@ -29,7 +30,6 @@ from edgespec.cli.types import Integer, ModelSpec
 OUT = click.option(
     "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
 )
-QUIET = click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,8 +13,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgespec.cli.command import Option
+from edgespec.cli.common import JSON, JSON_LINES, YES
 from edgespec.cli.output import Output
-from edgespec.cli.prompt import YES, agreed
+from edgespec.cli.prompt import agreed
 from edgespec.cli.types import Integer, Text
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.figures import when
@@ -45,7 +46,6 @@ class ChatName(Text):
 
 CHAT = click.argument("name", type=ChatName(), metavar="CHAT")
 CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
-JSON_LINES = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of text.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -109,7 +109,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
 
 @history.command()
 @CHAT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@JSON
 def show(name: str, as_json: bool) -> None:
     """Print a conversation."""
     from edgespec.transcript import iso, messages_of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgespec.cli.common import JSON_LINES, QUIET
 from edgespec.cli.output import Output
 from edgespec.figures import count_of, size_of, when
 from edgespec.printable import one_line
@@ -29,8 +30,8 @@ FIGURES = ("parameters", "size", "context")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("part", required=False, default="", metavar="[NAME-PART]")
 @click.option("--catalog", is_flag=True, help="List the names that edgespec knows, to be fetched, instead.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
-@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+@JSON_LINES
+@QUIET
 def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models of this machine; with NAME-PART those that have it in their names.
 

@@ -351,23 +351,6 @@ OUTPUT = [
     *SHOWN,
 ]  # fmt: skip
 
-JSON_RESULT = click.option(
-    "--json", "as_json", cls=Option, section="Output", config=False, is_flag=True,
-    help="Print one JSON object instead of text.",
-)  # fmt: skip
-
-TOLD = [
-    click.option(
-        "-q", "--quiet", cls=Option, section="Output", config=False, is_flag=True,
-        help="No notes and no progress on stderr.",
-    ),
-    click.option(
-        "-v", "--verbose", cls=Option, section="Output", config=False, is_flag=True,
-        help="Log to stderr what happens, and where errors come from.",
-    ),
-]  # fmt: skip
-"""What commands have that measure or fetch."""
-
 
 def generation_options(command: Decorated) -> Decorated:
     """All the options above, in this order."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.cli.common import JSON, QUIET
 from edgespec.cli.output import Output
 from edgespec.cli.types import ModelSpec
 from edgespec.errors import PairError
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from edgespec.header import Header
     from edgespec.models.pair import Comparison, PairVerdict, Side, Token
     from edgespec.models.suggest import Suggestion
-
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,7 +66,7 @@ def check(ctx: click.Context, target: str, draft: str, as_json: bool) -> None:
 @pair.command()
 @click.argument("target", type=ModelSpec())
 @JSON
-@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+@QUIET
 def suggest(target: str, as_json: bool, quiet: bool) -> None:
     """List the models that could draft for TARGET, the best first.
 

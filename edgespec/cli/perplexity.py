@@ -10,8 +10,19 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
+from edgespec.cli.common import JSON, QUIET, VERBOSE
+from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import GPU_LAYERS, HELD, LARGEST, TARGET, load_settings, one_model, with_options
+from edgespec.cli.options import (
+    FETCHING,
+    GPU_LAYERS,
+    HELD,
+    LARGEST,
+    TARGET,
+    load_settings,
+    one_model,
+    with_options,
+)
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec
 from edgespec.compare import LEAST_WINDOW, WINDOW
@@ -35,12 +46,10 @@ OPTIONS = [
     ),
     GPU_LAYERS,
     *HELD,
-    click.option("--json", "as_json", cls=Option, config=False, is_flag=True, help="Print one JSON object."),
-    click.option("-q", "--quiet", cls=Option, config=False, is_flag=True, help="No notes and no progress on stderr."),
-    click.option(
-        "-v", "--verbose", cls=Option, config=False, is_flag=True,
-        help="Log to stderr what happens, and where errors come from.",
-    ),
+    *FETCHING,
+    JSON,
+    QUIET,
+    VERBOSE,
 ]  # fmt: skip
 
 
@@ -57,6 +66,7 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     name = one_model(target, values["model"])
+    fetch_missing(ctx, [name], output, yes=values["yes"])
     output.progress(f"loading {name}", 0)
     from edgespec.compare.perplexity import perplexity as measure
     from edgespec.compare.time_left import TimeLeft
@@ -87,7 +97,9 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
         output.end_progress()
     for note in notes:
         output.note(note)
-    if found is not None:
+    if found is None:
+        output.note("stopped before the first window was read")
+    else:
         about = {"model": path.name, "text": Path(values["text"]).name if values["text"] else None, "window": size}
         complete = found.windows == len(read)
         if values["as_json"]:

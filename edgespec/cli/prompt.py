@@ -30,9 +30,6 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     return _from_stdin()
 
 
-YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-
-
 def agreed(question: str, *, yes: bool) -> bool:
     """Whether the user agrees to what deletes something, or did (`yes`). Raises UsageError where none can be asked."""
     if yes:

@@ -13,6 +13,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
+from edgespec.cli.common import JSON, QUIET, VERBOSE
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import OFFLINE, with_options
 from edgespec.cli.output import Output
@@ -42,14 +43,9 @@ OPTIONS = [
         "--dry-run", cls=Option, config=False, is_flag=True,
         help="Only say what would be fetched, whether it may be, and whether there is room.",
     ),
-    click.option(
-        "--json", "as_json", cls=Option, config=False, is_flag=True, help="Print one JSON object instead of text.",
-    ),
-    click.option("-q", "--quiet", cls=Option, config=False, is_flag=True, help="No notes and no progress on stderr."),
-    click.option(
-        "-v", "--verbose", cls=Option, config=False, is_flag=True,
-        help="Log to stderr what happens, and where errors come from.",
-    ),
+    JSON,
+    QUIET,
+    VERBOSE,
 ]  # fmt: skip
 
 

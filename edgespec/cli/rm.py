@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgespec.cli.common import JSON, YES
 from edgespec.cli.output import Output
-from edgespec.cli.prompt import YES, agreed
+from edgespec.cli.prompt import agreed
 from edgespec.cli.types import ModelSpec
 from edgespec.figures import size_of
 from edgespec.printable import one_line
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
 @click.option("--unfinished", is_flag=True, help="Only what was not downloaded completely of these repositories.")
 @YES
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@JSON
 def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> None:
     """Delete models.
 

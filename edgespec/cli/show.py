@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.cli.common import JSON, QUIET
 from edgespec.cli.output import Output
 from edgespec.cli.rows import Row, write_rows
 from edgespec.cli.types import ModelSpec
@@ -41,8 +42,8 @@ LONGEST = 300  # characters of a text among the metadata
 @click.argument("model", type=ModelSpec())
 @click.option("--template", is_flag=True, help="Print the text of its chat template too.")
 @click.option("--metadata", is_flag=True, help="Print all metadata in the file too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@JSON
+@QUIET
 def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool) -> None:
     """Say what MODEL is, and which models here can draft for it.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from edgespec.cli.common import JSON_LINES, YES
 from edgespec.cli.output import Output
-from edgespec.cli.prompt import YES, agreed
+from edgespec.cli.prompt import agreed
 from edgespec.figures import size_of
 
 
@@ -19,7 +20,7 @@ def store() -> None:
 
 
 @store.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line instead of a table.")
+@JSON_LINES
 def ls(as_json: bool) -> None:
     """List the vocabularies of which answers are kept."""
     from edgespec.answer_store import stored

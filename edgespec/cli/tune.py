@@ -9,6 +9,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
+from edgespec.cli.common import JSON, QUIET, VERBOSE
 from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model, with_options
@@ -43,11 +44,9 @@ OPTIONS = [
         "--seconds", cls=Option, section="Answer", config=False, type=Integer(1, LARGEST), default=SECONDS,
         show_default=True, metavar="N", help="About how long it may take; every category gets one text at least.",
     ),
-    click.option("--json", "as_json", cls=Option, is_flag=True, help="Print one JSON object instead of tables."),
-    click.option("-q", "--quiet", cls=Option, is_flag=True, help="No notes and no progress on stderr."),
-    click.option(
-        "-v", "--verbose", cls=Option, is_flag=True, help="Log to stderr what happens, and where errors come from."
-    ),
+    JSON,
+    QUIET,
+    VERBOSE,
 ]  # fmt: skip
 
 

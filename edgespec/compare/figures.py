@@ -23,7 +23,8 @@ class Row:
 
     `speedup` is over plain decoding of the same prompts on the same load, with its 95 % interval; `first_token_s` the
     time to the first token; `memory_bytes` the most that the process took meanwhile, as far as it was seen. `is_best`
-    marks rows that no other beats both in speed and in closeness to the reference.
+    marks rows that no other beats both in speed and in closeness to the reference. `runs` tells when the runs began
+    that measured it: the one of the result, earlier ones, or both.
     """
 
     target: str
@@ -37,6 +38,7 @@ class Row:
     first_token_s: float | None
     tokens_per_round: float | None
     memory_bytes: int
+    runs: list[str]
     is_best: bool = False
 
 
@@ -66,6 +68,7 @@ def rows_of(target: str, contests: Sequence[Contest], speeds: Sequence[Speed]) -
                     _median(samples, "prompt_s"),
                     sum(sample["tokens"] for sample in samples) / rounds if rounds else None,
                     speed["memory_bytes"],
+                    sorted({sample["run"] for sample in samples}),
                 )
             )
     return found
@@ -78,7 +81,9 @@ def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row
     """
     points = [
         (row.tokens_per_s, divergences[row.target])
-        if row.tokens_per_s is not None and row.target in divergences and (row.mode == PLAIN or is_faster(row))
+        if row.tokens_per_s is not None
+        and row.target in divergences
+        and (row.mode == PLAIN or is_faster(row.speedup_low))
         else None
         for row in rows
     ]
@@ -89,24 +94,25 @@ def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row
     ]
 
 
-def is_faster(row: Row) -> bool:
-    """Whether it beats plain decoding of its file for sure."""
-    return row.speedup_low is not None and row.speedup_low > 1
+def is_faster(speedup_low: float | None) -> bool:
+    """Whether what has an interval from there beats plain decoding of its file for sure."""
+    return speedup_low is not None and speedup_low > 1
 
 
 def plain_spread(speeds: Sequence[Speed]) -> float | None:
     """By how much plain decoding of one file differs between prompts and loads, which are about the same work: the
     slower and the faster quarter of them. None for few."""
-    rates: list[float] = [
-        sample["tokens_per_s"]
-        for speed in speeds
-        for sample in speed["samples"]
-        if sample["mode"] == PLAIN and sample["tokens_per_s"]
-    ]
+    rates = [rate for speed in speeds for _, rate in _plain_rates(speed)]
     if len(rates) < LEAST_RATES:
         return None
     slow, _, fast = quantiles(rates, n=4)
     return fast / slow - 1
+
+
+def times_as_fast(speed: Speed, before: Speed) -> float | None:
+    """How many times as fast plain decoding of one file is as it was before, the median over prompts both know."""
+    rates_before = dict(_plain_rates(before))
+    return median(rate / rates_before[item] for item, rate in _plain_rates(speed) if item in rates_before)
 
 
 def greedy_agreement(answers: Mapping[str, Sequence[int]], reference: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -117,6 +123,12 @@ def greedy_agreement(answers: Mapping[str, Sequence[int]], reference: Mapping[st
         return {"equal": None, "until_they_part": None}
     equal = sum(ours == theirs for ours, theirs in pairs) / len(pairs)
     return {"equal": equal, "until_they_part": sum(common_prefix(*pair) / len(pair[1]) for pair in pairs) / len(pairs)}
+
+
+def _plain_rates(speed: Speed) -> list[tuple[str, float]]:
+    """Tokens a second by prompt."""
+    plain = [sample for sample in speed["samples"] if sample["mode"] == PLAIN]
+    return [(sample["item"], sample["tokens_per_s"]) for sample in plain if sample["tokens_per_s"]]
 
 
 def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:

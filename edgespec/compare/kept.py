@@ -16,7 +16,7 @@ from edgespec.llama.library import build_id
 from edgespec.paths import file_facts, read_cache, write_cache
 from edgespec.settings import LoadSettings
 
-VERSION = 1
+VERSION = 2
 
 Key = dict[str, Any]
 

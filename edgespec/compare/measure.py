@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from edgespec import __version__
 from edgespec.bench.machine import build, machine, without_folders
-from edgespec.bench.measure import WARM_UP_TOKENS
+from edgespec.bench.modes import PLAIN
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
 from edgespec.compare import WINDOW
+from edgespec.compare.again import PROMPTS as ASKED_AGAIN
+from edgespec.compare.again import measure_again
 from edgespec.compare.contests import Contest
 from edgespec.compare.figures import greedy_agreement, plain_spread, rows_of, with_best
 from edgespec.compare.kept import Key, keep, quality_key, recall, speed_key
@@ -24,6 +26,7 @@ from edgespec.compare.rows import ReferenceRows, default_limit, keep_rows, room_
 from edgespec.compare.speed import Speed, measure_speed, new_speed
 from edgespec.compare.targets import Target, Targets
 from edgespec.compare.time_left import TimeLeft
+from edgespec.compare.units import answer_units, preparation_units, window_units
 from edgespec.compare.windows import opened, windows
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, Progress
@@ -31,9 +34,7 @@ from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.settings import LoadSettings
 
-VERSION = 1
-READING = 0.2  # of the time of a token that is generated, for one that is read
-MEASURING_PASSES = 80  # tokens generated would take about as long
+VERSION = 2
 
 Result = dict[str, Any]
 
@@ -83,32 +84,30 @@ class _Comparison:
 
     def __init__(self, plan: Plan, progress: Progress, cancel: CancelFlag) -> None:
         self._plan, self._progress, self._cancel = plan, progress, cancel
-        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started = datetime.now(UTC).isoformat(timespec="milliseconds")  # which run a part is of
         self._reference, self._targets = plan.targets.reference, plan.targets.all
         self._windows = self._cut_text()
         self._messages, self._failures = list(plan.targets.messages), list[str]()
-        self._is_complete = False
+        self._is_complete, self._is_kept = False, True
         keys = {t.label: quality_key(t.path, self._reference.path, plan.settings, self._windows) for t in self._targets}
         self._quality_keys = keys
-        self._qualities = {
-            label: Quality(**known) for label, key in keys.items() if plan.resume and (known := recall(key)) is not None
-        }
+        found = {label: recall(key) for label, key in keys.items() if plan.resume}
+        self._qualities = {label: Quality(**known["quality"]) for label, known in found.items() if known}
+        self._quality_runs: dict[str, str] = {label: known["run"] for label, known in found.items() if known}
         self._jobs = [self._job(target, contest) for target in self._targets for contest in plan.contests]
-        if recalled := len(self._qualities) + sum(bool(job.known["items"]) for job in self._jobs):
-            self._messages.append(
-                f"{recalled} of {len(self._targets) + len(self._jobs)} parts come from an earlier run"
-            )
-        units = sum(self._quality_units(target) for target in self._unread())
-        self._time = TimeLeft(units + sum(map(self._speed_units, self._jobs)))
+        self._time = TimeLeft(self._units())
 
     def run(self) -> None:
         """Measure until the end or until it is cancelled. Raises UsageError."""
         try:
             self._measure_qualities()
+            is_measured_again = self._is_measured_again()
             for job in self._jobs:
                 if self._missing(job):
                     with self._failing(job.target):
                         self._measure_speed(job)
+            if is_measured_again:
+                self._measure_reference_again()
         except CancelledError:
             return
         self._is_complete = not self._failures
@@ -122,8 +121,7 @@ class _Comparison:
         }
         rows = [row for target in self._targets for row in rows_of(target.label, plan.contests, speeds[target.label])]
         divergences = {label: quality.kl for label, quality in self._qualities.items()}
-        base = speeds[self._reference.label][0]
-        spreads = [spread for known in speeds.values() if (spread := plain_spread(known)) is not None]
+        base = self._base.known
         notes = [message for job in self._jobs for message in job.known["messages"]]
         return {
             "version": VERSION,
@@ -131,6 +129,7 @@ class _Comparison:
             "started": self._started,
             "edgespec": __version__,
             "complete": self._is_complete,
+            "parts": self._parts(),
             "failures": self._failures,
             "machine": machine(),
             "build": build(),
@@ -145,7 +144,10 @@ class _Comparison:
             "reference": self._reference.label,
             "targets": [self._about(target, speeds[target.label][0], base) for target in self._targets],
             "rows": [asdict(row) for row in with_best(rows, divergences)],
-            "load": {"spread": max(spreads, default=None)},
+            "load": {
+                "spread": {label: plain_spread(known) for label, known in speeds.items()},
+                "reference_again": base["again"],
+            },
             "messages": [without_folders(message) for message in dict.fromkeys([*self._messages, *notes])],
         }
 
@@ -160,7 +162,19 @@ class _Comparison:
             "types": types_by_share(target.header),
             "parameters": target.header.n_params,
             "quality": asdict(quality) if quality else None,
+            "quality_run": self._quality_runs.get(target.label),
             "greedy": greedy_agreement(speed["answers"], base["answers"]),
+        }
+
+    def _parts(self) -> dict[str, Any]:
+        """How many parts there are, how many of them are finished or begun, and whether a later run can have them."""
+        missing = [self._missing(job) for job in self._jobs]
+        begun = [bool(job.known["items"]) and bool(lack) for job, lack in zip(self._jobs, missing, strict=True)]
+        return {
+            "all": len(self._targets) + len(self._jobs),
+            "finished": len(self._qualities) + missing.count(0),
+            "begun": sum(begun),
+            "kept": self._is_kept,
         }
 
     # --- what is to be done ---------------------------------------------------------------------------------------
@@ -184,21 +198,29 @@ class _Comparison:
         key = speed_key(settings, [mode.name for mode in contest.modes], plan.items, plan.tokens)
         return _Job(target, contest, settings, key, (recall(key) if plan.resume else None) or new_speed())
 
+    @property
+    def _base(self) -> _Job:
+        """What files are held against: plain decoding of the reference counts in the first of its loads."""
+        return next(job for job in self._jobs if job.target == self._reference)
+
     def _missing(self, job: _Job) -> int:
         return len({item.id for item in self._plan.items} - set(job.known["items"]))
 
-    # Units of time are bytes of weights that go through the processor for a token.
+    def _is_measured_again(self) -> bool:
+        """Whether the reference is at the end: where speeds of files are to be compared, and any is not known yet."""
+        return len(self._targets) > 1 and any(map(self._missing, self._jobs))
 
-    def _quality_units(self, target: Target) -> float:
-        return READING * target.size_bytes * len(self._windows) * len(self._windows[0])
-
-    def _preparation_units(self, job: _Job) -> float:
-        return job.target.size_bytes * (MEASURING_PASSES + WARM_UP_TOKENS * len(job.contest.modes))
-
-    def _speed_units(self, job: _Job) -> float:
-        missing = self._missing(job)
-        answers = job.target.size_bytes * self._plan.tokens * missing * len(job.contest.modes)
-        return self._preparation_units(job) + answers if missing else 0.0
+    def _units(self) -> float:
+        """Of all that is to be done."""
+        text, tokens = self._windows, self._plan.tokens
+        units = sum(len(text) * window_units(target.size_bytes, text[0]) for target in self._unread())
+        for job in self._jobs:
+            size, n_modes = job.target.size_bytes, len(job.contest.modes)
+            if missing := self._missing(job):
+                units += preparation_units(size, n_modes) + missing * n_modes * answer_units(size, tokens)
+        if self._is_measured_again():
+            units += ASKED_AGAIN * answer_units(self._reference.size_bytes, tokens)
+        return units
 
     # --- quality --------------------------------------------------------------------------------------------------
 
@@ -226,51 +248,76 @@ class _Comparison:
     @contextmanager
     def _opened(self, target: Target) -> Iterator[Context]:
         def tell(done: float) -> None:
-            self._progress(self._time.line(f"loading {target.label}"), self._time.share)
+            self._tell(f"loading {target.label}")
 
         with opened(target.path, self._plan.settings, len(self._windows[0]), self._messages.append, tell) as context:
             yield context
 
     def _teller(self, target: Target) -> Callable[[int, int], None]:
-        each = self._quality_units(target) / len(self._windows)
+        each = window_units(target.size_bytes, self._windows[0])
 
         def tell(done: int, total: int) -> None:
             if done:
                 self._time.add(each)
-            self._progress(self._time.line(f"reading a text with {target.label}"), self._time.share)
+            self._tell(f"reading a text with {target.label}")
 
         return tell
 
     def _learn(self, target: Target, quality: Quality) -> None:
-        self._qualities[target.label] = quality
-        keep(self._quality_keys[target.label], asdict(quality))
+        self._qualities[target.label], self._quality_runs[target.label] = quality, self._started
+        self._keep(self._quality_keys[target.label], {"run": self._started, "quality": asdict(quality)})
 
     # --- speed ----------------------------------------------------------------------------------------------------
 
     def _measure_speed(self, job: _Job) -> None:
         """Raises CancelledError, EdgespecError."""
-        each, prepared = job.target.size_bytes * self._plan.tokens, False
+        size, plan, prepared = job.target.size_bytes, self._plan, False
 
         def tell(what: str, done: float) -> None:
             nonlocal prepared
             if what == "answer":
-                self._time.add(each if prepared else each + self._preparation_units(job))
+                before = 0.0 if prepared else preparation_units(size, len(job.contest.modes))
+                self._time.add(before + answer_units(size, plan.tokens))
                 prepared = True
             if what != "prompt":
                 told = PROGRESS[what].format(job.target.label) if what in PROGRESS else f"asking {job.target.label}"
-                self._progress(self._time.line(told), self._time.share)
+                self._tell(told)
 
-        plan = self._plan
         measure_speed(
             job.settings,
             job.contest.modes,
             plan.items,
             plan.tokens,
             job.known,
+            run=self._started,
             progress=tell,
             cancel=self._cancel,
-            keep=lambda speed: keep(job.key, speed),
+            keep=lambda speed: self._keep(job.key, speed),
         )
+
+    def _measure_reference_again(self) -> None:
+        """Files are measured one after another: what became of the machine meanwhile is found out at the end.
+
+        Raises CancelledError.
+        """
+        base, plan = self._base, self._plan
+
+        def tell(what: str, done: float) -> None:
+            if what == "answer":
+                self._time.add(answer_units(base.target.size_bytes, plan.tokens))
+            self._tell(f"asking {base.target.label} again")
+
+        with self._failing(base.target):
+            alone = replace(base.contest, draft=None, modes=(PLAIN,)).settings(plan.settings, base.target.path)
+            found = measure_again(alone, plan.items, plan.tokens, base.known, progress=tell, cancel=self._cancel)
+            base.known["again"][self._started] = found
+            self._keep(base.key, base.known)
+
+    def _tell(self, what: str) -> None:
+        self._progress(self._time.line(what), self._time.share)
+
+    def _keep(self, key: Key, result: dict[str, Any]) -> None:
+        self._is_kept = keep(key, result) and self._is_kept
 
     @contextmanager
     def _failing(self, target: Target) -> Iterator[None]:

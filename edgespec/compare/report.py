@@ -9,15 +9,17 @@ from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.paired import PLAIN
-from edgespec.bench.report import BUSY_SPREAD, NOTHING, machine_line, rate, times
+from edgespec.bench.report import NOTHING, machine_line, rate, times
 from edgespec.bench.tables import Figures, Lines, stacked
+from edgespec.compare.doubts import KEPT, Doubt, doubt_about, doubts, is_doubtful, is_kept
+from edgespec.compare.figures import is_faster
 from edgespec.compare.measure import Result
-from edgespec.figures import percent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FEW_PROMPTS = 6
+ALIKE = 0.03  # differences that are noise
 BEST = "*"
 
 
@@ -26,20 +28,20 @@ def table(result: Result) -> RenderableType:
     parts: list[RenderableType] = [Lines(list(_heading(result))), _files(result)]
     if result["rows"]:
         parts.append(_speeds(result))
-    lines = [*verdicts(result), *_legend(result), *result["messages"]]
-    return stacked([*parts, Lines([("-", line) for line in lines])])
+    lines = [*doubts(result), *verdicts(result), *_legend(result), *result["messages"]]
+    return stacked([*parts, Lines([("-", line.replace(" %", "\xa0%")) for line in lines])])
 
 
 def to_csv(result: Result) -> str:
-    """A line for each row below a line of names, with what is known of its file."""
+    """A line for each row below a line of names, with what is known of its file; when runs began has spaces between."""
     files = {target["label"]: target for target in result["targets"]}
     text = io.StringIO()
     lines = []
     for row in result["rows"]:
         target = files[row["target"]]
-        about = {name: target[name] for name in ("file", "quantisation", "size_bytes")}
+        about = {name: target[name] for name in ("file", "quantisation", "size_bytes", "quality_run")}
         greedy = {f"greedy_{name}": value for name, value in target["greedy"].items()}
-        lines.append(row | about | greedy | (target["quality"] or {}))
+        lines.append(row | {"runs": " ".join(row["runs"])} | about | greedy | (target["quality"] or {}))
     names = list(dict.fromkeys(name for line in lines for name in line))
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
@@ -53,11 +55,13 @@ def verdicts(result: Result) -> Iterator[str]:
     base = files[result["reference"]]
     for label, target in files.items():
         if target is not base:
-            yield f"{label}: {', '.join(_differences(result, target, base))}".replace(" %", "\xa0%")
+            yield f"{label}: {', '.join(_differences(result, target, base))}"
     best = [row for row in result["rows"] if row["is_best"]]
     if len(files) > 1 and best:
-        names = [f"{row['target']} {_way(result, row)}" for row in sorted(best, key=lambda row: -row["tokens_per_s"])]
-        yield f"not beaten in both speed and closeness to {base['label']}, the fastest first: {'; '.join(names)}"
+        names = [f"{row['target']} {way(result, row)}" for row in sorted(best, key=lambda row: -row["tokens_per_s"])]
+        unsure = "as far as these speeds can be compared, " if is_doubtful(result) else ""
+        what = f"not beaten in both speed and closeness to {base['label']}"
+        yield f"{unsure}{what}, the fastest first: {'; '.join(names)}"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ def _heading(result: Result) -> Iterator[tuple[str, str]]:
         read = f"{max(positions)} tokens of a text, {settings['windows']} windows of {settings['window']}"
         yield "quality", f"{read}; the reference is {result['reference']}"
     if not result["complete"]:
-        yield "stopped", "before its end: --resume goes on from here"
+        yield "stopped", "before its end" + (": --resume goes on from here" if result["parts"]["kept"] else "")
 
 
 def _files(result: Result) -> Figures:
@@ -90,7 +94,8 @@ def _files(result: Result) -> Figures:
     for target in result["targets"]:
         quality, label = target["quality"], target["label"]
         is_reference = label == result["reference"]
-        cells = [label, f"{target['size_bytes'] / 1e6:.0f}"]
+        is_new = target["quality_run"] in (None, result["started"])
+        cells = [label if is_new else f"{label} {KEPT}", f"{target['size_bytes'] / 1e6:.0f}"]
         if quality is None:
             cells += [NOTHING] * 6
         else:
@@ -115,11 +120,12 @@ def _speeds(result: Result) -> Figures:
         is_new, before = row["target"] != before, row["target"]
         low, high = row["speedup_low"], row["speedup_high"]
         first = row["first_token_s"]
+        marks = (BEST if row["is_best"] else "") + (KEPT if is_kept(result, row) else "")
         cells = [
             row["target"] if is_new else "",
             row["draft"] or NOTHING,
             row["mode"],
-            rate(row["tokens_per_s"]) + (f" {BEST}" if row["is_best"] else "  "),
+            f"{marks} {rate(row['tokens_per_s'])}".lstrip(),
             times(row["speedup"]),
             NOTHING if low is None else f"{times(low)[:-1]}-{times(high)[:-1]}",
             NOTHING if first is None else f"{first:.2f} s" if first >= 0.0995 else f"{first * 1e3:.0f} ms",
@@ -149,11 +155,11 @@ def _differences(result: Result, target: dict[str, Any], base: dict[str, Any]) -
     yield _more(base["size_bytes"] / target["size_bytes"], "smaller", "larger", "as large")
     plain, plain_base = (_row(result, each["label"], PLAIN) for each in (target, base))
     if plain and plain_base and plain["tokens_per_s"] and plain_base["tokens_per_s"]:
-        speed = plain["tokens_per_s"] / plain_base["tokens_per_s"]
-        sure = [row for row in result["rows"] if row["target"] == target["label"] and (row["speedup_low"] or 0) > 1]
-        best = max(sure, key=lambda row: float(row["speedup"]), default=None)
-        guessing = f" ({times(speed * best['speedup'])} with {_way(result, best)})" if best else ""
-        yield _more(speed, "faster", "slower", "as fast") + guessing
+        yield _speed(plain["tokens_per_s"] / plain_base["tokens_per_s"], doubt_about(result, target["label"]))
+        faster = [row for row in result["rows"] if row["target"] == target["label"] and is_faster(row["speedup_low"])]
+        best = max(faster, key=lambda row: float(row["speedup"]), default=None)
+        if best and best["speedup"] > 1 + ALIKE:
+            yield f"guessing ({way(result, best)}) makes it {times(best['speedup'])} faster"
     quality = target["quality"]
     if quality is not None:
         yield f"KL {nats(quality['kl'])}"
@@ -165,13 +171,26 @@ def _row(result: Result, label: str, mode: str) -> dict[str, Any] | None:
     return next((row for row in result["rows"] if (row["target"], row["mode"]) == (label, mode)), None)
 
 
+def _speed(ratio: float, doubt: Doubt | None) -> str:
+    """What a ratio of speeds says, no more than it is known."""
+    if doubt is None:
+        return _more(ratio, "faster", "slower", "as fast")
+    if doubt.factor is None:
+        return f"perhaps {_more(ratio, 'faster', 'slower', 'as fast')} (unsure: {doubt.why})"
+    low, high = ratio / doubt.factor, ratio * doubt.factor
+    if low <= 1 <= high:
+        return f"faster or slower cannot be told ({times(low)} to {times(high)} as fast: {doubt.why})"
+    bounds = (low, high) if low > 1 else (1 / high, 1 / low)
+    return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {doubt.why})"
+
+
 def _more(factor: float, more: str, less: str, alike: str) -> str:
-    if 0.97 <= factor <= 1.03:
+    if 1 - ALIKE <= factor <= 1 + ALIKE:
         return alike
     return f"{times(factor)} {more}" if factor > 1 else f"{times(1 / factor)} {less}"
 
 
-def _way(result: Result, row: dict[str, Any]) -> str:
+def way(result: Result, row: dict[str, Any]) -> str:
     """A mode, and the draft model where there are several."""
     drafts = {row["draft"] for row in result["rows"]} - {None}
     return f"{row['mode']} by {row['draft']}" if row["draft"] and len(drafts) > 1 else str(row["mode"])
@@ -180,10 +199,10 @@ def _way(result: Result, row: dict[str, Any]) -> str:
 def _legend(result: Result) -> Iterator[str]:
     if any(row["is_best"] for row in result["rows"]):
         yield f"{BEST} marks what is not beaten in both; files are measured one after another, modes of a file in turns"
-    spread = result["load"]["spread"]
-    if spread is not None and spread > BUSY_SPREAD:
-        yield f"another program was busy: about the same work took {percent(spread)} longer at times".replace(
-            " %", "\xa0%"
+    if any(row["mode"] != PLAIN for row in result["rows"]):
+        yield (
+            "speed up is the median of what each prompt gained over plain decoding of itself, not the quotient of the "
+            "tok/s beside it, which are medians of their own"
         )
     few = min((row["prompts"] for row in result["rows"]), default=FEW_PROMPTS)
     if few < FEW_PROMPTS:

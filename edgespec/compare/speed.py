@@ -25,12 +25,13 @@ from edgespec.settings import LoadSettings
 REPEAT = 2  # of each width of passes, before the answers; the measured pace needs to know them
 
 Speed = dict[str, Any]
-"""Plain data: "samples" as a bench has them, the ids of plain "answers" by prompt, "memory_bytes", "messages", and
-"items" for which every mode has answered."""
+"""Plain data: "samples" as a bench has them, each with when its "run" began, the ids of plain "answers" by prompt,
+"memory_bytes", "messages", "items" for which every mode has answered, and of the reference "again": by run, how many
+times as fast its plain decoding was at the end of that."""
 
 
 def new_speed() -> Speed:
-    return {"items": [], "samples": [], "answers": {}, "memory_bytes": 0, "messages": []}
+    return {"items": [], "samples": [], "answers": {}, "memory_bytes": 0, "messages": [], "again": {}}
 
 
 def measure_speed(
@@ -40,12 +41,14 @@ def measure_speed(
     tokens: int,
     known: Speed,
     *,
+    run: str,
     progress: Progress,
     cancel: CancelFlag,
     keep: Callable[[Speed], object],
 ) -> None:
-    """Fill `known` with what it does not hold yet: greedy answers of `tokens` tokens. `keep` is called after every
-    prompt, `progress` with "answer" after every answer.
+    """Fill `known` with what it does not hold yet: greedy answers of `tokens` tokens. `run` tells when this began.
+
+    `keep` is called after every prompt, `progress` with "answer" after every answer.
 
     Memory is looked at between answers, and as the file is loaded.
     Raises CancelledError, UsageError where no prompt fits, and what loading and decoding raise.
@@ -75,7 +78,7 @@ def measure_speed(
                 memory.look()
                 progress("answer", 1.0)
             else:
-                known["samples"] += [sample for sample, _ in found.values()]
+                known["samples"] += [sample | {"run": run} for sample, _ in found.values()]
                 known["answers"][question.item.id] = found[contestants[0].name][1]
             known["items"].append(question.item.id)
             known["memory_bytes"] = max(known["memory_bytes"], memory.most_bytes)
