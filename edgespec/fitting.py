@@ -54,7 +54,7 @@ def fitted(
         n_ctx = largest_context(fit, free + needed.mapped)
         if not (may_shrink and n_ctx):
             raise OutOfMemoryError(
-                f"a context of {plan.n_ctx * plan.sequences} tokens does not fit",
+                f"a context of {plan.n_ctx * plan.sequences:,} tokens does not fit",
                 why=f"it needs {size_of(needed.allocated)} beside weights that are mapped, "
                 f"{size_of(free)} of memory are free",
                 hint="; ".join(what_would_fit(fit, free + needed.mapped)) or "use a smaller model",

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 _CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd") | {ord("\t"): "\t", ord("\n"): "\n"}
 
 
 def printable(text: str) -> str:
     """Control characters but tab and newline become U+FFFD, so that the length stays the same."""
     return text.translate(_CONTROL)
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with lines of more than `width` characters broken at blanks; what follows begins below the first word,
+    or below what stands behind a gap, as in two columns."""
+    lines = []
+    for line in text.split("\n"):
+        if len(line) <= width:
+            lines.append(line)
+            continue
+        start = re.match(r" *(\S.*?  +)?", line)
+        indent = " " * (len(start[0]) if start and len(start[0]) <= width // 2 else 0)
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [line]
+    return "\n".join(lines)
 
 
 def one_line(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from edgespec.errors import EdgespecError
-from edgespec.printable import printable
+from edgespec.printable import printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,6 +69,11 @@ class Output:
         """A line of a command whose result is not a model's answer."""
         self._write(text + "\n")
 
+    def say(self, text: str) -> None:
+        """Lines for people, broken at blanks where a terminal has no room for them."""
+        is_terminal = _is_terminal(self._stdout)
+        self.line(wrapped(printable(text), shutil.get_terminal_size().columns) if is_terminal else text)
+
     def labelled(self, label: str, text: str, colour: str = "") -> None:
         """A line that begins with a label, which a terminal with colours keeps in the background."""
         if self._stdout is None or not _has_colour(self._stdout):
@@ -97,14 +102,14 @@ class Output:
 
     def aside(self, text: str) -> None:
         """A line on stderr that keeps in the background."""
-        shown = printable(text)
+        shown = self._fitting(printable(text))
         self._tell((click.style(shown, dim=True) if _has_colour(self._stderr) else shown) + "\n")
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
         """Say why the program ends; with -v also where (`trace`)."""
         if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
             self._tell(traceback.format_exc())
-        self._tell(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "") + "\n")
+        self._tell(self._fitting(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "")) + "\n")
 
     def progress(self, what: str, done: float | None) -> None:
         """Show how much of something is done, 0 to 1, if that is known.
@@ -164,6 +169,10 @@ class Output:
             if isinstance(error, OSError) and error.errno not in READER_GONE:
                 raise EdgespecError("the output cannot be written", why=error.strerror or str(error)) from error
             raise StdoutClosed from None
+
+    def _fitting(self, text: str) -> str:
+        """`text` with lines as long as a terminal has room for."""
+        return wrapped(text, shutil.get_terminal_size().columns) if self.stderr_is_terminal else text
 
     def _tell(self, text: str) -> None:
         self._clear_progress()

@@ -85,7 +85,7 @@ class Repl:
 
     def say(self, text: str, level: Level = "info") -> None:
         if level == "info":
-            self.output.line(text)
+            self.output.say(text)
         else:
             self.output.note(text)
 
