@@ -145,7 +145,7 @@ class Commands:
 
     def set(self, argument: str) -> None:
         session = self.session
-        name, _, text = argument.partition(" ")
+        name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
         if not name:
             width = max(len(item.name) for item in SETTINGS)
             self.front.say("\n".join(f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from edgespec.constraint import constraint_text, settled
@@ -149,15 +150,18 @@ SETTINGS = (
 
 
 def setting(name: str) -> Setting:
-    """The setting of that name, or the only one that begins so. Raises UsageError."""
+    """The setting of that name, its long option's or its field's, or the only one that begins so. Raises UsageError."""
     wanted = name.lower().lstrip("-").replace("_", "-")
-    found = [item for item in SETTINGS if item.name == wanted] or [
-        item for item in SETTINGS if item.name.startswith(wanted)
-    ]
-    if len(found) != 1:
-        known = ", ".join(item.name for item in found or SETTINGS)
-        raise UsageError(f"there is no setting {name!r}" if not found else f"{name!r} is short for several", hint=known)
-    return found[0]
+    names = {item.field.replace("_", "-"): item for item in SETTINGS} | {item.name: item for item in SETTINGS}
+    if wanted in names:
+        return names[wanted]
+    found = [item for item in SETTINGS if item.name.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{name!r} is short for several", hint=", ".join(item.name for item in found))
+    close = [f"did you mean {meant}?" for meant in get_close_matches(wanted, names, 1)]
+    raise UsageError(f"there is no setting {name!r}", hint="".join(close) or ", ".join(item.name for item in SETTINGS))
 
 
 def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:

@@ -21,9 +21,12 @@ JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_s
 
 def settled(kind: Constraint, given: str) -> str:
     """The same, with a file named by its whole path. Raises UsageError for one that cannot be read or used."""
-    if given:
-        compiled(kind, constraint_text(kind, given))
-    return given if not given or is_text(kind, given) else str(Path(given).expanduser().absolute())
+    if not given or is_text(kind, given):
+        if given:
+            compiled(kind, given)
+        return given
+    compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
+    return str(Path(given).expanduser().absolute())
 
 
 def constraint_text(kind: Constraint, given: str) -> str:
@@ -51,12 +54,12 @@ def is_text(kind: Constraint, given: str) -> bool:
     return kind == "regex" or "::=" in given or given.lstrip().startswith("%llguidance")
 
 
-def compiled(kind: Constraint, text: str) -> str:
-    """The text as llguidance's own grammar. Raises UsageError, saying what is wrong and where."""
+def compiled(kind: Constraint, text: str, name: str = "") -> str:
+    """The text as llguidance's own grammar. Raises UsageError, saying what is wrong and where; `name` is what for."""
     from llguidance import LLMatcher, LLParserLimits
     from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
-    what = f"cannot use this {CONSTRAINTS[kind]}"
+    what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
     try:
         if kind == "json_schema":
             grammar = LLMatcher.grammar_from_json_schema(_schema_object(text), defaults=JSON_LAYOUT)
@@ -84,6 +87,10 @@ def readable(said: str) -> str:
         return f"{pattern}, column {len(blanks) - 3}: {why}"
     if "lookarounds not supported" in said:
         return r"look-around and word boundaries (\b) are not supported"
+    if re.search("[Tt]oo many (expressions|items)", said):
+        return "it is too large, or has no end that can be reached"
+    if "Regex is empty" in said or "NoExtension" in said:
+        return "nothing can fit it"
     said = said.replace("<non-verbose/>", "").strip()
     return said if len(said) <= MOST_WORDS else said[:MOST_WORDS] + " ..."
 

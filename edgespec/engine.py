@@ -21,7 +21,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import Verdict, VerifyRule, verify
 from edgespec.drafters.base import Budget, Drafter
-from edgespec.errors import GenerationError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.events import FinishReason
 from edgespec.llama.context import Batch, CacheFullError, CancelledError, Context
 
@@ -444,11 +444,13 @@ class Engine:
                 self.context.model.is_end,
                 sequence.round,
             )
+        except UsageError as error:  # a grammar that nobody could tell from a good one
+            sequence.error = GenerationError(error.what, why=error.why)
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
             sequence.error = GenerationError("cannot choose a token", why=str(error))
-            sequence.finish = "error"
-            self._keep(sequence, 0)
-            return None
+        sequence.finish = "error"
+        self._keep(sequence, 0)
+        return None
 
     def _commit(self, part: _Part, verdict: Verdict) -> Emission:
         sequence, stats, now_s = part.sequence, part.sequence.stats, perf_counter()

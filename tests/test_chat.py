@@ -15,7 +15,7 @@ from fake_engine import FakeEngine, guessed
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat import Notice, Session
-from edgespec.chat_settings import ChatSettings
+from edgespec.chat_settings import ChatSettings, setting
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
@@ -503,6 +503,15 @@ def test_a_title_given_before_the_first_message_counts(store: Store) -> None:
     session.rename("My title")
     said(session.ask("hello"))
     assert store.find("last").title == session.title == "My title"
+
+
+def test_settings_are_found_by_their_names_in_other_places() -> None:
+    assert setting("temperature") is setting("temp") is setting("--temp")
+    assert setting("json_schema") is setting("json")
+    for name, hint in (("json_shema", "did you mean json-schema?"), ("warmth-of-heart", "temp, top-k")):
+        with pytest.raises(UsageError) as caught:
+            setting(name)
+        assert hint in caught.value.hint
 
 
 def test_what_answers_are_made_of_changes_and_is_taken_away(runtime: Runtime, store: Store) -> None:

@@ -225,7 +225,7 @@ def test_rows_that_fail_are_told_in_their_rows_and_by_the_exit_code(home: Path, 
     said = done.stderr.decode()
     assert " · 3 failed · " in said
     assert "3 of 5 rows failed: the first of them, line 3: it is not JSON" in said
-    assert "--retry-errors asks them again" in said
+    assert "each says why; lines that are mended are read again anyway, other rows with --retry-errors" in said
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert again.returncode == 6
@@ -291,6 +291,15 @@ def test_it_stops_once_too_many_have_failed(home: Path, fake: FakeWorkers) -> No
     assert len(rows(home / "out.jsonl")) == 3
     assert batch(home, "in.jsonl", "-o", "other.jsonl", "--max-errors", "20").returncode == 6
     assert len(rows(home / "other.jsonl")) == 20
+
+
+def test_the_same_command_gets_past_lines_that_stay_bad(home: Path, fake: FakeWorkers) -> None:
+    write(home, "no json", *prompts(1), "no json", "no json", *prompts(3)[1:])
+    args = ("in.jsonl", "-o", "out.jsonl", "--max-errors", "1")
+    said = [batch(home, *args).stderr.decode() for _ in range(2)]
+    assert "2 rows failed, so this stops: line 1: " in said[0]
+    assert "3 of 6 rows failed" in said[1]
+    assert sorted(ids(home / "out.jsonl"), key=str) == [None, None, None, "r0", "r1", "r2"]
 
 
 def test_a_model_that_dies_is_opened_again(home: Path, fake: FakeWorkers) -> None:

@@ -21,7 +21,7 @@ from edgespec.constraint import constraint_text, settled
 from edgespec.core.choose import Chooser
 from edgespec.core.guess import guesses
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import UsageError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.grammar import Grammars
 from edgespec.runtime import Runtime
@@ -265,6 +265,7 @@ def test_log_probabilities_are_those_among_what_is_allowed(llm: Runtime) -> None
         ("regex", "a(?=b)", "column 2: look-around, including look-ahead and look-behind, is not supported"),
         ("regex", r"a\b", r"word boundaries (\b)"),
         ("regex", r"[^\s\S]", "nothing can fit it"),
+        ("json_schema", '{"type": "string", "pattern": "^a$", "minLength": 5}', "nothing can fit it"),
         ("grammar", 'root ::= root "a"', "nothing can fit it"),
         ("json_schema", '{"$ref": "#"}', "nothing can fit it"),
     ],
@@ -275,6 +276,22 @@ def test_what_is_wrong_with_a_text_is_said_before_anything_is_generated(
     with pytest.raises(UsageError) as caught:
         llm.generate("A: ", **dict[str, Any]({kind: text}))
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "(a{1000}){1000}"),
+        (
+            "json_schema",
+            '{"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, '
+            '"required": ["a"]}}}',
+        ),
+    ],
+)
+def test_what_turns_out_to_be_too_much_ends_the_answer_in_plain_words(llm: Runtime, kind: str, text: str) -> None:
+    with pytest.raises(GenerationError, match=r"cannot go on with this .*: it is too large, or has no end"):
+        list(llm.generate("A: ", **dict[str, Any]({kind: text}), max_tokens=40))
 
 
 def test_two_constraints_or_one_without_an_end_exclude_each_other() -> None:
@@ -309,6 +326,7 @@ def test_run_takes_schemas_grammars_and_expressions(tmp_path: Path) -> None:
         (("-j", "gone.json"), "cannot read the JSON schema gone.json"),
         (("--grammar", "gone.gbnf"), "root ::= "),
         (("-j", "empty.json"), "it is empty"),
+        (("-j", "bad.json"), "cannot use the JSON schema in bad.json: Expecting"),
         (("--grammar", 'root ::= "'), "line 1, column 11"),
         (("-j", "[1]"), "cannot use this JSON schema"),
         (("--regex", ""), "'none' stands for none"),
@@ -316,6 +334,7 @@ def test_run_takes_schemas_grammars_and_expressions(tmp_path: Path) -> None:
 )
 def test_run_says_what_it_cannot_use_before_it_looks_for_a_model(home: Path, args: tuple[str, ...], said: str) -> None:
     (home / "empty.json").write_text("\n")
+    (home / "bad.json").write_text("{:}")
     done = edgespec_here("run", "-m", "gone.gguf", "A: ", *args, home=home)
     assert done.returncode == 2
     assert said in done.stderr.decode()
@@ -326,6 +345,10 @@ def test_none_takes_away_what_the_configuration_says(tmp_path: Path) -> None:
     args = ("run", "-m", "demo", "-q", "-t", "1", "--seed", "3", "-n", "4", "A: ")
     free = edgespec_here(*args, "-j", "none", home=tmp_path)
     assert free.returncode == 0
+    numbers = edgespec_here(*args, "--regex", "[0-9]{2}", home=tmp_path)  # nearer than the file
+    assert re.fullmatch(rb"[0-9]{2}\n", numbers.stdout)
+    cut_off = edgespec_here(*args[:3], *args[4:], "-n", "2", home=tmp_path)
+    assert b"cut off before its end (-n): it may not fit the JSON schema" in cut_off.stderr
     (tmp_path / "edgespec.toml").unlink()
     assert edgespec_here(*args, home=tmp_path).stdout == free.stdout
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ def answer_rows(
     from edgespec.batch.row_settings import checked_n, request_fields
     from edgespec.core.sampling import SamplingSettings
 
+    if isinstance(rows, Mapping | str | bytes):
+        raise UsageError("rows must be a list of rows, or whatever else gives one after another")
     try:
         request, n = Request(**request_fields(settings, SamplingSettings())), checked_n(n)
     except BadRowError as error:

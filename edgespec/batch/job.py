@@ -58,6 +58,11 @@ class Job:
         self._ready: deque[Result] = deque()
         self._early: dict[int, Result] = {}
 
+    @property
+    def n_waiting(self) -> int:
+        """Results that wait for that of an earlier row."""
+        return len(self._early)
+
     def run(self) -> Generator[Result, None, None]:
         """The results. Rows whose answers were cancelled have none.
 

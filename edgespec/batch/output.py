@@ -27,7 +27,8 @@ class OutputFile(Closable):
     """The output at `path`, locked. Raises UsageError where another job writes it, or it cannot be written.
 
     `resume` or `overwrite` prepare, and change nothing; `begin` does; then come rows. `done` are the rows that are
-    there and stay: by key (`row.row_key`) the marks of those that were answered. `n_done` and `n_failed` count them.
+    there and stay: by key (`row.row_key`) the marks of those that were answered. `n_done` and `n_failed` count them,
+    `n_dropped` those that do not stay.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +40,7 @@ class OutputFile(Closable):
         self._sidecar: Sidecar | None = None  # a new one
         self._size_bytes = 0  # of the rows that are whole
         self._drops: Callable[[Mapping[str, Any]], bool] = is_of_bad_line
-        self._has_dropped = False
+        self.n_dropped = 0
         self._file: FileIO | None = None
         self._lock = FileLock(self.path.with_name(f"{self.path.name}.job.lock"), timeout=0)
         try:
@@ -86,7 +87,7 @@ class OutputFile(Closable):
     def begin(self) -> None:
         """Cut off what does not stay, and get ready for rows. Raises EdgespecError."""
         with self._writing():
-            if self._has_dropped:
+            if self.n_dropped:
                 self._rewrite()
             self._file = FileIO(self.path, "a")
             self._file.truncate(self._size_bytes)
@@ -121,7 +122,7 @@ class OutputFile(Closable):
                     return  # the job was stopped in the middle of this one
                 row = row or {}
                 if self._drops(row):
-                    self._has_dropped = True
+                    self.n_dropped += 1
                 else:
                     try:
                         self.done[row_key(id_in(row))] = mark_in(row)

@@ -29,12 +29,14 @@ def doubt_about(result: Result, label: str) -> Doubt | None:
     spreads = [load["spread"].get(name) for name in (label, result["reference"])]
     known = [1 + spread for spread in spreads if spread is not None]
     known += [max(rate, 1 / rate) for rate in again if rate is not None]
-    factor = max(known, default=1.0) if None not in again else None
+    if None in again:
+        return Doubt(None, "a run was stopped before it was seen whether the machine changed")
+    factor = max(known, default=1.0)
     if any(each > 1 + BUSY_SPREAD for each in known):
         return Doubt(factor, "the machine was busy at times")
     if len(runs | _runs(result, result["reference"])) > 1:
         return Doubt(factor, "measured in different runs")
-    return None if factor is not None else Doubt(None, "the run ended before it was seen whether the machine changed")
+    return None
 
 
 def is_doubtful(result: Result) -> bool:
@@ -78,12 +80,13 @@ def _kept(result: Result) -> Iterator[str]:
     runs: dict[str, dict[str, list[str]]] = {}
     for label, speed_runs in _kept_speeds(result).items():
         for run in speed_runs:
-            runs.setdefault(run, {}).setdefault("speed", []).append(label)
+            what = "a part of the speed" if len(_runs(result, label)) > 1 else "the speed"
+            runs.setdefault(run, {}).setdefault(what, []).append(label)
     for target in result["targets"]:
         if target["quality_run"] not in (None, result["started"]):
-            runs.setdefault(target["quality_run"], {}).setdefault("quality", []).append(target["label"])
+            runs.setdefault(target["quality_run"], {}).setdefault("the quality", []).append(target["label"])
     for run in sorted(runs):
-        of = [f"the {what} of {', '.join(labels)}" for what, labels in runs[run].items()]
+        of = [f"{what} of {', '.join(labels)}" for what, labels in runs[run].items()]
         yield f"{KEPT} is kept from an earlier run, begun {ago(run, result['started'])}: {' and '.join(of)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from math import floor, log10
 from pathlib import Path
@@ -65,10 +66,11 @@ def _scale(axes: Axes, rows: Sequence[Row], divergences: Mapping[str, float], re
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to a little above `high`, for a logarithmic scale."""
+    """Round numbers from one below `low` to a little above `high`, for a logarithmic scale."""
     steps = (1, 2, 5) if log10(high / low) <= DECADES else (1,)
     decades = range(floor(log10(low)), floor(log10(high)) + 2)
-    return [step * 10.0**k for k in decades for step in steps if low <= step * 10.0**k <= 1.6 * high]
+    ticks = [step * 10.0**k for k in decades for step in steps if step * 10.0**k <= 1.6 * high]
+    return ticks[bisect_right(ticks, low) - 1 :]
 
 
 def _draw(axes: Axes, rows: Sequence[Row], ways: Sequence[str], divergences: Mapping[str, float]) -> None:

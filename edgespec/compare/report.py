@@ -57,7 +57,7 @@ def verdicts(result: Result) -> Iterator[str]:
         if target is not base:
             yield f"{label}: {', '.join(_differences(result, target, base))}"
     best = [row for row in result["rows"] if row["is_best"]]
-    if len(files) > 1 and best:
+    if best and len({row["target"] for row in result["rows"] if row["tokens_per_s"]}) > 1:
         names = [f"{row['target']} {way(result, row)}" for row in sorted(best, key=lambda row: -row["tokens_per_s"])]
         unsure = "as far as these speeds can be compared, " if is_doubtful(result) else ""
         what = f"not beaten in both speed and closeness to {base['label']}"
@@ -80,7 +80,8 @@ def _heading(result: Result) -> Iterator[tuple[str, str]]:
     yield "speed", asked.replace(" 1 threads", " 1 thread").replace("1 prompts", "1 prompt")
     positions = [target["quality"]["positions"] for target in result["targets"] if target["quality"]]
     if positions:
-        read = f"{max(positions)} tokens of a text, {settings['windows']} windows of {settings['window']}"
+        count = "1 window" if settings["windows"] == 1 else f"{settings['windows']} windows"
+        read = f"{max(positions)} tokens of a text, {count} of {settings['window']}"
         yield "quality", f"{read}; the reference is {result['reference']}"
     if not result["complete"]:
         yield "stopped", "before its end" + (": --resume goes on from here" if result["parts"]["kept"] else "")

@@ -38,7 +38,7 @@ class Grammars:
 
     def constraint(self, kind: Constraint, text: str, start: int) -> GrammarConstraint:
         """The tokens of a sequence from `start` on are to fit. Raises UsageError."""
-        return GrammarConstraint(self._compiled(kind, text).deep_copy(), start, self._model.n_vocab)
+        return GrammarConstraint(self._compiled(kind, text).deep_copy(), kind, start, self._model.n_vocab)
 
     def _compile(self, kind: Constraint, text: str) -> LLMatcher:
         matcher = LLMatcher(self._llguidance, compiled(kind, text), log_level=0, limits=LIMITS)
@@ -48,7 +48,7 @@ class Grammars:
         if not trial.is_error():
             trial.compute_ff_tokens()
         if trial.is_error():
-            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=_said(trial))
+            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=readable(trial.get_error()))
         return matcher
 
     @property
@@ -62,10 +62,11 @@ class Grammars:
 
 
 class GrammarConstraint:
-    """Which tokens may follow a prefix, for `core.choose`. Raises ValueError where the grammar is too much work."""
+    """Which tokens may follow a prefix, for `core.choose`. Raises UsageError where the grammar turns out to be too much
+    work, or a dead end."""
 
-    def __init__(self, matcher: LLMatcher, start: int, n_vocab: int) -> None:
-        self._matcher, self._start, self._n_vocab = matcher, start, n_vocab
+    def __init__(self, matcher: LLMatcher, kind: Constraint, start: int, n_vocab: int) -> None:
+        self._matcher, self._kind, self._start, self._n_vocab = matcher, kind, start, n_vocab
         self._read: list[int] = []
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
@@ -96,9 +97,6 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ValueError(f"the grammar cannot go on: {_said(self._matcher)}")
-
-
-def _said(matcher: LLMatcher) -> str:
-    said = matcher.get_error()
-    return "nothing can fit it" if "NoExtension" in said else readable(said)
+            raise UsageError(
+                f"cannot go on with this {CONSTRAINTS[self._kind]}", why=readable(self._matcher.get_error())
+            )
