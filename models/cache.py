@@ -30,12 +30,23 @@ def repository_folder(repository: str) -> Path:
 def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
     """The GGUF files of a repository that are here, by their names in it: those of a branch, tag or commit."""
     folder = repository_folder(repository)
-    snapshot = folder / "snapshots" / (_commit(folder, revision) or revision)
+    snapshot = folder / "snapshots" / (commit_of(repository, revision) or revision)
     try:
         found = sorted(path for path in snapshot.rglob("*") if path.name.lower().endswith(".gguf") and path.is_file())
     except OSError:
         return {}
     return {path.relative_to(snapshot).as_posix(): path for path in found}
+
+
+def commit_of(repository: str, revision: str) -> str:
+    """The commit that a branch or tag stood for when it was last asked for; empty where that is not known."""
+    if re.fullmatch("[0-9a-f]{40}", revision):
+        return revision
+    try:
+        commit = (repository_folder(repository) / "refs" / revision).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return commit if re.fullmatch("[0-9a-f]{40}", commit) else ""
 
 
 def repository_of(path: Path) -> tuple[str, str] | None:
@@ -56,14 +67,3 @@ def _hub_home() -> Path:
 
 def _expanded(path: str) -> Path:
     return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(path))))  # noqa: PTH100, PTH111
-
-
-def _commit(folder: Path, revision: str) -> str:
-    """The commit that a branch or tag stood for when it was last asked for."""
-    if re.fullmatch("[0-9a-f]{40}", revision):
-        return revision
-    try:
-        commit = (folder / "refs" / revision).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
-    return commit if re.fullmatch("[0-9a-f]{40}", commit) else ""

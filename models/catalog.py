@@ -1,4 +1,7 @@
-"""The catalogue: short names of models people know, and which small ones draft for which large ones."""
+"""The catalogue: short names of models people know, and which small ones draft for which large ones.
+
+The user's `models.toml` extends it, and names folders that models lie in.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from edgespec.paths import config_dir
 SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
 DEFAULT_QUANT = "Q4_K_M"
+FOLDERS = "folders"  # the one key that stands above the models' tables
 
 VALUES = {  # the keys of a model's table, and what may stand behind them
     "repository": 'the owner and name of a repository on the hub, as in "Qwen/Qwen3-8B-GGUF"',
@@ -48,9 +52,15 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
     """
     shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
     entries = {name: _entry(Entry(name, ""), table) for name, table in shipped.items()}
-    file = user_file or config_dir() / USER_FILE
-    text = _text(file)
-    return _UserFile(file, text).over(entries) if text is not None else entries
+    own = _user_file(user_file)
+    return own.over(entries) if own else entries
+
+
+def folders(user_file: Path | None = None) -> list[Path]:
+    """The folders that the user's `models.toml` names for models to be looked for in, there or not; relative ones start
+    where that file lies. Raises UsageError as `catalogue` does."""
+    own = _user_file(user_file)
+    return own.folders() if own else []
 
 
 def find(name: str) -> Entry | None:
@@ -64,13 +74,24 @@ def near(name: str) -> list[str]:
 
 
 class _UserFile:
-    """The user's own tables, and where in the file they stand."""
+    """The user's own tables and folders, and where in the file they stand."""
 
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
 
+    def folders(self) -> list[Path]:
+        named = self._parsed().get(FOLDERS, [])
+        if not isinstance(named, list) or not all(isinstance(name, str) and _can_be_path(name) for name in named):
+            hint = f'it takes a list of folders, as in {FOLDERS} = ["~/LLMs"]; no model can be called that'
+            self._refuse(FOLDERS, f"'{FOLDERS}' cannot be used", hint)
+        try:
+            return [self._file.parent.absolute() / Path(name).expanduser() for name in named]
+        except RuntimeError as error:
+            self._refuse(FOLDERS, f"'{FOLDERS}' cannot be used", str(error))
+
     def over(self, shipped: Mapping[str, Entry]) -> dict[str, Entry]:
         """The shipped entries, extended and overridden."""
+        self.folders()
         entries = dict(shipped)
         own: list[str] = []
         for written, table in self._tables():
@@ -86,14 +107,18 @@ class _UserFile:
             self._check_drafts(entries[name], entries)
         return entries
 
-    def _tables(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _parsed(self) -> dict[str, Any]:
         try:
-            tables = tomllib.loads(self._text)
+            return tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
             line = re.search(r"at line (\d+)", str(error))
             number = line[1] if line else self._text.count("\n") + 1  # it tells the end of the file in words
             raise UsageError(f"{self._file}, line {number}: not valid TOML", why=str(error)) from error
-        for name, value in tables.items():
+
+    def _tables(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, value in self._parsed().items():
+            if name == FOLDERS:
+                continue
             if not isinstance(value, dict):
                 self._refuse(name, f"'{name}' is no table of a model", f'a model begins with its name: ["{name}"]')
             yield from _with_dots(name, value)
@@ -110,6 +135,8 @@ class _UserFile:
         if key not in VALUES:
             meant = difflib.get_close_matches(key.lower(), VALUES, n=1)
             hint = f"did you mean '{meant[0]}'?" if meant else f"the keys of a model are {', '.join(VALUES)}"
+            if key == FOLDERS:
+                hint = f"'{FOLDERS}' stands above the first model of the file"
             self._refuse(place, f"model '{name}': there is no key '{key}'", hint)
         if not _fits(key, value):
             self._refuse(place, f"model '{name}': '{key}' cannot be used", f"it takes {VALUES[key]}")
@@ -126,6 +153,12 @@ class _UserFile:
 
     def _refuse(self, place: str, what: str, hint: str) -> NoReturn:
         raise UsageError(f"{self._file}, line {_line(self._text, place.lower())}: {what}", hint=hint)
+
+
+def _user_file(file: Path | None) -> _UserFile | None:
+    file = file or config_dir() / USER_FILE
+    text = _text(file)
+    return _UserFile(file, text) if text is not None else None
 
 
 def _text(file: Path) -> str | None:
@@ -148,6 +181,10 @@ def _with_dots(name: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str
         yield name, {key: value for key, value in table.items() if key not in inner}
     for key, value in inner.items():
         yield from _with_dots(f"{name}.{key}", value)
+
+
+def _can_be_path(name: str) -> bool:
+    return bool(name.strip()) and "\0" not in name
 
 
 def _fits(key: str, value: Any) -> bool:

@@ -12,11 +12,9 @@ from pathlib import Path
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.header import Header, read_header
 from edgespec.model_check import check_model
-from edgespec.models.cache import hub_cache
+from edgespec.models.folders import gguf_files
 from edgespec.models.quants import part_of, parts_of
 from edgespec.models.spec import NAMES, resolve
-
-DEPTH = 3  # levels of folders that are looked into
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,10 @@ class LocalModel:
 
 
 def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
-    """The bundled pair, then what lies in the Hugging Face cache, the working folder, `~/models` and `folders`.
+    """The bundled pair, then what lies in the usual folders (`gguf_files`) and in `folders`.
 
-    Each file once, one after another as they are read. Folders that cannot be read are left out, and so are files that
-    are no language models, such as projectors.
+    Each file once, one after another as they are read. Files that are no language models, such as projectors, are left
+    out.
     """
     seen: set[str] = set()
     for spec in NAMES:
@@ -54,11 +52,10 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
             path = resolve(spec).path
             seen.add(os.path.realpath(path))
             yield from _read(path, spec)
-    for folder in [*_usual_folders(), *folders]:
-        for path in _files(folder):
-            if (file := os.path.realpath(path)) not in seen:
-                seen.add(file)
-                yield from _read(path, str(path))
+    for path in gguf_files(folders):
+        if (file := os.path.realpath(path)) not in seen:
+            seen.add(file)
+            yield from _read(path, str(path))
 
 
 def local_model(spec: str) -> LocalModel:
@@ -74,6 +71,9 @@ def local_model(spec: str) -> LocalModel:
 def _read(path: Path, spec: str) -> Iterator[LocalModel]:
     """The model that a file is, or what is wrong with it; nothing for what goes with a model and is none."""
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
+        return
+    if path.is_symlink() and not path.exists():
+        yield LocalModel(spec, path, path.stem, problem=f"it is a link to {path.readlink()}, where nothing is")
         return
     used_s = _used_s(path)  # before the header is read, which counts as use
     try:
@@ -130,46 +130,7 @@ def _quantisation(header: Header) -> str:
     return bytes_by_type.most_common(1)[0][0]
 
 
-# --- folders ----------------------------------------------------------------------------------------------------------
-
-
-def _usual_folders() -> Iterator[Path]:
-    with suppress(OSError):
-        kept = [folder for folder in hub_cache().iterdir() if folder.name.startswith("models--")]
-        yield from sorted(folder / "snapshots" for folder in kept)
-    with suppress(OSError):  # someone may have removed it
-        yield Path.cwd()
-    with suppress(RuntimeError):  # nobody has to have a home
-        yield Path.home() / "models"
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """The .gguf files in and below a folder, the nearest first; links are followed, each folder is entered once."""
-    seen: set[str] = set()
-    level = [folder]
-    for _ in range(DEPTH + 1):
-        below: list[Path] = []
-        for place in level:
-            if (real := os.path.realpath(place)) not in seen:
-                seen.add(real)
-                files, inner = _entries(place)
-                yield from files
-                below += inner
-        level = below
-
-
-def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The .gguf files in a folder and the folders in it that are not hidden, both in order."""
-    files, folders = [], []
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(OSError):  # a link to itself
-                if entry.name.lower().endswith(".gguf") and entry.is_file():
-                    files.append(folder / entry.name)
-                elif not entry.name.startswith(".") and entry.is_dir():
-                    folders.append(folder / entry.name)
-    return sorted(files), sorted(folders)
-
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 # Architectures and types (general.type) of files that go with a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import UsageError
-from edgespec.models.catalog import DEFAULT_QUANT, Entry, catalogue, find, near
+from edgespec.models.catalog import DEFAULT_QUANT, Entry, catalogue, find, folders, near
 
 SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # whatever the user who runs the tests has
 
@@ -127,6 +127,18 @@ def test_another_file_can_be_given(tmp_path: Path) -> None:
     assert "mine" not in catalogue()
 
 
+def test_the_users_file_names_folders_too(user_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folders() == []
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+    text = f"folders = ['~/LLMs', 'near', '{tmp_path}']\n"
+    entries = with_user(user_file, text + '[mine]\nrepository = "me/mine"')
+    assert folders() == [tmp_path / "home" / "LLMs", user_file.parent / "near", tmp_path]
+    assert entries.keys() - SHIPPED.keys() == {"mine"}
+    user_file.write_text(text + "[mine]\nno = 1")  # what is wrong with a model does not hide them
+    assert len(folders()) == 3
+
+
 FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
 
 
@@ -158,6 +170,7 @@ FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
         ('[mine]\nrepository = "a/b"\ndrafts = ["Mine"]', 7, ["'mine'", "the model itself"]),
         ('["qwen2.5-7b"]\nquant = "Q8_0"\n["qwen2.5-3b"]\nquant = 1', 8, ["'qwen2.5-3b'", "'quant'"]),
         ("[qwen2.5-7b]\nquant = 1", 6, ["'qwen2.5-7b'", "'quant'"]),
+        ('[mine]\nrepository = "a/b"\nfolders = ["x"]', 7, ["'mine'", "'folders' stands above the first model"]),
         ("[mine]\nrepository = ", 6, ["not valid TOML"]),
         ('[mine]\nabout = "x"\nabout = "y"', 7, ["not valid TOML"]),
     ],
@@ -178,6 +191,13 @@ def test_what_is_wrong_is_named_with_its_line_and_what_may_stand_there(
         ('a.repository = "a/b"\nb.repository = 3', 2),
         ('a = {repository = "a/b"}\nb = {quant = "x"}', 2),
         ('a.about = "x"', 1),
+        ('\nfolders = "~/LLMs"', 2),
+        ("folders = [\n  'a=b',\n  '',\n]", 1),
+        ("folders = ['a', 5]", 1),
+        ('a = {repository = "a/b"}\nfolders.repository = "a/b"', 2),
+        ('[a]\nrepository = "a/b"\n[folders]\nrepository = "a/b"', 3),
+        ("folders = ['~nobody-is-called-that/LLMs']", 1),
+        ('folders = ["a\\u0000"]', 1),
     ],
 )
 def test_lines_are_found_outside_of_tables_too(user_file: Path, text: str, line: int) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tiny_gguf import write_embedding_model, write_file, write_model, write_split, write_vocabulary
 
-from edgespec.errors import ModelFileError, ModelNotFoundError
+from edgespec.errors import ModelFileError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
 from edgespec.models.cache import hub_cache
-from edgespec.models.local import DEPTH, LocalModel, local_model, local_models
+from edgespec.models.folders import DEPTH, own_folders
+from edgespec.models.local import LocalModel, local_model, local_models
 from edgespec.models.spec import BUNDLED
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
@@ -28,7 +29,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "work").mkdir(parents=True)
     for name in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(name, str(folder))
-    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+    monkeypatch.setenv("EDGESPEC_HOME", str(folder / "settings"))
+    hub = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME")
+    for name in (*hub, "EDGESPEC_MODELS", "LLAMA_CACHE", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(folder / "work")
     yield folder
@@ -130,6 +133,79 @@ def test_a_folder_that_lies_deep_in_another_is_looked_into_as_far_as_any(home: P
     assert names() == ["deep.gguf"]
 
 
+def settings_file(home: Path, text: str) -> Path:
+    file = home / "settings" / "config" / "models.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_folders_of_the_user_are_looked_into(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [home / "LLMs", home / "settings" / "config" / "near", home / "disk", home / "other"]
+    for place in places:
+        tiny(place / "owner" / f"{place.name}.gguf")
+    settings_file(home, "folders = ['~/LLMs', 'near', '~/nowhere']")
+    monkeypatch.setenv("EDGESPEC_MODELS", os.pathsep.join([str(home / "disk"), "", "../other", "~/LLMs"]))
+    assert names() == ["LLMs.gguf", "near.gguf", "disk.gguf", "other.gguf"]
+    assert list(own_folders().values()) == ["models.toml"] * 3 + ["EDGESPEC_MODELS"] * 2
+
+
+def test_a_settings_file_with_errors_takes_only_its_own_folders_away(home: Path) -> None:
+    tiny(home / "work" / "working.gguf")
+    tiny(home / ".lmstudio" / "models" / "other.gguf")
+    settings_file(home, "folders = 5")
+    assert names() == ["working.gguf", "other.gguf"]
+    with pytest.raises(UsageError, match="line 1"):
+        own_folders()
+
+
+def test_folders_of_other_tools_are_looked_into(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny(home / ".lmstudio" / "models" / "publisher" / "model" / "studio.gguf")
+    tiny(home / ".cache" / "lm-studio" / "models" / "publisher" / "model" / "older.gguf")
+    usual = {"nt": "AppData/Local", "posix": "Library/Caches" if sys.platform == "darwin" else ".cache"}[os.name]
+    tiny(home / usual / "llama.cpp" / "cached.gguf")
+    tiny(home / "elsewhere" / "chosen.gguf")
+    assert names() == ["studio.gguf", "older.gguf", "cached.gguf"]
+    monkeypatch.setenv("LLAMA_CACHE", str(home / "elsewhere"))
+    assert names() == ["studio.gguf", "older.gguf", "chosen.gguf"]
+
+
+def test_of_a_folder_with_homes_in_it_only_the_files_are_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny(home.parent / "here.gguf")
+    tiny(home.parent / "somebody" / "theirs.gguf")
+    tiny(home / "mine.gguf")
+    monkeypatch.chdir(home.parent)
+    assert names() == ["here.gguf"]
+    assert names(home.parent) == ["here.gguf", "mine.gguf", "theirs.gguf"]  # asked for, it is looked into
+    monkeypatch.chdir(home)
+    assert names() == ["mine.gguf"]
+
+
+def test_of_the_root_only_the_files_are_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_into = []
+    scan = os.scandir
+
+    def noting(folder: Path) -> Any:
+        looked_into.append(folder)
+        return scan(folder)
+
+    root = Path(home.anchor)
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(os, "scandir", noting)
+    list(local_models())
+    assert root in looked_into
+    assert [folder for folder in looked_into if folder.parent == root != folder] == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs the /proc of Linux")
+def test_folders_that_the_system_makes_up_are_not_walked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny(home.parent / "somebody" / "theirs.gguf")
+    monkeypatch.chdir(home.parent)
+    (home / "models").mkdir()
+    (home / "models" / "process").symlink_to(f"/proc/{os.getpid()}")  # in it is a link to the working folder
+    assert names(Path("/proc"), Path("/sys"), Path("/dev")) == []
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -156,8 +232,9 @@ def test_folders_that_are_not_there_are_no_trouble(home: Path, monkeypatch: pyte
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a working folder can be removed on POSIX systems only")
-def test_a_working_folder_that_is_gone_is_no_trouble(home: Path) -> None:
+def test_a_working_folder_that_is_gone_is_no_trouble(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny(home / "models" / "kept.gguf")
+    monkeypatch.setenv("EDGESPEC_MODELS", "LLMs")
     (home / "work").rmdir()
     assert names() == ["kept.gguf"]
 
@@ -185,15 +262,25 @@ def test_links_are_followed_and_each_file_is_told_once(home: Path) -> None:
 
 
 @LINKS
-def test_links_that_lead_back_or_nowhere_are_harmless(home: Path) -> None:
+def test_links_that_lead_back_are_harmless(home: Path) -> None:
     work = home / "work"
     tiny(work / "model.gguf")
     (work / "loop").symlink_to(work)
     (work / "up").symlink_to(home)
     (work / "itself").symlink_to(work / "itself")
-    (work / "itself.gguf").symlink_to(work / "itself.gguf")
-    (work / "fetching.gguf").symlink_to(home / "not yet there")
+    (work / "gone").symlink_to(work / "nowhere")
     assert names() == ["model.gguf"]
+
+
+@LINKS
+def test_links_that_lead_nowhere_are_told(home: Path) -> None:
+    (home / "models").mkdir()
+    (home / "models" / "gone.gguf").symlink_to(home / "disk" / "model.gguf")
+    (home / "models" / "itself.gguf").symlink_to("itself.gguf")
+    assert {model.path.name: model.problem for model in files()} == {
+        "gone.gguf": f"it is a link to {home / 'disk' / 'model.gguf'}, where nothing is",
+        "itself.gguf": "it is a link to itself.gguf, where nothing is",
+    }
 
 
 # --- what cannot be used ----------------------------------------------------------------------------------------------

@@ -1,55 +1,86 @@
-"""`edgespec ls`: the models of this machine, what was not downloaded completely, and the names of the catalogue."""
+"""`edgespec ls`: the models of this machine, and what is in the way of others."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.cli.common import JSON_LINES, QUIET
 from edgespec.cli.output import Output
+from edgespec.cli.table import INDENT, Row, table, wrapped
+from edgespec.errors import UsageError
 from edgespec.figures import count_of, size_of, when
 from edgespec.printable import one_line
 
 if TYPE_CHECKING:
-    from edgespec.models.catalog import Entry
     from edgespec.models.local import LocalModel
     from edgespec.models.removal import Unfinished
 
-Row = tuple[str, ...]
-
-INDENT = " " * 4
+HEADER = ("model", "architecture", "parameters", "weights", "size", "context", "last used")
 FIGURES = ("parameters", "size", "context")
+
+Found = tuple[str, "LocalModel"]  # what to type for it, and what it is
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("part", required=False, default="", metavar="[NAME-PART]")
+@click.option("--sort", type=click.Choice(["name", "size", "used"]), help="Largest or last used first, or by name.")
 @click.option("--catalog", is_flag=True, help="List the names that edgespec knows, to be fetched, instead.")
 @JSON_LINES
 @QUIET
-def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
+def ls(part: str, sort: str | None, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models of this machine; with NAME-PART those that have it in their names.
 
-    Looks into the Hugging Face cache, this folder and ~/models. What stands under 'model' is what other commands take.
+    Looks into the Hugging Face cache, this folder, ~/models, the folders that models.toml (in the config folder) and
+    EDGESPEC_MODELS name, and those of LM Studio and llama.cpp. What stands under 'model' is what other commands take.
     """
     output = Output(quiet=quiet)
-    (_list_catalogue if catalog else _list_models)(output, part.lower(), as_json)
+    if not catalog:
+        _list_models(output, part.lower(), sort, as_json=as_json)
+        return
+    if sort:
+        raise UsageError("--sort and --catalog do not go together", why="the catalogue has an order of its own")
+    from edgespec.cli.ls_catalog import list_catalogue
+
+    list_catalogue(output, part.lower(), as_json=as_json)
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-def _list_models(output: Output, part: str, as_json: bool) -> None:
-    from edgespec.models.local import local_models
-    from edgespec.models.names import name_of
+def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) -> None:
     from edgespec.models.removal import unfinished
 
-    found: list[tuple[str, LocalModel]] = []
+    found = _sorted(_found(output, part), sort)
+    begun = [each for each in unfinished() if part in each.repository.lower()]
+    absent = [(folder, named_by) for folder, named_by in _absent_folders(output) if part in folder.lower()]
+    if as_json:
+        for value in [*map(_model_json, found), *map(_unfinished_json, begun), *map(_folder_json, absent)]:
+            output.json(value)
+        return
+    usable = [each for each in found if not each[1].problem]
+    unusable = [each for each in found if each[1].problem]
+    groups = [
+        table(HEADER, [_model_row(*each) for each in usable], columns=_columns(), right=FIGURES) if usable else [],
+        _headed("cannot be loaded:", [line for each in unusable for line in _problem(*each)]),
+        _headed("not downloaded completely:", _unfinished_lines(begun)),
+        _headed("folders that are not there:", [f"{folder}, named by {named_by}" for folder, named_by in absent]),
+        _total(usable, [model.size_bytes for _, model in unusable] + [each.size_bytes for each in begun]),
+    ]
+    if any(groups):
+        output.line("\n\n".join("\n".join(lines) for lines in groups if lines))
+    else:
+        output.note(f"no model here has '{part}' in its name")
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def _found(output: Output, part: str) -> list[Found]:
+    from edgespec.models.local import local_models
+    from edgespec.models.names import name_of
+
+    found: list[Found] = []
     try:
         for model in local_models():
             output.progress(f"reading {model.path.name}", None)
@@ -58,51 +89,97 @@ def _list_models(output: Output, part: str, as_json: bool) -> None:
                 found.append((name, model))
     finally:
         output.end_progress()
-    found.sort(key=lambda each: bool(each[1].problem))
-    begun = [each for each in unfinished() if part in each.repository.lower()]
-    if as_json:
-        for name, model in found:
-            output.json(_model_json(name, model))
-        for each in begun:
-            output.json(_unfinished_json(each))
-        return
-    usable = [_model_row(name, model) for name, model in found if not model.problem]
-    if usable:
-        header = ("model", "architecture", "parameters", "weights", "size", "context", "last used")
-        _show(output, header, usable, _below_each_other([row[1:] for row in usable]))
-    if problems := [(name, model) for name, model in found if model.problem]:
-        output.line(("\n" if usable else "") + "cannot be loaded:")
-        for name, model in problems:
-            output.line(f"{one_line(name)}\n{_wrapped(f'{size_of(model.size_bytes)}, {model.problem}')}")
-    if begun:
-        output.line(("\n" if found else "") + "not downloaded completely:")
-        for repository, files in groupby(begun, lambda each: each.repository):
-            sizes = [each.size_bytes for each in files]
-            of_files = f" of {len(sizes)} files" if len(sizes) > 1 else ""
-            output.line(f"{repository}\n{INDENT}{size_of(sum(sizes))}{of_files} so far")
-            output.line(f"{INDENT}to finish it:  edgespec pull {repository}:QUANT")
-            output.line(f"{INDENT}to delete it:  edgespec rm --unfinished {repository}")
-    if not found and not begun:
-        output.note(f"no model here has '{part}' in its name")
+    return found
+
+
+def _sorted(found: list[Found], order: str | None) -> list[Found]:
+    """In that order, or as they were found; those that cannot be loaded always come last."""
+    if order == "name":
+        found = sorted(found, key=lambda each: each[0].lower())
+    elif order == "size":
+        found = sorted(found, key=lambda each: -each[1].size_bytes)
+    elif order == "used":
+        found = sorted(found, key=lambda each: -(each[1].used_s or 0))
+    return sorted(found, key=lambda each: bool(each[1].problem))
+
+
+def _absent_folders(output: Output) -> list[tuple[str, str]]:
+    """Folders that the user has named and that are not there, and what names them."""
+    from edgespec.models.folders import own_folders
+    from edgespec.models.names import with_tilde
+
+    try:
+        return [(with_tilde(folder), named_by) for folder, named_by in own_folders().items() if not folder.is_dir()]
+    except UsageError as error:
+        output.note(f"no folder of yours is looked into: {error}")
+        return []
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
 
 
 def _model_row(name: str, model: LocalModel) -> Row:
-    used = when(model.used_s) if model.used_s else ""
-    context = f"{model.n_ctx_train:,}"
     return (
         one_line(name),
         model.architecture,
         count_of(model.n_params),
         model.quantisation,
         size_of(model.size_bytes),
-        context,
-        used,
+        f"{model.n_ctx_train:,}",
+        when(model.used_s) if model.used_s else "",
     )
 
 
-def _model_json(name: str, model: LocalModel) -> dict[str, object]:
+def _problem(name: str, model: LocalModel) -> list[str]:
+    size = f"{size_of(model.size_bytes)}, " if model.size_bytes else ""
+    return [one_line(name), wrapped(size + one_line(model.problem), _columns())]
+
+
+def _unfinished_lines(begun: list[Unfinished]) -> list[str]:
+    lines = []
+    for repository, files in groupby(begun, lambda each: each.repository):
+        sizes = [each.size_bytes for each in files]
+        of_files = f" of {len(sizes)} files" if len(sizes) > 1 else ""
+        lines += [repository, f"{INDENT}{size_of(sum(sizes))}{of_files} so far"]
+        lines += [INDENT + line for line in _how_to_finish(repository)]
+        lines.append(f"{INDENT}to delete it:  edgespec rm --unfinished {repository}")
+    return lines
+
+
+def _how_to_finish(repository: str) -> list[str]:
+    """Which of a repository's files was begun is not written anywhere, so it is told only where its parts tell it."""
+    from edgespec.models.begun import absent_entries, begun_model
+
+    if spec := begun_model(repository):
+        return [f"to finish it:  edgespec pull {spec}"]
+    entries = absent_entries(repository)
+    known = [f"to finish it, if it is {entry.quant}:  edgespec pull {entry.name}" for entry in entries]
+    return [*known, f"to finish it{' otherwise' if known else ''}, give the command that began it again"]
+
+
+def _total(usable: list[Found], unusable_bytes: list[int]) -> list[str]:
+    size, count = size_of(sum(model.size_bytes for _, model in usable)), len(usable)
+    told = [f"{count} model{'' if count == 1 else 's'}, {size}"] if usable else []
+    if unused := sum(unusable_bytes):
+        told.append(f"{size_of(unused)} in files that cannot be loaded")
+    return ["; ".join(told)] if told else []
+
+
+def _headed(heading: str, lines: list[str]) -> list[str]:
+    return [heading, *lines] if lines else []
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
+
+
+# --- as JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _model_json(found: Found) -> dict[str, object]:
     from edgespec.transcript import iso
 
+    name, model = found
     parts = model.header.parts if model.header else ()
     return {
         "model": name,
@@ -123,78 +200,6 @@ def _unfinished_json(each: Unfinished) -> dict[str, object]:
     return {"model": each.repository, "files": [str(each.path)], "size_bytes": each.size_bytes, "problem": problem}
 
 
-# --- the catalogue ----------------------------------------------------------------------------------------------------
-
-
-def _list_catalogue(output: Output, part: str, as_json: bool) -> None:
-    from edgespec.models.catalog import catalogue
-
-    entries = [each for each in catalogue().values() if part in f"{each.name} {each.about} {each.repository}".lower()]
-    if as_json:
-        for entry in entries:
-            output.json(asdict(entry) | {"here": _quants_here(entry)})
-    elif entries:
-        header = ("model", "about", "weights", "here", "licence", "drafts")
-        rows = [_entry_row(entry) for entry in entries]
-        _show(output, header, rows, [_wrapped(_entry_text(entry)) for entry in entries])
-    else:
-        output.note(f"the catalogue has nothing with '{part}' in its name")
-
-
-def _entry_row(entry: Entry) -> Row:
-    here, drafts = " ".join(_quants_here(entry)), " ".join(entry.drafts)
-    return entry.name, entry.about, entry.quant, here, entry.licence, drafts
-
-
-def _entry_text(entry: Entry) -> str:
-    here = f" (here: {' '.join(_quants_here(entry))})" if _quants_here(entry) else ""
-    drafts = f"drafts {' '.join(entry.drafts)}" if entry.drafts else ""
-    return ", ".join(filter(None, (entry.about, entry.quant + here, entry.licence, drafts)))
-
-
-def _quants_here(entry: Entry) -> list[str]:
-    """In which quantisations it is on this machine."""
-    from edgespec.models.cache import cached_files
-    from edgespec.models.quants import models_in, quant_of
-
-    return sorted({quant_of(name) or name for name in models_in(list(cached_files(entry.repository)))})
-
-
-# --- layout -----------------------------------------------------------------------------------------------------------
-
-
-def _show(output: Output, header: Row, rows: Sequence[Row], narrow: Sequence[str]) -> None:
-    """A table, or where that is wider than the terminal each name on a line of its own, with `narrow` below it."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    if sum(_widths([header, *rows])) + 2 * (len(header) - 1) > _columns():
-        for row, text in zip(rows, narrow, strict=True):
-            output.line(f"{row[0]}\n{text}")
-        return
-    # the box puts one of the two spaces between columns
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="")
-    for name in header:
-        table.add_column(name, no_wrap=True, justify="right" if name in FIGURES else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    output.show(table)
-
-
-def _below_each_other(rows: Sequence[Row]) -> list[str]:
-    """Cells at the same place in each row."""
-    widths = _widths(rows)
-    return [INDENT + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _wrapped(text: str) -> str:
-    return fill(text, _columns(), initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
-
-
-def _widths(rows: Sequence[Row]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size().columns
+def _folder_json(absent: tuple[str, str]) -> dict[str, object]:
+    folder, named_by = absent
+    return {"model": folder, "files": [], "size_bytes": 0, "problem": f"{named_by} names this folder: it is not there"}

@@ -1,0 +1,53 @@
+"""`edgespec ls --catalog`: the names that edgespec knows, and which of these models are here."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from edgespec.cli.output import Output
+from edgespec.cli.table import INDENT, Row, padded, ruled, wrapped
+
+if TYPE_CHECKING:
+    from edgespec.models.catalog import Entry
+
+HEADER = ("model", "weights", "here", "drafts")
+BELOW = "what it is, its repository, its licence"
+
+
+def list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
+    """List the entries with this text, in lower case, in their names."""
+    from edgespec.models.catalog import catalogue
+
+    entries = [each for each in catalogue().values() if part in f"{each.name} {each.about} {each.repository}".lower()]
+    if as_json:
+        for entry in entries:
+            output.json(asdict(entry) | {"here": _quants_here(entry)})
+    elif entries:
+        for line in _lines(entries):
+            output.line(line)
+    else:
+        output.note(f"the catalogue has nothing with '{part}' in its name")
+
+
+def _lines(entries: list[Entry]) -> list[str]:
+    columns = shutil.get_terminal_size().columns
+    header, *rows = padded(HEADER, [_row(entry) for entry in entries])
+    lines = []
+    for row, entry in zip(rows, entries, strict=True):
+        about = ", ".join(filter(None, (entry.about, entry.repository, entry.licence)))
+        lines += [row, *wrapped(about, columns).split("\n")]
+    return ruled([header, INDENT + BELOW], lines)
+
+
+def _row(entry: Entry) -> Row:
+    return entry.name, entry.quant, " ".join(_quants_here(entry)), " ".join(entry.drafts)
+
+
+def _quants_here(entry: Entry) -> list[str]:
+    """In which quantisations it is on this machine."""
+    from edgespec.models.cache import cached_files
+    from edgespec.models.quants import models_in, quant_of
+
+    return sorted({quant_of(name) or name for name in models_in(list(cached_files(entry.repository)))})
