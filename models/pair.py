@@ -12,13 +12,12 @@ from typing import Literal
 from edgespec.drafters.translation import LEAST_OVERLAP
 from edgespec.figures import percent
 from edgespec.header import Header
-from edgespec.models.kv_cache import bytes_per_token
+from edgespec.models.pair_sizes import RelativeSize, memory_bytes, read_bytes, relative_size
 from edgespec.models.vocabulary import Vocabulary
 
 Verdict = Literal["works", "shared", "no"]
 
 MAX_PADDING = 128  # tokens by which vocabularies of one family may differ in length, as in llama.cpp
-USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target pays best, as a rule of thumb
 CTX_SIZE = 8192  # of the cache that `memory_bytes` counts, where the target was trained for as much
 EXAMPLES = 5  # of tokens that differ
 
@@ -27,14 +26,14 @@ EXAMPLES = 5  # of tokens that differ
 class PairVerdict:
     """How a draft fits a target: as it is, through the tokens that both share, or not at all, and why.
 
-    `overlap` is the share of the target's tokens that the draft has too. `memory_bytes` is what the draft takes:
-    weights and a 16-bit cache.
+    `overlap` is the share of the target's tokens that the draft has too. `size` is no part of the verdict: a draft that
+    fits may still slow its target down. `memory_bytes` is what the draft takes: weights and a 16-bit cache.
     """
 
     verdict: Verdict
     reasons: list[str]
     overlap: float
-    times_smaller: float
+    size: RelativeSize
     memory_bytes: int
 
     @property
@@ -47,17 +46,6 @@ class PairVerdict:
         if self.overlap < LEAST_OVERLAP:
             return f"no: shares {percent(self.overlap)} of the tokens"
         return f"no: {self.reasons[0]}"
-
-    @property
-    def size(self) -> str:
-        """How the draft's size compares to the target's, against the rule of thumb."""
-        if self.times_smaller <= 1:
-            return f"{'larger than' if self.times_smaller < 1 else 'as large as'} the target: it will slow it down"
-        low, high = USUAL_RATIO
-        ratio = f"{self.times_smaller:.1f}" if self.times_smaller < high else f"{self.times_smaller:.0f}"
-        if self.times_smaller < low:
-            return f"only {ratio} times smaller than the target: {low} to {high} times pays best"
-        return f"{ratio} times smaller than the target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +97,6 @@ class Comparison:
     notes: list[str]
     n_ctx: int
 
-    @property
-    def cost_ratio(self) -> float:
-        """About what a guess costs in passes of the target, by the weights that both read."""
-        return self.draft.read_bytes / max(1, self.target.read_bytes)
-
 
 def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
     """Whether `draft` can guess for `target`, both as `check_model` gives them; takes a moment for large vocabularies.
@@ -156,7 +139,7 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
         verdict,
         reasons=obstacles + differences,
         overlap=overlap,
-        times_smaller=target.n_params / max(1, draft.n_params),
+        size=relative_size(target, draft),
         memory_bytes=memory_bytes(draft, _n_ctx(target)),
     )
 
@@ -204,25 +187,6 @@ def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
     theirs = set(others)
     theirs.discard(b"")
     return sum(map(theirs.__contains__, ours)) / max(1, len(target.texts))
-
-
-def memory_bytes(header: Header, n_ctx: int) -> int:
-    """About what a model takes: weights and the 16-bit keys and values of `n_ctx` tokens."""
-    return header.weights_bytes + int(n_ctx * bytes_per_token(header))
-
-
-def read_bytes(header: Header) -> int:
-    """About what of the weights a pass over one token reads: of the experts those used, of the embedding next to
-    nothing, unless it is the output too."""
-    used, n_experts = header.number("expert_used_count"), header.number("expert_count")
-    has_output = "output.weight" in header.tensors
-    n_bytes = 0
-    for name, tensor in header.tensors.items():
-        if "_exps." in name and 0 < used < n_experts:
-            n_bytes += tensor.size_bytes * used // n_experts
-        elif name != "per_layer_token_embd.weight" and not (name == "token_embd.weight" and has_output):
-            n_bytes += tensor.size_bytes
-    return n_bytes
 
 
 def shown(text: bytes) -> str:

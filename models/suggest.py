@@ -16,9 +16,11 @@ from edgespec.models.cache import cached_files, repository_of
 from edgespec.models.catalog import Entry, catalogue
 from edgespec.models.local import LocalModel
 from edgespec.models.names import name_of
-from edgespec.models.pair import USUAL_RATIO, PairVerdict, Verdict, check_pair
+from edgespec.models.pair import PairVerdict, Verdict, check_pair
 from edgespec.models.pair_costs import measured_curve
+from edgespec.models.pair_sizes import USUAL_RATIO, relative_size
 from edgespec.models.quants import models_in
+from edgespec.models.spec import hub_specs
 from edgespec.models.vocabulary import Vocabulary
 
 LEAST_RATIO = 3.0  # times a draft has to be smaller to be taken without being asked for
@@ -30,7 +32,8 @@ class Suggestion:
     """A draft that may be used, or cannot be, as `spec` names it, and why.
 
     `is_here` is false for one of the catalogue that would have to be fetched first. Sizes are None where they are
-    unknown. `reasons` are all that stands against it or makes it fit in part, as `check_pair` has them.
+    unknown. `reasons` are all that stands against it or makes it fit in part, as `check_pair` has them. `slows_down` is
+    said of one that is no smaller than the target: whatever its tokens are, it is not suggested.
     """
 
     spec: str
@@ -40,11 +43,14 @@ class Suggestion:
     times_smaller: float | None = None
     size_bytes: int | None = None
     reasons: tuple[str, ...] = ()
+    slows_down: bool = False
 
     @property
     def label(self) -> str:
-        """The verdict, or that it has to be fetched, in a word."""
-        return self.verdict if self.is_here else "fetch"
+        """The verdict, that it is too large, or that it has to be fetched, in a word."""
+        if not self.is_here:
+            return "fetch"
+        return "large" if self.slows_down else self.verdict
 
     @property
     def command(self) -> str:
@@ -69,24 +75,31 @@ def judged(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggest
     spec = name_of(model.path)
     if model.header is None:
         return Suggestion(spec, "no", model.problem, is_here=True, size_bytes=model.size_bytes)
-    times_smaller = target.n_params / max(1, model.n_params)
-    if times_smaller <= 1:  # whose tokens need not be looked at
-        why, _, _ = PairVerdict("no", [], 0.0, times_smaller, 0).size.partition(":")
-        return Suggestion(spec, "no", why, True, times_smaller, model.size_bytes)
+    size = relative_size(target, model.header)
+    if size.slows_down:  # and its tokens need not be looked at
+        return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True)
     try:
         found = check_pair(target, model.header, vocabulary)
         why = _why(found, target.path, model.path)
     except EdgespecError as error:  # it went away meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
-    return Suggestion(spec, found.verdict, why, True, times_smaller, model.size_bytes, tuple(found.reasons))
+    return Suggestion(spec, found.verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
 
 
 def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
     """Those of the catalogue's drafts that are not here."""
+    return (found for found in of_catalogue(entries) if not found.is_here)
+
+
+def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
+    """The catalogue's drafts on its word alone, in its order."""
     for entry in entries:
-        if not models_in(list(cached_files(entry.repository))):
-            found = Suggestion(entry.name, "works", entry.about or entry.repository, is_here=False)
-            yield replace(found, why=f"{found.why}: {found.command}")
+        files, about = cached_files(entry.repository), entry.about or entry.repository
+        if models := models_in(list(files)):
+            yield Suggestion(name_of(files[models[0]]), "works", about, is_here=True)
+        else:
+            found = Suggestion(entry.name, "works", about, is_here=False)
+            yield replace(found, why=f"{about}: {found.command}")
 
 
 def place(suggestion: Suggestion) -> tuple[int, bool, float, int]:
@@ -117,19 +130,21 @@ def instead(found: Collection[Suggestion]) -> str:
     return f"no model here can draft for it, and the catalogue knows none; {without}"
 
 
-def catalogue_drafts(spec: str, path: Path) -> list[Entry]:
-    """The drafts that the catalogue has for a target: one named there, from a repository named there, or at least with
-    the name of a file of such a repository.
+def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
+    """The drafts that the catalogue has for a target: one named there, from a repository named there or called as one
+    of them is, or at least with the name of a file of such a repository.
 
-    Raises UsageError for a catalogue with errors.
+    `path` is the target's file, None if that is not here. Raises UsageError for a catalogue with errors.
     """
-    entries, repository = catalogue(), repository_of(path)
+    entries = catalogue()
+    repository = hub_specs(spec)[0].repository if path is None else (repository_of(path) or [""])[0]
 
     def is_owner(entry: Entry) -> bool:
-        if repository is not None:
-            return entry.repository == repository[0]
-        files = entry.repository.lower().rpartition("/")[2].removesuffix("-gguf")
-        return entry.name == spec.lower().partition(":")[0] or path.name.lower().startswith(files)
+        called = _called(entry.repository)
+        if path is None or repository:
+            return _called(repository) == called
+        is_named = entry.name == spec.lower().partition(":")[0]
+        return is_named or path.name.lower().startswith(called.removesuffix("-gguf"))
 
     names = dict.fromkeys(draft for entry in entries.values() if is_owner(entry) for draft in entry.drafts)
     return [entries[draft] for draft in names if draft in entries]
@@ -144,4 +159,9 @@ def _why(found: PairVerdict, target: Path, draft: Path) -> str:
     with suppress(OSError):  # it went away meanwhile
         if (curve := measured_curve(target, draft)) is not None:
             facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x if {percent(ALPHA)} of guesses are right")
-    return ", ".join([*facts, found.size])
+    return ", ".join([*facts, str(found.size)])
+
+
+def _called(repository: str) -> str:
+    """A repository's name without its owner: others convert the same models."""
+    return repository.rpartition("/")[2].lower()

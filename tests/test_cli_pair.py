@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_program import Finished, edgespec_here
+from cli_program import edgespec as edgespec_process
+from fake_hub import FakeHub
 from other_vocabulary import permute_vocabulary
+from terminal import at_terminal, read_until
 from tiny_gguf import model_metadata, write_model
 
 import edgespec
 from edgespec.core.costs import Costs
-from edgespec.models.spec import resolve
+from edgespec.models.spec import BUNDLED, resolve
 from edgespec.paths import file_facts
 
 WIDTHS = {1: 0.010, 2: 0.011, 4: 0.012, 8: 0.014, 16: 0.020}
 GUESS_S = 0.001
+CATALOGUE = """
+[demo-pair]
+repository = "owner/demo-GGUF"
+quant = "Q8_0"
+drafts = ["demo-draft"]
+
+[demo-draft]
+repository = "owner/draft-GGUF"
+quant = "Q8_0"
+"""
 
 
 def pair(home: Path, *args: str, code: int = 0) -> Finished:
@@ -85,6 +100,21 @@ def test_what_cannot_draft_is_told_with_the_exit_code_of_a_pair_that_does_not_fi
     assert "verdict does not, because the draft shares 4 % of the tokens" in said
     found = json.loads(pair(tmp_path, "check", "demo", "target.gguf", "--json", code=4).stdout)
     assert found["verdict"] == "no"
+
+
+def test_a_draft_that_would_slow_its_target_down_is_told_first_and_still_fits(tmp_path: Path) -> None:
+    said = text(pair(tmp_path, "check", "demo:draft", "demo"))
+    assert "verdict works, but is larger than the target: it would slow it down Both models" in said
+    found = json.loads(pair(tmp_path, "check", "demo:draft", "demo", "--json").stdout)
+    assert (found["verdict"], found["slows_down"], found["is_same_file"]) == ("works", True, False)
+    assert found["size"] == "larger than the target: it would slow it down"
+    said = text(pair(tmp_path, "check", "demo", "demo"))
+    assert "verdict works, but is the same file as the target: it would slow it down Both models" in said
+    assert json.loads(pair(tmp_path, "check", "demo", "demo", "--json").stdout)["is_same_file"]
+    said = text(pair(tmp_path, "suggest", "demo:draft"))
+    assert said == "large demo: larger than the target: it would slow it down"
+    (draft,) = json.loads(pair(tmp_path, "suggest", "demo:draft", "--json").stdout)["drafts"]
+    assert (draft["verdict"], draft["slows_down"]) == ("no", True)
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -161,7 +191,7 @@ def test_drafts_are_suggested_the_best_first(tmp_path: Path) -> None:
     done = pair(tmp_path, "suggest", "target.gguf")
     labels = [line.split()[0] for line in done.stdout.decode().splitlines() if not line.startswith(" ")]
     assert labels[:2] == ["works", "shared"]
-    assert {*labels[2:]} == {"no"}
+    assert {*labels[2:]} == {"no", "large"}
     assert "the memory of a mamba model cannot be rolled back" in text(done)
     found = json.loads(pair(tmp_path, "suggest", "target.gguf", "--json").stdout)
     named = [(each["verdict"], Path(each["spec"]).name) for each in found["drafts"]]
@@ -176,6 +206,71 @@ def test_drafts_of_the_catalogue_come_with_the_command_that_fetches_them(tmp_pat
     done = pair(tmp_path, "suggest", name)
     assert "fetch qwen2.5-0.5b: Qwen 2.5 0.5B Instruct: edgespec pull qwen2.5-0.5b" in text(done)
     assert b"note" not in done.stderr
+
+
+# --- what is not here -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[FakeHub]:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "models.toml").write_text(CATALOGUE, encoding="utf-8")
+    with FakeHub() as hub:
+        hub.add("owner/demo-GGUF", {"demo-Q8_0.gguf": (BUNDLED / "target.gguf").read_bytes()})
+        hub.add("owner/draft-GGUF", {"draft-Q8_0.gguf": (BUNDLED / "draft.gguf").read_bytes()})
+        yield hub
+
+
+def on_hub(hub: FakeHub, home: Path, *args: str, code: int = 0) -> Finished:
+    done = edgespec_process("pair", *args, home=home, stdin=b"", **({"HOME": str(home)} | hub.environment(home)))
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_what_is_named_is_fetched_and_no_draft_with_it(hub: FakeHub, tmp_path: Path) -> None:
+    found = json.loads(on_hub(hub, tmp_path, "suggest", "demo-pair", "-y", "--json").stdout)
+    assert found["is_here"]
+    assert [each["spec"] for each in found["drafts"] if each["verdict"] == "works"] == ["demo:draft", "demo-draft"]
+    found = json.loads(on_hub(hub, tmp_path, "check", "demo-pair", "demo-draft", "-y", "--json").stdout)
+    assert found["verdict"] == "works"
+    assert found["draft"]["file"].endswith("draft-Q8_0.gguf")
+
+
+def test_without_the_target_its_drafts_are_those_of_the_catalogue(hub: FakeHub, tmp_path: Path) -> None:
+    done = on_hub(hub, tmp_path, "suggest", "demo-pair")
+    assert done.stdout.decode().splitlines() == ["fetch demo-draft: owner/draft-GGUF: edgespec pull demo-draft"]
+    note = "no headers were compared, as demo-pair is not here; to fetch it: edgespec pull demo-pair"
+    assert note in " ".join(done.stderr.decode().split())
+    assert not hub.requests
+    on_hub(hub, tmp_path, "check", "demo-draft", "demo-draft", "-y")
+    done = on_hub(hub, tmp_path, "suggest", "demo-pair", "--offline")
+    assert done.stdout.decode().splitlines() == ["here owner/draft-GGUF:Q8_0: owner/draft-GGUF"]
+    found = json.loads(on_hub(hub, tmp_path, "suggest", "demo-pair", "--json").stdout)
+    assert (found["is_here"], [each["is_here"] for each in found["drafts"]]) == (False, [True])
+
+
+def test_what_the_catalogue_does_not_know_has_to_be_fetched_first(hub: FakeHub, tmp_path: Path) -> None:
+    for args in (["suggest", "owner/unknown-GGUF"], ["check", "demo-pair", "demo"]):
+        done = on_hub(hub, tmp_path, *args, "-y", "--offline", code=3)
+        assert f"edgespec pull {args[1]}" in done.stderr.decode()
+    assert not hub.requests
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"\n", 0), (b"n\n", 3)])
+def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int) -> None:
+    args = ["pair", "check", "demo-pair", "demo:draft"]
+    on = at_terminal(tmp_path, args, streams=["stdin", "stderr"], **hub.environment(tmp_path))
+    with on as (program, master):
+        asked = read_until(master, "[Y/n]")
+        assert "demo-pair" in asked
+        assert "demo-draft" not in asked
+        os.write(master, answer)
+        assert program.stdout is not None
+        assert (b"verdict works" in program.stdout.read()) == (code == 0)
+        assert program.wait(60) == code
+
+
+# --- nothing ----------------------------------------------------------------------------------------------------------
 
 
 def test_that_nothing_fits_is_said(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from edgespec.header import read_header
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
+from edgespec.llama.quantize import quantize
 from edgespec.model_check import check_model
 from edgespec.models.kv_cache import values_per_token
 from edgespec.models.local import LocalModel, local_model, local_models
@@ -37,11 +38,10 @@ from edgespec.models.pair import (
     PairVerdict,
     check_pair,
     compare_pair,
-    memory_bytes,
-    read_bytes,
 )
+from edgespec.models.pair_sizes import memory_bytes, read_bytes
 from edgespec.models.spec import resolve
-from edgespec.models.suggest import Suggestion, best, catalogue_drafts, instead, suggestions, to_fetch
+from edgespec.models.suggest import Suggestion, best, catalogue_drafts, instead, of_catalogue, suggestions, to_fetch
 from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _BYTES, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
 from edgespec.paths import file_facts
 
@@ -83,8 +83,8 @@ def agrees_with_the_vocabularies(found: PairVerdict, target: Path, draft: Path) 
 def test_the_bundled_pair_works() -> None:
     found = verdict(DEMO, DEMO_DRAFT)
     assert (found.verdict, found.reasons, found.overlap, found.summary) == ("works", [], 1.0, "works")
-    assert found.times_smaller == pytest.approx(9966848 / 983520)
-    assert found.size == "10 times smaller than the target"
+    assert found.size.times_smaller == pytest.approx(9966848 / 983520)
+    assert str(found.size) == "10 times smaller than the target"
     agrees_with_the_vocabularies(found, DEMO, DEMO_DRAFT)
 
 
@@ -238,10 +238,30 @@ def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> 
 
 def test_the_size_of_a_draft_is_told_against_the_rule_of_thumb(tmp_path: Path) -> None:
     wide, narrow = (write_model(tmp_path / f"{width}.gguf", "llama", width=width) for width in (128, 64))
-    assert verdict(narrow, wide).size == "larger than the target: it will slow it down"
-    assert verdict(wide, wide).size == "as large as the target: it will slow it down"
-    assert verdict(wide, narrow).size.startswith("only 3.")
+    twin = write_model(tmp_path / "twin.gguf", "llama", width=128, seed=1)
+    sizes = [verdict(target, draft).size for target, draft in ((narrow, wide), (wide, twin), (wide, wide))]
+    assert [str(size) for size in sizes] == [
+        "larger than the target: it would slow it down",
+        "as large as the target: it would slow it down",
+        "the same file as the target: it would slow it down",
+    ]
+    assert all(size.slows_down for size in sizes)
+    assert not verdict(wide, narrow).size.slows_down
+    assert str(verdict(wide, narrow).size).startswith("only 3.")
     assert verdict(wide, narrow).memory_bytes < verdict(narrow, wide).memory_bytes
+
+
+def test_the_same_model_in_smaller_types_slows_nothing_down(tmp_path: Path) -> None:
+    usual, small = tmp_path / "usual.gguf", tmp_path / "small.gguf"
+    write_model(usual, "llama", width=256)
+    quantize(usual, small, "Q8_0")
+    size = verdict(usual, small).size
+    assert str(size) == "as many parameters as the target, in smaller types: a guess reads 27 % as much"
+    assert not size.slows_down
+    assert str(verdict(small, usual).size) == "as large as the target: it would slow it down"
+    (found,) = suggestions(check_model(usual), [local_model(str(small))])
+    assert (found.verdict, found.why) == ("works", str(size))
+    assert best([found]) is None
 
 
 def test_of_an_embedding_and_of_experts_a_pass_reads_what_it_uses(tmp_path: Path) -> None:
@@ -337,10 +357,12 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert {name: each.why for name, each in found.items() if each.verdict == "no"} == {
         "strange": "another vocabulary: 3 % shared",
         "recurrent": "the memory of a mamba model cannot be rolled back",
-        "large": "larger than the target",
-        "copy": "as large as the target",
+        "large": "larger than the target: it would slow it down",
+        "copy": "as large as the target: it would slow it down",
         "tokens": "it holds a vocabulary only, no weights",
     }
+    assert [name for name, each in found.items() if each.slows_down] == ["copy", "large"]
+    assert {each.label for each in found.values()} == {"works", "shared", "no", "large"}
     assert all(each.is_here for each in found.values())
 
 
@@ -421,6 +443,22 @@ def test_drafts_of_the_catalogue_follow_until_they_are_here(
     (folder.parent.parent / "refs" / "main").write_text(folder.name, encoding="ascii")
     (folder / "model-q8_0.gguf").write_bytes(usual.path.read_bytes())
     assert [each.spec for each in suggestions(target, [], entries)] == ["qwen2.5-1.5b"]
+    told = [(each.spec, each.is_here) for each in of_catalogue(entries)]
+    assert told == [("Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0", True), ("qwen2.5-1.5b", False)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("qwen2.5-7b", ["qwen2.5-0.5b", "qwen2.5-1.5b"]),
+        ("QWEN2.5-7B:q8_0", ["qwen2.5-0.5b", "qwen2.5-1.5b"]),
+        ("hf:Qwen/Qwen2.5-7B-Instruct-GGUF", ["qwen2.5-0.5b", "qwen2.5-1.5b"]),
+        ("someone/qwen2.5-7b-instruct-gguf:Q5_K_M", ["qwen2.5-0.5b", "qwen2.5-1.5b"]),
+        ("someone/another-GGUF", []),
+    ],
+)
+def test_the_catalogue_knows_drafts_of_what_is_not_here(spec: str, expected: list[str]) -> None:
+    assert [entry.name for entry in catalogue_drafts(spec, None)] == expected
 
 
 def snapshot(hub: Path, repository: str) -> Path:

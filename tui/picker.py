@@ -13,16 +13,17 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState, get_current_worker
 
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.header import Header
 from edgespec.models.local import LocalModel, local_model
-from edgespec.models.spec import NAMES
+from edgespec.models.spec import NAMES, NotFetchedError
 from edgespec.models.suggest import Suggestion, catalogue_drafts, judged, to_fetch
 from edgespec.models.vocabulary import Vocabulary
 from edgespec.printable import one_line
@@ -55,9 +56,9 @@ class ModelPicker(ModalScreen[Picked | None]):
         & #picker-title { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
         & Input { height: 1; border: none; padding: 0 1; background: $surface; }
         & Input:focus { border: none; background: $primary 35%; }
-        & #picker-told { height: 3; scrollbar-size-vertical: 1; }
+        & #picker-told { height: auto; min-height: 3; max-height: 5; scrollbar-size-vertical: 1; }
         & #picker-said { padding: 0 1; color: $text-muted; }
-        & #picker-said.-error { color: $text-error; }
+        & #picker-said.-error { color: $text-error; background: $error 20%; text-style: bold; }
         &.-wide > #picker { border: round $primary; width: 94%; height: 90%; }
         &.-wide #picker-lists { layout: horizontal; }
         &.-wide #picker-told { margin-top: 1; }
@@ -98,7 +99,7 @@ class ModelPicker(ModalScreen[Picked | None]):
                     yield Choices(id="picker-drafts")
             with VerticalScroll(id="picker-told"):
                 yield Static(id="picker-said", markup=False)
-            yield Input(placeholder="Path of a GGUF file that is not listed", id="picker-path")
+            yield Input(placeholder="Path or name of a model that is not listed", id="picker-path")
             yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -136,7 +137,11 @@ class ModelPicker(ModalScreen[Picked | None]):
             self.post_message(self.Found(model))
 
     def _read_typed(self, spec: str) -> None:
-        model = local_model(spec)
+        try:
+            model = local_model(spec)
+        except NotFetchedError as error:
+            hint = f"edgespec pull {spec}, in another terminal, fetches it; then press enter again"
+            raise ModelNotFoundError("not here yet", hint=hint) from error
         if spec not in NAMES:
             model = replace(model, spec=os.path.abspath(model.path))  # noqa: PTH100 - Path.absolute keeps ".."
         self.post_message(self.Found(model, is_typed=True))
@@ -192,7 +197,11 @@ class ModelPicker(ModalScreen[Picked | None]):
             self._aim_at(listed[0] if listed else "")
         n = len(self._offers.models)
         self._filter.placeholder = f"Filter {n} model{'s' if n != 1 else ''}{' ...' if self._is_reading else ''}"
-        self._models.show([Option(self._offers.model_lines(key), id=key) for key in listed], self._target)
+        options = [Option(self._offers.model_lines(key), id=key) for key in listed]
+        if not listed and (words := one_line(self._filter.value)):
+            said = Content.assemble(f"nothing matches '{words}'\n  ", ("esc clears the filter", "dim"))
+            options = [Option(said, disabled=True)]
+        self._models.show(options, self._target)
         self._redraw_drafts()
 
     def _redraw_drafts(self) -> None:
@@ -268,7 +277,8 @@ class ModelPicker(ModalScreen[Picked | None]):
     def _choose_draft(self, event: OptionList.OptionSelected) -> None:
         target, draft = self._offers.models[self._target], str(event.option_id)
         if not self._offers.can_be_chosen(self._target, draft):
-            self._refuse(self._offers.draft_details(self._target, draft))
+            name, why = self._offers.draft_name(self._target, draft), self._offers.draft_details(self._target, draft)
+            self._refuse(f"{name} cannot be chosen. {why[:1].upper()}{why[1:]}")
         elif draft in (OWN_DRAFT, NO_DRAFT):
             self.dismiss(Picked(target.spec, None if draft == OWN_DRAFT else NO_DRAFT))
         else:
@@ -297,4 +307,9 @@ class ModelPicker(ModalScreen[Picked | None]):
         self.query_one(f"#picker-{name}").focus()
 
     def action_leave(self) -> None:
-        self.dismiss(None)
+        """Out of a filter first, where one is being typed or has left nothing."""
+        if self._filter.value and (self._filter.has_focus or not self._target):
+            self._filter.value = ""
+            self._models.focus()
+        else:
+            self.dismiss(None)

@@ -10,7 +10,9 @@ from pathlib import Path
 from textual.content import Content
 
 from edgespec.figures import count_of, size_of
+from edgespec.models.cache import repository_of
 from edgespec.models.local import LocalModel
+from edgespec.models.names import name_of
 from edgespec.models.spec import NAMES
 from edgespec.models.suggest import Suggestion, best, instead, place
 from edgespec.printable import one_line
@@ -29,6 +31,7 @@ class Offers:
     model: str
     draft: str | None
     models: dict[str, LocalModel] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     judged: dict[str, dict[str, Suggestion]] = field(default_factory=dict)
     looked_up: set[str] = field(default_factory=set)
 
@@ -36,13 +39,14 @@ class Offers:
         """Its key. A file that is known stays as it is, unless it could not be read before."""
         key = os.path.realpath(model.path)
         if key not in self.models or self.models[key].problem:
-            self.models[key] = model
+            self.models[key], self.labels[key] = model, one_line(label(model))
         return key
 
     def passing(self, text: str) -> list[str]:
         """The models that have all words of `text` in what is said of them, those that cannot be loaded last."""
         words = text.lower().split()
-        found = [key for key, model in self.models.items() if all(word in _all_of(model) for word in words)]
+        told = {key: f"{self.labels[key]} {_all_of(model)}".lower() for key, model in self.models.items()}
+        found = [key for key, said in told.items() if all(word in said for word in words)]
         return sorted(found, key=lambda key: bool(self.models[key].problem))
 
     # --- drafts ---------------------------------------------------------------------------------------------------
@@ -120,33 +124,41 @@ class Offers:
             counted = "No other model is here to" if is_known else "Which models can"
         else:
             counted = f"{sum(here) or 'None'} of {len(here)} here can"
-        return f"{counted} draft for {one_line(label(model))}{'' if is_known else ' ...'}"
+        return f"{counted} draft for {self.labels[target]}{'' if is_known else ' ...'}"
 
     def model_lines(self, key: str) -> Content:
         model = self.models[key]
         if model.problem:
-            return _two_lines(label(model), "", (f"cannot be used: {one_line(model.problem)}", "$text-error"))
-        facts = f"{count_of(model.n_params)} · {model.quantisation} · {size_of(model.size_bytes)}"
-        return _two_lines(label(model), "in use" if model.spec == self.model else "", (facts, _MUTED))
+            return _two_lines(self.labels[key], (f"cannot be used: {one_line(model.problem)}", "$text-error"))
+        facts = [count_of(model.n_params), model.quantisation, size_of(model.size_bytes)]
+        in_use = ["in use"] if model.spec == self.model else []
+        return _two_lines(self.labels[key], (" · ".join([*in_use, *facts]), _MUTED))
 
     def draft_lines(self, target: str, draft: str) -> Content:
+        in_use = "in use · " if self.is_in_use(target, draft) else ""
         if draft == NO_DRAFT:
-            return _two_lines("no draft model", self._mark(target, draft), ("nothing else is loaded", _MUTED))
+            return _two_lines("no draft model", (f"{in_use}nothing else is loaded", _MUTED))
         if draft == LEFT_OUT:
             return Content.assemble("\n", ("left out, and why", f"italic {_MUTED}"))
-        found, model = self.suggestion(target, draft), self.models.get(self.file(target, draft))
+        found, name = self.suggestion(target, draft), self.draft_name(target, draft)
         if found is not None and not found.is_here:
-            return _two_lines(found.spec, "not here yet", (found.command, _MUTED))
+            return Content.assemble(name, ("  not here yet", _MUTED), "\n  ", (found.command, _MUTED))
+        model = self.models.get(self.file(target, draft))
         if model is None:
-            return _two_lines("its own draft", self._mark(target, draft), ("comes with the model", _MUTED))
-        name = one_line("its own draft" if draft == OWN_DRAFT else label(model))
-        mark = f"{count_of(model.n_params)} {model.quantisation}  {self._mark(target, draft)}".rstrip()
+            return _two_lines(name, (f"{in_use}comes with the model", _MUTED))
+        facts = (f" · {count_of(model.n_params)} {model.quantisation}", _MUTED)
         if found is None:
-            return _two_lines(name, mark, ("...", _MUTED))
-        if found.verdict == "no":
-            return Content.assemble((f"{name}  {mark}", _MUTED), "\n  ", (one_line(found.why), _MUTED))
+            return _two_lines(name, (f"{in_use}...", _MUTED))
         said = f"works: {found.why}" if found.verdict == "works" else found.why
-        return _two_lines(name, mark, (one_line(said), _COLOURS[found.verdict]))
+        shown = _two_lines(name, (in_use, _MUTED), (one_line(said), _COLOURS[found.verdict]), facts)
+        return shown.stylize_before(_MUTED) if found.verdict == "no" else shown
+
+    def draft_name(self, target: str, draft: str) -> str:
+        """What a draft is called in the list."""
+        if draft in (OWN_DRAFT, NO_DRAFT):
+            return "its own draft" if draft == OWN_DRAFT else "no draft model"
+        found = self.suggestion(target, draft)
+        return self.labels.get(draft) or (found.spec if found else "")
 
     def model_details(self, key: str) -> str:
         """All that is known of a model, in a few lines."""
@@ -168,25 +180,26 @@ class Offers:
             said = instead(self._ranked(target).values()) if is_known else ""
             return said or "The model guesses for itself, or not at all."
         if not found.is_here:
-            return f"{found.why}, in another terminal and with the network; then open this list again"
+            return f"not here yet: {found.command} fetches it, in another terminal; then open this list again"
         size = [size_of(found.size_bytes)] if found.size_bytes and found.verdict != "no" else []
         return "; ".join([found.why, *(reason for reason in found.reasons if reason not in found.why), *size])
 
-    def _mark(self, target: str, draft: str) -> str:
-        return "in use" if self.is_in_use(target, draft) else ""
-
 
 def label(model: LocalModel) -> str:
-    """What a model is called in a list: file names tell more than the names in the files."""
-    return model.spec if model.spec in NAMES else model.path.stem
+    """What a model is called in a list: of the hub's cache its repository and quantisation, of others the file, whose
+    name tells more than the one in it."""
+    if model.spec in NAMES:
+        return model.spec
+    place = repository_of(model.path)
+    return name_of(model.path) if place and "/" in place[0] else model.path.stem
 
 
 _MUTED = "$foreground 60%"
-_COLOURS = {"works": "$text-success", "shared": "$text-warning"}
+_COLOURS = {"works": "$text-success", "shared": "$text-warning", "no": _MUTED}
 
 
-def _two_lines(name: str, mark: str, *said: tuple[str, str]) -> Content:
-    return Content.assemble(one_line(name), (f"  {mark}" if mark else "", _MUTED), "\n  ", *said)
+def _two_lines(name: str, *said: tuple[str, str]) -> Content:
+    return Content.assemble(one_line(name), "\n  ", *said)
 
 
 def _all_of(model: LocalModel) -> str:

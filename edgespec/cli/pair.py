@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.cli.command import Command
 from edgespec.cli.common import JSON, QUIET
+from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.options import FETCHING, with_options
 from edgespec.cli.output import Output
 from edgespec.cli.types import ModelSpec
 from edgespec.errors import PairError
 from edgespec.figures import count_of, size_of
+from edgespec.models.spec import NotFetchedError, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,21 +39,23 @@ def pair() -> None:
     """
 
 
-@pair.command()
+@pair.command(cls=Command)
 @click.argument("target", type=ModelSpec())
 @click.argument("draft", type=ModelSpec())
-@JSON
+@lambda command: with_options(command, [*FETCHING, JSON])
 @click.pass_context
-def check(ctx: click.Context, target: str, draft: str, as_json: bool) -> None:
+def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool, as_json: bool) -> None:
     """Say whether DRAFT can guess for TARGET, and why.
 
     Each is a GGUF file, or a name as 'edgespec ls' shows it. The speedup is predicted from what passes cost here, if
-    that was measured before. Exit code 4 where the draft cannot guess for the target.
+    that was measured before. Exit code 4 where the draft cannot guess for the target; 0 where it can, even if it is so
+    large that it would slow the target down, which is said.
     """
     from edgespec.models.pair import compare_pair
     from edgespec.models.pair_costs import measured_curve
 
     output = Output(quiet=False)
+    fetch_missing(ctx, [target, draft], output, yes=yes)
     headers = [_header(spec) for spec in (target, draft)]
     found = compare_pair(*headers)
     works = found.verdict.verdict != "no"
@@ -63,48 +69,69 @@ def check(ctx: click.Context, target: str, draft: str, as_json: bool) -> None:
         ctx.exit(PairError.exit_code)
 
 
-@pair.command()
+@pair.command(cls=Command)
 @click.argument("target", type=ModelSpec())
-@JSON
-@QUIET
-def suggest(target: str, as_json: bool, quiet: bool) -> None:
+@lambda command: with_options(command, [*FETCHING, JSON, QUIET])
+@click.pass_context
+def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: bool, quiet: bool) -> None:
     """List the models that could draft for TARGET, the best first.
 
     TARGET is a GGUF file, or a name as 'edgespec ls' shows it. Models of this machine come first, then drafts of the
-    catalogue that would have to be fetched, then what cannot draft for it, and why.
+    catalogue that would have to be fetched, then what is too large or cannot draft for it, and why. For a TARGET that
+    is not here and not fetched, the catalogue's drafts are listed on its word.
     """
-    from edgespec.models.local import local_models
-    from edgespec.models.suggest import catalogue_drafts, instead, suggestions
-
     output = Output(quiet=quiet)
     try:
-        output.progress("reading headers", None)
-        header = _header(target)
-        found = suggestions(header, local_models(), catalogue_drafts(target, header.path))
-    finally:
-        output.end_progress()
+        fetch_missing(ctx, [target], output, yes=yes)
+        is_here, found = True, _compared(target, output)
+    except NotFetchedError:
+        is_here, found = False, _of_catalogue(target)
+        if not found:
+            raise
     if as_json:
-        output.json({"target": target, "drafts": [asdict(suggestion) for suggestion in found]})
+        output.json({"target": target, "is_here": is_here, "drafts": [asdict(suggestion) for suggestion in found]})
         return
     if found:
         from edgespec.bench.tables import Lines
 
-        output.show(Lines([_line(suggestion) for suggestion in found]))
-    if not any(suggestion.verdict != "no" for suggestion in found):
+        output.show(Lines([_line(suggestion, compared=is_here) for suggestion in found]))
+    if not is_here:
+        output.note(f"no headers were compared, as {target} is not here; to fetch it: edgespec pull {target}")
+    elif not any(suggestion.verdict != "no" for suggestion in found):
+        from edgespec.models.suggest import instead
+
         output.note(instead(found))
+
+
+def _compared(target: str, output: Output) -> list[Suggestion]:
+    from edgespec.models.local import local_models
+    from edgespec.models.suggest import catalogue_drafts, suggestions
+
+    try:
+        output.progress("reading headers", None)
+        header = _header(target)
+        return suggestions(header, local_models(), catalogue_drafts(target, header.path))
+    finally:
+        output.end_progress()
+
+
+def _of_catalogue(target: str) -> list[Suggestion]:
+    from edgespec.models.suggest import catalogue_drafts, of_catalogue
+
+    return list(of_catalogue(catalogue_drafts(target, None)))
 
 
 def _header(spec: str) -> Header:
     from edgespec.model_check import check_model
-    from edgespec.models.spec import resolve
 
     return check_model(resolve(spec).path)
 
 
-def _line(suggestion: Suggestion) -> tuple[str, str]:
-    """What is to be thought of it, and why."""
+def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
+    """What is to be thought of it, or only whether it is here, and why."""
     size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
-    return suggestion.label, f"{suggestion.spec}: {suggestion.why}{size}"
+    label = "here" if suggestion.is_here and not compared else suggestion.label
+    return label, f"{suggestion.spec}: {suggestion.why}{size}"
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -142,10 +169,11 @@ def _report(
 
 
 def _words(verdict: PairVerdict) -> str:
+    but = f", but is {verdict.size}" if verdict.size.slows_down else ""
     if verdict.verdict == "works":
-        return "works"
+        return f"works{but}"
     if verdict.verdict == "shared":
-        return f"works through the shared tokens, {_percent(verdict.overlap)} of the target's"
+        return f"works through the shared tokens, {_percent(verdict.overlap)} of the target's{but}"
     because = verdict.summary.removeprefix("no: ")
     return f"does not, because {f'the draft {because}' if because.startswith('shares ') else because}"
 
@@ -184,8 +212,8 @@ def _about(found: Comparison) -> Iterator[tuple[str, str]]:
     verdict = found.verdict
     for number, reason in enumerate(verdict.reasons):
         yield "" if number else "why", reason
-    yield "size", verdict.size
-    yield "cost", f"a guess reads {_percent(found.cost_ratio)} of the weights that a pass of the target reads"
+    yield "size", str(verdict.size)
+    yield "cost", f"a guess reads {_percent(verdict.size.cost_ratio)} of the weights that a pass of the target reads"
     together = found.target.memory_bytes + found.draft.memory_bytes
     yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx:,} tokens"
     for number, note in enumerate(found.notes):
@@ -232,8 +260,11 @@ def _as_json(
         "differing": [{"id": a.id, "target": a.text, "draft": b.text} for a, b in found.differing],
         "same_chat_template": found.same_chat_template,
         "notes": found.notes,
-        "times_smaller": verdict.times_smaller,
-        "cost_ratio": found.cost_ratio,
+        "size": str(verdict.size),
+        "slows_down": verdict.size.slows_down,
+        "is_same_file": verdict.size.is_same_file,
+        "times_smaller": verdict.size.times_smaller,
+        "cost_ratio": verdict.size.cost_ratio,
         "n_ctx": found.n_ctx,
         "measured": None
         if curve is None
