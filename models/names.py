@@ -38,7 +38,7 @@ def known_names() -> Iterator[str]:
     yield from NAMES
     with suppress(UsageError):
         yield from catalogue()
-    for repository in cached_repositories():
+    for repository in filter(_can_be_typed, cached_repositories()):
         names = models_in(list(cached_files(repository)))
         yield from dict.fromkeys(_spec(repository, name) for name in names)
 
@@ -55,12 +55,17 @@ def cached_repositories() -> list[str]:
 def _candidates(path: Path) -> Iterator[str]:
     yield from NAMES
     place = repository_of(path)
-    if place is not None:
+    if place is not None and _can_be_typed(place[0]):
         repository, name = place
         commit = path.absolute().relative_to(hub_cache()).parts[2]
         for revision in ("main", commit):
             yield _spec(repository, name, revision)
             yield str(HubSpec(repository, name, revision=revision))
+
+
+def _can_be_typed(repository: str) -> bool:
+    """Old ones have no owner; a spec without one is a name of the catalogue."""
+    return "/" in repository
 
 
 def _spec(repository: str, name: str, revision: str = "main") -> str:

@@ -9,6 +9,7 @@ from edgespec.errors import ModelNotFoundError
 
 USUAL = "Q4_K_M"
 _QUANTS = (
+    r"(?:Q4_0|IQ4_NL)_\d_\d",  # rows of several together; before Q4_0, which each begins with
     r"(?:UD-)?I?Q[1-8]_(?:K_(?:XXS|XS|S|M|L|XL)|K|[01]|XXS|XS|S|M|NL)",
     "TQ[12]_0",
     "MXFP4(?:_MOE)?",
@@ -18,6 +19,8 @@ _QUANTS = (
     "FP16",
     "FP32",
 )
+_SPELLINGS = {"FP16": "F16", "FP32": "F32"}
+_SIZES = ("XXS", "XS", "S", "M", "L", "XL")  # of mixtures with the same number of bits
 _QUANT = re.compile(rf"(?:^|[-._/ ])({'|'.join(_QUANTS)})(?=$|[-._/ ])", re.IGNORECASE)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
@@ -28,9 +31,14 @@ class SeveralFitError(ModelNotFoundError):
 
 
 def quant_of(name: str) -> str:
-    """The quantisation in the name of a file, in capitals; empty where it has none."""
+    """The quantisation in the name of a file, `spelt`; empty where it has none."""
     found = _QUANT.findall(_PART.sub("", name).removesuffix(".gguf"))
-    return found[-1].upper() if found else ""
+    return spelt(found[-1]) if found else ""
+
+
+def spelt(quant: str) -> str:
+    """A quantisation as it is compared: in capitals, and F16 for what some call FP16."""
+    return _SPELLINGS.get(quant.upper(), quant.upper())
 
 
 def part_of(name: str) -> tuple[int, int]:
@@ -40,7 +48,7 @@ def part_of(name: str) -> tuple[int, int]:
 
 
 def parts_of(name: str) -> list[str]:
-    """The names of all parts of the model that `name` is the first part of, or `name` alone."""
+    """The names of all parts of the model that `name` is a part of, or `name` alone."""
     _, n_parts = part_of(name)
     return [_PART.sub(f"-{part:05}-of-{n_parts:05}", name) for part in range(1, n_parts + 1)] if n_parts > 1 else [name]
 
@@ -61,19 +69,57 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
         raise ModelNotFoundError(f"{where} holds no GGUF model", hint=f"look for one that does: {_gguf_names(where)}")
     if not quant and len(models) == 1:
         return models[0]
-    wanted = quant.upper() or USUAL
+    wanted = spelt(quant) or USUAL
     fitting = [name for name in models if quant_of(name) == wanted]
     whole = [name for name in fitting if part_of(name) == (1, 1)]  # some hold the same in one file and in parts
     if len(fitting) == 1 or len(whole) == 1:
         return (whole or fitting)[0]
     if fitting:
         raise SeveralFitError(
-            f"{where} holds several models in {wanted}", why=", ".join(fitting), hint="name one by its file"
+            f"{where} holds several models in {wanted}", why=", ".join(fitting), hint=_by_file(fitting[0], where)
         )
     there = list(dict.fromkeys(quant_of(name) or name for name in models))
-    raise ModelNotFoundError(
-        f"{where} holds nothing in {wanted}", why=f"there are {', '.join(there)}", hint=f"add one, as in :{there[0]}"
+    why = f"there {'are' if len(there) > 1 else 'is'} {', '.join(there)}"
+    raise ModelNotFoundError(f"{where} holds nothing in {wanted}", why=why, hint=_instead(models, quant, where))
+
+
+def _instead(models: Sequence[str], quant: str, where: str) -> str:
+    """What to ask for where none of these models has the quantisation."""
+    quants = list(filter(None, map(quant_of, models)))
+    if quants:
+        best = min(quants, key=lambda other: _distance(other, spelt(quant) or USUAL))
+        return f"the nearest is :{best}" if quant else f"add one, as in :{best}"
+    if len(models) == 1:
+        return "leave the quantisation out: its name tells none"
+    return f"no name tells a quantisation: {_by_file(models[0], where)}"
+
+
+def _by_file(name: str, where: str) -> str:
+    repository = where.partition(" ")[0]
+    return "name one by its file" + (f", as in hf:{repository}/{name}" if "/" in repository else "")
+
+
+def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
+    """How far one is from the other: first by bits, rather more of them; then by kind; then by size, rather less."""
+    (bits, kind, size), (wanted_bits, wanted_kind, wanted_size) = _traits(quant), _traits(wanted)
+    return (
+        abs(bits - wanted_bits),
+        bits < wanted_bits,
+        kind != wanted_kind,
+        abs(size - wanted_size),
+        size > wanted_size,
     )
+
+
+def _traits(quant: str) -> tuple[int, str, int]:
+    """Bits, kind (K, I, F or other) and size of a quantisation, whole or begun; of what is none those of `USUAL`."""
+    match = re.match(r"(?:UD-)?([A-Z]+)(\d+)", quant)
+    if match is None:
+        return _traits(USUAL)
+    size = quant.rpartition("_")[2]
+    is_usual = "_K" in quant or quant == f"Q{match[2]}"  # which those who write Q4 may know
+    kind = match[1][0] if match[1][0] in "IBF" else "K" if is_usual else ""
+    return int(match[2]), kind.replace("B", "F"), _SIZES.index(size if size in _SIZES else "M")
 
 
 def _gguf_names(where: str) -> str:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from urllib.parse import quote, unquote, urlsplit
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.cache import cached_files
-from edgespec.models.quants import SeveralFitError, choose, parts_of
+from edgespec.models.quants import SeveralFitError, choose, parts_of, spelt
 
 BUNDLED = Path(__file__).parent / "demo"
 NAMES = ("demo", "demo:draft")
 HOW_TO_NAME_A_MODEL = "name a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
 
-_HUB = re.compile(r"(?:hf://|hf:|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)(.*)", re.IGNORECASE)
-_NAME = r"[A-Za-z0-9][\w.-]*"
-_REPOSITORY = re.compile(
-    rf"(?P<repository>{_NAME}/{_NAME})(?:@(?P<revision>{_NAME}))?(?::(?P<quant>{_NAME})|/(?P<file>.+))?"
+_HUB = re.compile(
+    r"(?:hf://|hf:|(?P<web>(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/))(?P<rest>.*)", re.IGNORECASE
 )
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_NAME = r"[A-Za-z0-9][\w.-]*"
+_BRANCH_OF_HUB = r"refs/(?:pr/\d+|convert/\w+)"  # the hub makes these, and takes no other slash within a revision
+_REVISION = rf"{_BRANCH_OF_HUB}|[^/:@]+"
+_REPOSITORY = re.compile(
+    rf"(?P<repository>{_NAME}/{_NAME})(?:@(?P<revision>{_REVISION}))?(?::(?P<quant>{_NAME})|/(?P<file>.+))?"
+)
+_PAGE = re.compile(rf"([^/]+/[^/]+)/(?:blob|resolve|tree)/({_REVISION})(/.+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class HubSpec:
-    """A model in a repository of the Hugging Face hub: its `file` there, or that of the quantisation `quant`, in
-    capitals; with both empty the usual one."""
+    """A model in a repository of the Hugging Face hub: its `file` there, or that of the quantisation `quant`, as
+    `spelt`; with both empty the usual one. `str()` of it is a spec that means the same."""
 
     repository: str
     file: str = ""
@@ -33,7 +39,9 @@ class HubSpec:
     revision: str = "main"
 
     def __str__(self) -> str:
-        revision = f"@{self.revision}" if self.revision != "main" else ""
+        is_plain = re.fullmatch(_BRANCH_OF_HUB, self.revision, re.ASCII)
+        escaped = self.revision if is_plain else quote(self.revision, safe="")
+        revision = f"@{escaped}" if self.revision != "main" else ""
         which = f"/{self.file}" if self.file else f":{self.quant}" if self.quant else ""
         return f"hf:{self.repository}{revision}{which}"
 
@@ -42,19 +50,22 @@ class NotFetchedError(ModelNotFoundError):
     """A model of the hub that is not on this machine."""
 
     def __init__(self, spec: str, wanted: HubSpec) -> None:
-        super().__init__(
-            f"model '{spec}' is not on this machine", why=f"it is {wanted}", hint=f"fetch it: edgespec pull {spec}"
-        )
+        why = "" if wanted.repository in spec else f"it is {wanted}"
+        super().__init__(f"model '{spec}' is not on this machine", why=why, hint=f"fetch it: edgespec pull {spec}")
         self.wanted = wanted
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model's file (not opened yet), the draft model that comes with it, and a name to show."""
+    """A model's file (not opened yet), the draft model that comes with it, and a name to show.
+
+    `missing_draft` is the catalogue's name of the best draft for it where none of them is here, else empty.
+    """
 
     path: Path
     default_draft: Path | None
     name: str
+    missing_draft: str = ""
 
 
 def resolve(spec: str) -> ResolvedModel:
@@ -76,50 +87,98 @@ def resolve(spec: str) -> ResolvedModel:
     if found[0] is None:
         check_unambiguous(wanted[0])
         raise NotFetchedError(spec, wanted[0])
-    return ResolvedModel(found[0], next((draft for draft in found[1:] if draft), None), found[0].name)
+    draft = next(filter(None, found[1:]), None)
+    missing_draft = _best_draft(spec) if wanted[1:] and draft is None else ""
+    return ResolvedModel(found[0], draft, found[0].name, missing_draft)
 
 
-def hub_specs(spec: str) -> list[HubSpec]:
-    """What `spec` names on the hub; the drafts that the catalogue has for it follow, best first. No file and no network
-    is looked at. Raises ModelNotFoundError for what can be no model, UsageError for a catalogue with errors.
+def hub_specs(spec: str, revision: str = "main") -> list[HubSpec]:
+    """What `spec` names on the hub, at `revision` if it names none; the drafts that the catalogue has for it follow,
+    best first. No file and no network is looked at.
+
+    Raises ModelNotFoundError for what can be no model, UsageError for a catalogue with errors.
     """
     prefixed = _HUB.fullmatch(spec)
+    if prefixed is None and _ADDRESS.match(spec):
+        raise _foreign_address(spec)
+    if (prefixed["rest"] if prefixed else spec).endswith(":"):
+        raise ModelNotFoundError(
+            f"model '{spec}' was not found",
+            why="nothing stands behind the ':'",
+            hint="leave it out, or add a quantisation, as in :Q4_K_M",
+        )
     if prefixed is None and "/" not in spec:
-        return _of_catalogue(spec)
-    match = _REPOSITORY.fullmatch(_as_path(prefixed[1]) if prefixed else spec)
+        return _of_catalogue(spec, revision)
+    is_address = prefixed is not None and prefixed["web"] is not None
+    match = _REPOSITORY.fullmatch(_path_of(prefixed["rest"], is_address=is_address) if prefixed else spec)
     if match is None or (match["file"] and not prefixed):
         why = "no repository is called that" if prefixed else "it is neither a file here nor a repository of the hub"
         raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=HOW_TO_NAME_A_MODEL)
-    file, revision = match["file"] or "", match["revision"] or "main"
-    if file and ("\\" in file or not {"", ".", ".."}.isdisjoint(file.split("/"))):
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{file} is no name within a repository")
-    if file and not file.lower().endswith(".gguf"):
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{file} is no GGUF file")
-    return [HubSpec(match["repository"], file, (match["quant"] or "").upper(), revision)]
+    file = unquote(match["file"] or "") if is_address else match["file"] or ""
+    revision = unquote(match["revision"]) if match["revision"] else revision
+    why = ""
+    if not stays_within(revision):
+        why = f"{revision!r} cannot be a revision"
+    elif file and not stays_within(file):
+        why = f"{file!r} is no name within a repository"
+    elif file and not file.lower().endswith(".gguf"):
+        why = f"{file} is no GGUF file"
+    if why:
+        hint = "a slash within a revision is written %2F" if match["revision"] else ""
+        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
+    return [HubSpec(match["repository"], file, spelt(match["quant"] or ""), revision)]
 
 
-def _of_catalogue(spec: str) -> list[HubSpec]:
-    from edgespec.models.catalog import catalogue, near
+def stays_within(name: str) -> bool:
+    """Whether the path that a name from elsewhere makes leads out of no folder, on any system."""
+    inside = {"", ".", ".."}.isdisjoint(name.split("/"))
+    return inside and "\\" not in name and not PureWindowsPath(name).anchor and name.isprintable()
+
+
+def _of_catalogue(spec: str, revision: str) -> list[HubSpec]:
+    from edgespec.models.catalog import catalogue
+    from edgespec.models.meant import hint_for_name
 
     entries, (name, _, quant) = catalogue(), spec.lower().partition(":")
     entry = entries.get(name)
     if entry is None:
-        similar = [*difflib.get_close_matches(spec.lower(), NAMES, n=1), *near(name)]
         raise ModelNotFoundError(
             f"model '{spec}' was not found",
             why="it is neither a file here nor a name edgespec knows",
-            hint=_did_you_mean(similar) or _similar(spec, _expand(spec)) or HOW_TO_NAME_A_MODEL,
+            hint=hint_for_name(spec),
         )
-    target = HubSpec(entry.repository, quant=quant.upper() or entry.quant)
+    target = HubSpec(entry.repository, quant=spelt(quant) or entry.quant, revision=revision)
     drafts = [entries[draft] for draft in entry.drafts if draft in entries]
     return [target, *(HubSpec(draft.repository, quant=draft.quant) for draft in drafts)]
 
 
-def _as_path(rest: str) -> str:
+def _best_draft(spec: str) -> str:
+    """The name of the first draft that the catalogue has for a name of it."""
+    from edgespec.models.catalog import find
+
+    entry = find(spec.partition(":")[0])
+    return entry.drafts[0] if entry and entry.drafts else ""
+
+
+def _foreign_address(spec: str) -> ModelNotFoundError:
+    what = f"model '{spec}' was not found"
+    if spec.lower().startswith("file:"):
+        from urllib.request import url2pathname
+
+        path = url2pathname(urlsplit(spec).path)
+        return ModelNotFoundError(what, why="a file is named by its path", hint=f"did you mean {path}?")
+    return ModelNotFoundError(
+        what,
+        why="of all addresses only the hub's lead to models, as https://huggingface.co/owner/name",
+        hint="fetch the file with another program, and name it by its path",
+    )
+
+
+def _path_of(rest: str, *, is_address: bool) -> str:
     """What follows the hub's name, with a page's address written as a path in a repository."""
-    rest = rest.partition("?")[0].rstrip("/")
-    page = re.fullmatch(r"([^/]+/[^/]+)/(?:blob|resolve|tree)/([^/]+)(/.+)?", rest)
-    return f"{page[1]}@{page[2]}{page[3] or ''}" if page else rest
+    path = (re.split("[?#]", rest)[0] if is_address else rest).rstrip("/")
+    page = _PAGE.fullmatch(path) if is_address else None
+    return f"{page[1]}@{page[2]}{page[3] or ''}" if page else path
 
 
 def cached(wanted: HubSpec) -> Path | None:
@@ -129,7 +188,8 @@ def cached(wanted: HubSpec) -> Path | None:
         name = wanted.file or choose(list(files), wanted.quant)
     except ModelNotFoundError:
         return None
-    return files[name] if all(part in files for part in parts_of(name)) else None
+    parts = parts_of(name)
+    return files[parts[0]] if all(part in files for part in parts) else None
 
 
 def check_unambiguous(wanted: HubSpec) -> None:
@@ -150,15 +210,20 @@ def lasting(spec: str) -> str:
 
 def is_path(spec: str) -> bool:
     """Whether `spec` can only mean a file: `./x`, `/x`, `~/x`, `C:\\x`, or anything that ends in `.gguf`."""
-    if _HUB.fullmatch(spec):
+    if _is_address(spec):
         return False
     starts_as_path = spec.startswith((".", "/", "\\", "~")) or re.match(r"[A-Za-z]:[\\/]", spec)
     return bool(starts_as_path) or spec.lower().endswith(".gguf")
 
 
+def _is_address(spec: str) -> bool:
+    """Whether it is one of the hub or of elsewhere."""
+    return _HUB.fullmatch(spec) is not None or _ADDRESS.match(spec) is not None
+
+
 def _local(spec: str) -> Path | None:
     """The path that `spec` is, if it is one. Raises ModelNotFoundError for a path where nothing is."""
-    if _HUB.fullmatch(spec):
+    if _is_address(spec):
         return None
     path = _expand(spec)
     if _exists(spec, path):
@@ -203,30 +268,13 @@ def _missing_file(spec: str, path: Path) -> ModelNotFoundError:
         return ModelNotFoundError(
             f"model file '{spec}' was not found", why=f"it is a link to {path.readlink()}, where nothing is"
         )
+    from edgespec.models.meant import hint_for_file
+
     folder = path.parent
     shown = "this folder" if folder == Path() else folder
     why = f"{shown} holds no file of that name" if folder.is_dir() else f"there is no folder {folder}"
-    return ModelNotFoundError(f"model file '{spec}' was not found", why=why, hint=_similar(spec, path))
-
-
-def _did_you_mean(names: list[str]) -> str:
-    return f"did you mean {' or '.join(map(repr, names))}?" if names else ""
-
-
-def _similar(spec: str, path: Path) -> str:
-    """Files beside `path` that may have been meant, as a sentence."""
-    try:
-        beside = sorted(
-            each.name for each in path.parent.iterdir() if each.name.lower().endswith(".gguf") and each.is_file()
-        )
-    except OSError:
-        return ""
-    by_lower_case = {name.lower(): name for name in beside}
-    wanted = path.name.lower() if path.name.lower().endswith(".gguf") else f"{path.name.lower()}.gguf"
-    near = [by_lower_case[name] for name in difflib.get_close_matches(wanted, by_lower_case, n=3)]
-    folder = spec[: len(spec) - len(path.name)] if spec.endswith(path.name) else ""
-    if near:
-        return "did you mean " + " or ".join(f"{folder}{name}" for name in near) + "?"
-    if beside:
-        return "GGUF files there: " + ", ".join(beside[:5]) + (" ..." if len(beside) > 5 else "")
-    return ""
+    hint = hint_for_file(spec, path)
+    in_repository = _REPOSITORY.fullmatch(spec)
+    if in_repository and in_repository["file"] and not Path(path.parts[0]).exists():
+        hint = f"did you mean hf:{spec}?"
+    return ModelNotFoundError(f"model file '{spec}' was not found", why=why, hint=hint)

@@ -120,6 +120,34 @@ def test_without_a_model_the_bundled_pair_answers_and_drafts(tmp_path: Path) -> 
     assert edgespec_here(*args, "--spec-type", "none", "-q", home=tmp_path).stdout == drafted.stdout != b""
 
 
+def test_a_model_of_the_catalogue_says_that_its_draft_is_missing(home: Path, tmp_path: Path) -> None:
+    target, draft = fetched(tmp_path, "Qwen/Qwen2.5-7B-Instruct-GGUF"), "Qwen/Qwen2.5-1.5B-Instruct-GGUF"
+    write_model(target / "m-Q4_K_M.gguf", "llama", chat_template=CHATML)
+
+    def said(*args: str) -> str:
+        args = ("run", PROMPT, *FIRST, "-m", "qwen2.5-7b", *args)
+        done = edgespec_here(*args, home=home, HF_HUB_CACHE=str(tmp_path))
+        assert done.returncode == 0
+        return done.stderr.decode()
+
+    note = "note: it goes without its draft model; 'edgespec pull qwen2.5-0.5b' fetches it\n"
+    assert said() == said("--spec-type", "draft") == note
+    for args in (["-q"], ["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"]):
+        assert said(*args) == ""
+    assert said("-md", "draft.gguf") == ""
+    write_model(fetched(tmp_path, draft) / "d-Q4_K_M.gguf", "llama", noise=0.05)
+    assert said() == ""
+
+
+def fetched(cache: Path, repository: str) -> Path:
+    """The folder in the hub's cache that the files of a repository lie in."""
+    folder, commit = cache / f"models--{repository.replace('/', '--')}", "c" * 40
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit, encoding="ascii")
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    return folder / "snapshots" / commit
+
+
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 

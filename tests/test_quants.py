@@ -20,8 +20,11 @@ from edgespec.models.quants import choose, models_in, parts_of, quant_of
         ("Q2_K/big-Q2_K-00003-of-00004.gguf", "Q2_K"),
         ("tiny-f16.gguf", "F16"),
         ("tiny-BF16.gguf", "BF16"),
-        ("tiny-fp16.gguf", "FP16"),
+        ("tiny-fp16.gguf", "F16"),
         ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("m-Q4_0_4_4.gguf", "Q4_0_4_4"),
+        ("m.iq4_nl_8_8.gguf", "IQ4_NL_8_8"),
+        ("m-IQ4_NL-00001-of-00002.gguf", "IQ4_NL"),
         ("model.gguf", ""),
         ("q8_0tail.gguf", ""),
     ],
@@ -50,6 +53,16 @@ def test_a_quantisation_means_one_file(quant: str, name: str) -> None:
     assert choose(NAMES, quant) == name
 
 
+@pytest.mark.parametrize(("typed", "held"), [("fp16", "F16"), ("F16", "fp16"), ("f32", "FP32"), ("bf16", "BF16")])
+def test_unquantised_weights_have_one_name(typed: str, held: str) -> None:
+    assert choose([f"m-{held}.gguf", "m-Q8_0.gguf"], typed) == f"m-{held}.gguf"
+
+
+def test_repacked_weights_are_others() -> None:
+    names = ["m-Q4_0.gguf", "m-Q4_0_4_4.gguf", "m-Q4_0_8_8.gguf"]
+    assert [choose(names, quant) for quant in ("Q4_0", "q4_0_4_4", "Q4_0_8_8")] == names
+
+
 def test_the_only_model_is_meant_without_a_quantisation() -> None:
     assert choose(["x.gguf", "notes.txt"]) == "x.gguf"
     assert choose(["x-Q2_K.gguf", "mmproj.gguf"]) == "x-Q2_K.gguf"
@@ -68,8 +81,39 @@ def test_one_file_is_better_than_the_same_in_parts() -> None:
         (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "several models in Q8_0: a-Q8_0.gguf, b-Q8_0.gguf"),
         (["model.safetensors"], "", "holds no GGUF model"),
         ([], "Q8_0", "holds no GGUF model"),
+        (["m-Q4_K_M.gguf"], "Q8_0", "holds nothing in Q8_0: there is Q4_K_M"),
+        (
+            ["x.gguf"],
+            "Q8_0",
+            "holds nothing in Q8_0: there is x.gguf\n  leave the quantisation out: its name tells none",
+        ),
+        (["a.gguf", "b.gguf"], "", "no name tells a quantisation: name one by its file, as in hf:o/r/a.gguf"),
+        (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "name one by its file, as in hf:o/r/a-Q8_0.gguf"),
     ],
 )
 def test_what_means_no_one_file_is_said_with_what_there_is(names: list[str], quant: str, said: str) -> None:
     with pytest.raises(ModelNotFoundError, match=said):
-        choose(names, quant)
+        choose(names, quant, where="o/r")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nearest_first"),
+    [
+        ("Q4_K_M", ["Q4_K_S", "Q4_K_XL", "IQ4_NL", "IQ4_XS", "Q5_K_M", "Q5_0", "Q3_K_M", "Q6_K", "Q8_0", "F16"]),
+        ("Q4", ["Q4_K_M", "Q4_K_S", "Q4_K_L", "MXFP4"]),
+        ("UD-Q4_K_XL", ["Q4_K_L", "Q4_K_M", "UD-Q5_K_XL"]),
+        ("q8_0", ["Q6_K", "Q5_1", "Q2_K", "BF16"]),
+        ("fp16", ["BF16", "Q8_0", "F32"]),
+        ("latest", ["Q4_K_M", "Q4_K_S", "Q5_K_M"]),
+    ],
+)
+def test_the_nearest_quantisation_is_offered(wanted: str, nearest_first: list[str]) -> None:
+    for first, nearest in enumerate(nearest_first):
+        for names in (nearest_first[first:], nearest_first[: first - 1 : -1] if first else nearest_first[::-1]):
+            with pytest.raises(ModelNotFoundError, match=f"the nearest is :{nearest}$"):
+                choose([f"m{number}-{quant}.gguf" for number, quant in enumerate([*names, *names])], wanted)
+
+
+def test_a_repository_without_the_usual_quantisation_offers_the_nearest() -> None:
+    with pytest.raises(ModelNotFoundError, match="add one, as in :Q4_K_S"):
+        choose(["m-IQ4_XS.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf"])

@@ -71,6 +71,26 @@ def test_a_name_like_no_other_is_answered_with_what_is_there() -> None:
     assert "GGUF files there: tiny-Q4_0.gguf, tiny-Q8_0.gguf" in refusal("./phi.gguf")
 
 
+def test_a_bare_name_is_answered_with_files_of_other_folders(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(home))
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "cache"))
+    for file in (home / "models" / "My-7B-Q4_K_M.gguf", folder / "below" / "text.gguf", home / "models" / "text.gguf"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"GGUF")
+    in_cache(home / "cache", "o/r", "cached-Q8_0.gguf")
+    in_home = Path("~", "models", "My-7B-Q4_K_M.gguf")
+    for spec in ("My-7B-Q4_K_M", "my-7b-q4_k_m.gguf", "My-7B-Q4_K_N", "My-7BQ4_K_M.gguf"):
+        assert f"did you mean {in_home}?" in refusal(spec)
+    assert f"did you mean {Path('below', 'text.gguf')} or {Path('~', 'models', 'text.gguf')}?" in refusal("text.gguf")
+    assert "did you mean o/r:Q8_0?" in refusal("cached-Q8_0")
+    assert "did you mean" not in refusal("./text.gguf")  # nor is a path anything but a path
+    assert resolve(str(in_home)).path == home / "models" / "My-7B-Q4_K_M.gguf"
+
+
 def test_a_missing_folder_is_named() -> None:
     assert "there is no folder models" in refusal("models/phi.gguf").replace("\\", "/")
 
@@ -96,16 +116,35 @@ def test_a_misspelt_name_is_answered_with_the_name() -> None:
         ("https://huggingface.co/o/r/blob/main/x.gguf", HubSpec("o/r", "x.gguf")),
         ("https://huggingface.co/o/r/resolve/v2/a/x.gguf?download=true", HubSpec("o/r", "a/x.gguf", revision="v2")),
         ("http://hf.co/o/r", HubSpec("o/r")),
+        ("https://huggingface.co/o/r/blob/main/a%20b%2Bc.gguf", HubSpec("o/r", "a b+c.gguf")),
+        ("https://huggingface.co/o/r/blob/main/x.gguf#L1", HubSpec("o/r", "x.gguf")),
+        ("https://huggingface.co/o/r/blob/refs%2Fpr%2F1/x.gguf", HubSpec("o/r", "x.gguf", revision="refs/pr/1")),
+        ("https://huggingface.co/o/r/tree/refs/pr/1", HubSpec("o/r", revision="refs/pr/1")),
+        ("hf:o/r@refs/pr/1:F16", HubSpec("o/r", quant="F16", revision="refs/pr/1")),
+        ("hf:o/r@refs/convert/gguf/deep/x.gguf", HubSpec("o/r", "deep/x.gguf", revision="refs/convert/gguf")),
+        ("hf:o/r@refs/x.gguf", HubSpec("o/r", "x.gguf", revision="refs")),
+        ("o/r@a%2Fb%20c:q8_0", HubSpec("o/r", quant="Q8_0", revision="a/b c")),
+        ("hf:o/r/blob/main/x%20y.gguf", HubSpec("o/r", "blob/main/x%20y.gguf")),
+        ("hf:o/r/50%#?.gguf", HubSpec("o/r", "50%#?.gguf")),
         ("o/r", HubSpec("o/r")),
         ("o/r:Q8_0", HubSpec("o/r", quant="Q8_0")),
         ("o/r@main:Q8_0", HubSpec("o/r", quant="Q8_0")),
+        ("o/r:fp16", HubSpec("o/r", quant="F16")),
         ("bartowski/Llama-3.2-1B-Instruct-GGUF", HubSpec("bartowski/Llama-3.2-1B-Instruct-GGUF")),
     ],
 )
 def test_repositories_of_the_hub(spec: str, means: HubSpec) -> None:
     assert hub_specs(spec) == [means]
     assert hub_specs(str(means)) == [means]
-    assert f"model '{spec}' is not on this machine: it is {means}" in refusal(spec)
+    assert refusal(spec) == f"model '{spec}' is not on this machine\n  fetch it: edgespec pull {spec}"
+
+
+def test_a_revision_named_aside_is_that_of_a_spec_without_one() -> None:
+    assert hub_specs("hf:o/r:F16", "v9") == [HubSpec("o/r", quant="F16", revision="v9")]
+    for spec in ("hf:o/r@main:F16", "hf:o/r@v1", "https://huggingface.co/o/r/tree/main"):
+        assert hub_specs(spec, "v9") == hub_specs(spec)
+    target, *drafts = hub_specs("qwen2.5-7b", "v9")
+    assert (target.revision, {draft.revision for draft in drafts}) == ("v9", {"main"})
 
 
 @pytest.mark.parametrize("spec", ["qwen2.5-7b", "Qwen2.5-7B:q8_0"])
@@ -114,7 +153,8 @@ def test_names_of_the_catalogue_bring_their_drafts(spec: str) -> None:
     assert target.repository == "Qwen/Qwen2.5-7B-Instruct-GGUF"
     assert target.quant == ("Q8_0" if ":" in spec else "Q4_K_M")
     assert drafts[0].repository == "Qwen/Qwen2.5-0.5B-Instruct-GGUF"
-    assert "edgespec pull " + spec in refusal(spec)
+    why = f"it is hf:Qwen/Qwen2.5-7B-Instruct-GGUF:{target.quant}"
+    assert refusal(spec) == f"model '{spec}' is not on this machine: {why}\n  fetch it: edgespec pull {spec}"
 
 
 @pytest.mark.parametrize(
@@ -127,13 +167,33 @@ def test_names_of_the_catalogue_bring_their_drafts(spec: str) -> None:
         ("hf:o/r/../../x.gguf", "no name within a repository"),
         ("hf:o/r//x.gguf", "no name within a repository"),
         ("hf:o/r/..\\x.gguf", "no name within a repository"),
+        ("hf:o/r/C:x.gguf", "no name within a repository"),
+        ("https://huggingface.co/o/r/blob/main/%2e%2e/x.gguf", "no name within a repository"),
+        ("hf:o/r@..", "cannot be a revision"),
+        ("hf:o/r@..%2F..%2Fx:Q8_0", "cannot be a revision"),
+        ("hf:o/r@a%00b", "cannot be a revision"),
+        ("hf:o/r@feature/x:Q8_0", "a slash within a revision is written %2F"),
         ("hf:o/r/x.safetensors", "is no GGUF file"),
         ("a/b/c", "neither a file here nor a repository"),
+        ("o/r:", "nothing stands behind the ':'"),
+        ("hf:o/r@main:", "nothing stands behind the ':'"),
+        ("qwen2.5-7b:", "nothing stands behind the ':'"),
+        ("o/r/x.gguf", "there is no folder o/r\n  did you mean hf:o/r/x.gguf?"),
+        ("o/r@v1/deep/x.gguf", "did you mean hf:o/r@v1/deep/x.gguf?"),
+        ("https://example.com/o/r/x.gguf", "of all addresses only the hub's lead to models"),
+        ("https://huggingface.co", "of all addresses only the hub's lead to models"),
+        ("ollama://library/x", "of all addresses only the hub's lead to models"),
+        ("file:///a/b%20c.gguf", f"did you mean {Path('/a/b c.gguf')}?"),
         ("qwen2.5-8b", "did you mean 'qwen2.5-"),
+        ("qwen2.5", "'edgespec ls --catalog' lists the names"),
+        ("ollama", "'edgespec ls --catalog' lists names"),
+        ("llama3.2:1b", "did you mean 'llama3.2-1b' or 'llama3.2-3b'"),
+        ("llama3.2:3b-instruct-q4_K_M", "did you mean 'llama3.2-3b' or 'llama3.2-1b'"),
+        ("deepseek-r1:7b", "did you mean 'deepseek-r1-qwen-7b' or"),
     ],
 )
 def test_what_can_be_no_model_is_said(spec: str, why: str) -> None:
-    assert why in refusal(spec)
+    assert why in refusal(spec).replace("no folder o\\r", "no folder o/r")
 
 
 def test_a_path_that_is_there_wins_over_a_repository(folder: Path) -> None:
@@ -168,7 +228,8 @@ def test_what_was_fetched_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(NotFetchedError):
             resolve(missing)
     in_cache(folder / "cache", "o/r", "deep/s-Q2_K-00002-of-00002.gguf")
-    assert resolve("o/r:Q2_K").path == here / "deep" / "s-Q2_K-00001-of-00002.gguf"
+    for whole in ("o/r:Q2_K", "hf:o/r/deep/s-Q2_K-00002-of-00002.gguf"):
+        assert resolve(whole).path == here / "deep" / "s-Q2_K-00001-of-00002.gguf"
 
 
 def test_a_branch_leads_nowhere_but_to_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +247,17 @@ def test_a_draft_of_the_catalogue_comes_along_if_it_is_here(folder: Path, monkey
     target, *drafts = hub_specs("qwen2.5-7b")
     in_cache(folder / "cache", target.repository, "a-q4_k_m.gguf")
     assert resolve("qwen2.5-7b").default_draft is None
+    assert resolve("Qwen2.5-7B:q4_k_m").missing_draft == "qwen2.5-0.5b"
     here = in_cache(folder / "cache", drafts[1].repository, f"b-{drafts[1].quant}.gguf")
     assert resolve("qwen2.5-7b").default_draft == here / f"b-{drafts[1].quant}.gguf"
+    assert resolve("qwen2.5-7b").missing_draft == ""
+
+
+def test_what_has_no_draft_misses_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "cache"))
+    here = in_cache(folder / "cache", hub_specs("qwen2.5-0.5b")[0].repository, "a-q8_0.gguf")
+    for spec in ("qwen2.5-0.5b", "tiny-Q8_0.gguf", str(here / "a-q8_0.gguf")):
+        assert resolve(spec).missing_draft == ""
 
 
 @pytest.mark.parametrize("spec", ["", "a\0b.gguf", "x" * 5000, "~nobody-of-that-name/x.gguf"])
@@ -209,6 +279,7 @@ def test_a_folder_that_may_not_be_entered_is_said_to_be_so(folder: Path) -> None
         (r"C:\x", True), ("c:/x", True), (r".\x", True), (r"\\server\x", True),
         ("demo", False), ("qwen2.5-7b", False), ("owner/repo", False), ("owner/repo:Q4_K_M", False),
         ("hf:owner/repo/x.gguf", False), ("https://huggingface.co/o/r/x.gguf", False),
+        ("https://example.com/x.gguf", False), ("file:///x.gguf", False),
     ],
 )  # fmt: skip
 def test_what_can_only_mean_a_file(spec: str, means_a_file: bool) -> None:
