@@ -208,7 +208,7 @@ def _appearance(start: bytes) -> str:
         return "it is in a format older than GGUF, which llama.cpp no longer reads"
     if not start.strip(b"\0"):
         return "it begins with zeros only, as an interrupted download leaves them"
-    return f"it begins with {start[:4]!r} instead of b'GGUF'"
+    return f"it begins with {start[:4].decode('latin-1')!r} instead of 'GGUF'"
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------

@@ -6,49 +6,51 @@ huggingface_hub's own downloads begin anew when the process that began them is g
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from edgespec.cancel import CancelFlag
 from edgespec.figures import size_of
-from edgespec.models.cache import hub_cache
-from edgespec.models.hub import Download, RemoteFile, Tell, free_bytes, is_whole
+from edgespec.models import retries
+from edgespec.models.content import hash_of
+from edgespec.models.hub import Download, Tell, is_whole
 from edgespec.models.hub_requests import (
     AGAIN,
     DownloadError,
+    OtherAnswerError,
     explained,
     headers,
     host,
     http_error,
-    reason,
+    session,
     timeout_s,
-    wait_before_retry_s,
 )
-from edgespec.models.placing import disk_errors, link, lock_file, remember_commit, remove_old_partials
-from edgespec.paths import is_writable
+from edgespec.models.listing import RemoteFile
+from edgespec.models.placing import disk_errors, link, lock, remember_commit
+from edgespec.models.retries import Notes, Patience
+from edgespec.models.room import check_space
 
 CONNECTIONS = 3
 LOOK_S = 0.1  # between two looks at the cancel flag
-CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a download is: bytes that are here, and of these the ones that came over the network this time; files
-    that are done; whether all has come and only hashes are still computed."""
+    that are done, and of these the ones whose hash was computed; whether all has come and only hashes are left."""
 
     here_bytes: int
     transferred_bytes: int
     files_done: int
+    files_verified: int
     is_verifying: bool
 
 
@@ -86,29 +88,11 @@ def fetch(
     if cancel.is_set() and not download.is_here:
         here, whole = size_of(job.progress().here_bytes), size_of(download.size_bytes)
         raise DownloadCancelled(f"stopped: {here} of {whole} are here", hint=AGAIN)
+    if not download.is_here:
+        raise DownloadError(f"{download.wanted} is gone again", why="something deletes it", hint="fetch it again")
     with disk_errors(download):
         remember_commit(download)
-        remove_old_partials(download)
     return download.path
-
-
-def check_space(downloads: Sequence[Download]) -> None:
-    """Raises DownloadError where what is missing of all these has no place or no room."""
-    missing_bytes = {
-        download.blob(file): file.size_bytes - here_bytes
-        for download in downloads
-        for file, here_bytes in zip(download.files, download.here_bytes, strict=True)
-    }
-    free, needed = free_bytes(), sum(missing_bytes.values())
-    if needed and not is_writable(hub_cache()):
-        raise DownloadError(f"{hub_cache()} cannot be written", hint="set HF_HOME to a folder of yours")
-    if needed > free:
-        what = str(downloads[0].wanted) if len(downloads) == 1 else "all of them"
-        raise DownloadError(
-            f"there is not enough space for {what}",
-            why=f"{size_of(needed)} are needed, and {size_of(free)} are free where {hub_cache()} is",
-            hint="make room, take a smaller quantisation, or set HF_HOME to a folder on another disk",
-        )
 
 
 class _Stopped(Exception):  # noqa: N818 - nothing went wrong
@@ -124,18 +108,19 @@ class _Job:
         self.failures: list[Exception] = []
         self._todo = deque(download.files)
         self._here = {file.name: here for file, here in zip(download.files, download.here_bytes, strict=True)}
-        self._transferred_bytes, self._done = 0, 0
+        self._transferred_bytes, self._done, self._verified = 0, 0, 0
         self._counting = threading.Lock()
         self._said: SimpleQueue[str] = SimpleQueue()
+        self._notes = Notes(self._said.put)
 
     def work(self) -> None:
         """Fetch files until none is left."""
         try:
-            while not self.stopped.is_set():
-                self._fetch(self._todo.popleft())
+            while not self.stopped.is_set() and (file := self._next()):
+                self._fetch(file)
                 with self._counting:
                     self._done += 1
-        except (IndexError, _Stopped):
+        except _Stopped:
             return
         except Exception as error:
             self.failures.append(error)
@@ -145,7 +130,7 @@ class _Job:
         with self._counting:
             here = sum(self._here.values())
             verifying = here == self.download.size_bytes and self._done < len(self.download.files)
-            return Progress(here, self._transferred_bytes, self._done, verifying)
+            return Progress(here, self._transferred_bytes, self._done, self._verified, verifying)
 
     def pass_on(self, tell: Tell) -> None:
         try:
@@ -154,30 +139,30 @@ class _Job:
         except Empty:
             return
 
+    def _next(self) -> RemoteFile | None:
+        with self._counting:
+            return self._todo.popleft() if self._todo else None
+
     def _fetch(self, file: RemoteFile) -> None:
         place, blob, partial = (each(file) for each in (self.download.place, self.download.blob, self.download.partial))
         if is_whole(place, file):
             return
-        with disk_errors(self.download):
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            with self._alone(file):
-                if not is_whole(blob, file) and not is_whole(place, file):
-                    self._receive_all(file, partial)
-                    self._verify(file, partial)
-                    partial.replace(blob)
-                self._set_here(file, file.size_bytes)
-                if not is_whole(place, file):
-                    link(blob, place)
+        with disk_errors(self.download), self._alone(file):
+            is_new = not is_whole(blob, file) and not is_whole(place, file)
+            if is_new:
+                self._receive_verified(file, partial)
+                partial.replace(blob)
+            self._set_here(file, file.size_bytes)
+            if not is_whole(place, file):
+                link(blob, place, is_new=is_new)
 
     @contextmanager
     def _alone(self, file: RemoteFile) -> Iterator[None]:
         """Only one process at a time works on a file; huggingface_hub takes the same lock."""
-        path = lock_file(self.download, file.etag)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock, told = FileLock(path, mode=0o664), False
+        alone, told = lock(self.download.wanted.repository, file.etag), False
         while True:
             try:
-                lock.acquire(timeout=LOOK_S)
+                alone.acquire(timeout=LOOK_S)
                 break
             except Timeout:
                 if not told:
@@ -187,28 +172,48 @@ class _Job:
         try:
             yield
         finally:
-            lock.release()
+            alone.release()
+
+    def _receive_verified(self, file: RemoteFile, partial: Path) -> None:
+        """Have `partial` whole, with the right hash; what is left from earlier and leads to another one is fetched
+        anew. Raises DownloadError, and removes it, where what comes is not what it should be."""
+        while True:
+            goes_on = _size(partial) > 0
+            self._receive_all(file, partial)
+            if hash_of(partial, file, lambda _: self._check_stopped()) == file.etag:
+                break
+            partial.unlink()
+            if not goes_on:
+                raise DownloadError(
+                    f"what came as {file.name} is not that file",
+                    why=f"its hash is not the one that {host()} tells; it was removed",
+                    hint="fetch it again; if that happens again, something between here and there changes it",
+                )
+            self._said.put(f"what was here of {file.name} was not of that file: it is fetched from its start")
+        with self._counting:
+            self._verified += 1
 
     def _receive_all(self, file: RemoteFile, partial: Path) -> None:
         """Go on with `partial` until it is as long as the file, with pauses where the network has some."""
         if _size(partial) > file.size_bytes:
             partial.unlink()
-        failures = 0
+        patience = Patience(retries.FETCHING_S)
         while (here := _size(partial)) < file.size_bytes:
             error: Exception | None = None
             try:
                 self._receive(file, partial, here)
-            except http_error() as caught:
+            except (http_error(), OtherAnswerError) as caught:
                 error = caught
             self._check_stopped()
             if _size(partial) >= file.size_bytes:
                 return
             error = error or ConnectionError("it ended too early")
-            failures = 1 if _size(partial) > here else failures + 1
-            wait_s = wait_before_retry_s(error, failures)
+            if _size(partial) > here:
+                patience.renew()
+            wait_s = patience.wait_s(error)
             if wait_s is None:
                 raise explained(error, self.download.wanted) from error
-            self._said.put(f"{reason(error)}: trying again in {wait_s:.0f} s")
+            self._notes.waits(error, wait_s, patience)
             self.stopped.wait(wait_s)
             self._check_stopped()
 
@@ -217,44 +222,25 @@ class _Job:
 
         The address is asked for each time, since those it leads to expire. httpx sends the token to no other host.
         """
-        from huggingface_hub import get_session, hf_hub_url
+        from huggingface_hub import hf_hub_url
 
         carried = headers() | ({"range": f"bytes={here}-"} if here else {})
         url = hf_hub_url(self.download.wanted.repository, file.name, revision=self.download.commit)
-        with (
-            get_session().stream("GET", url, headers=carried, timeout=timeout_s()) as response,
-            partial.open("ab") as received,
-        ):
+        with session().stream("GET", url, headers=carried, timeout=timeout_s()) as response:
             response.raise_for_status()
-            if response.status_code != 206:  # all of it comes, asked for or not
-                received.truncate(0)
-                here = 0
-            self._set_here(file, here)
-            for chunk in response.iter_raw():
-                self._check_stopped()
-                received.write(chunk)
-                received.flush()  # so that it stays whatever happens to this process
-                here += len(chunk)
-                self._set_here(file, here, len(chunk))
-                if here > file.size_bytes:
-                    return
-
-    def _verify(self, file: RemoteFile, partial: Path) -> None:
-        """Read the file again. Raises DownloadError, and removes it, where it is not what it should be."""
-        digest = hashlib.sha256()
-        if len(file.etag) == 40:
-            digest = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)  # as git counts it
-        with partial.open("rb") as received:
-            while chunk := received.read(CHUNK_BYTES):
-                self._check_stopped()
-                digest.update(chunk)
-        if digest.hexdigest() != file.etag:
-            partial.unlink()
-            raise DownloadError(
-                f"what came as {file.name} is not that file",
-                why=f"its hash is not the one that {host()} tells; it was removed",
-                hint="fetch it again; if that happens again, something between here and there changes it",
-            )
+            here = _first_byte(response.status_code, response.headers, file, here)
+            partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
+            with partial.open("ab") as received:
+                received.truncate(here)
+                self._set_here(file, here)
+                for chunk in response.iter_raw():
+                    self._check_stopped()
+                    received.write(chunk)
+                    received.flush()  # so that it stays whatever happens to this process
+                    here += len(chunk)
+                    self._set_here(file, here, len(chunk))
+                    if here > file.size_bytes:
+                        return
 
     def _check_stopped(self) -> None:
         if self.stopped.is_set():
@@ -264,6 +250,17 @@ class _Job:
         with self._counting:
             self._here[file.name] = min(here, file.size_bytes)
             self._transferred_bytes += came
+
+
+def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, asked: int) -> int:
+    """Where an answer begins in the file: where it was asked to, or at its start. Raises OtherAnswerError where it is
+    no answer of this file's, but a login page for instance."""
+    sent = headers.get("content-range", "") if status == 206 else headers.get("content-length", "")
+    if status == 206 and sent.startswith(f"bytes {asked}-") and sent.endswith(f"/{file.size_bytes}"):
+        return asked
+    if status == 200 and sent == str(file.size_bytes):
+        return 0
+    raise OtherAnswerError(f"{headers.get('content-type') or 'something else'} comes instead")
 
 
 def _size(path: Path) -> int:

@@ -9,29 +9,35 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import count
-from pathlib import Path, PureWindowsPath
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.errors import ModelNotFoundError
+from edgespec.models import retries
 from edgespec.models.cache import cached_files, hub_cache, repository_folder
 from edgespec.models.hub_requests import (
     DownloadError,
+    check_endpoint,
     explained,
     headers,
     host,
     http_error,
     kind,
-    reason,
+    page_of,
+    session,
     timeout_s,
-    wait_before_retry_s,
+    token,
 )
-from edgespec.models.quants import choose, parts_of
+from edgespec.models.listing import ETAG, RemoteFile, Repository, read_listing
+from edgespec.models.offers import Offer
+from edgespec.models.quants import choose, models_in, parts_of
+from edgespec.models.retries import Notes, Patience
 from edgespec.models.spec import HubSpec, cached, check_unambiguous
 
 if TYPE_CHECKING:
-    from huggingface_hub import ModelInfo
+    from huggingface_hub.hf_api import ModelInfo
 
 Tell = Callable[[str], None]
 Answer = TypeVar("Answer")
@@ -40,29 +46,11 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFile:
-    """A file of a repository. `etag`, the name of its content, is the SHA-256 of it, or for one that is kept in git
-    itself the SHA-1 that git gives it."""
-
-    name: str
-    size_bytes: int
-    etag: str
-
-
-@dataclass(frozen=True, slots=True)
-class Repository:
-    """The GGUF files of a repository by name, as they were at a commit."""
-
-    name: str
-    commit: str
-    files: dict[str, RemoteFile]
-
-
-@dataclass(frozen=True, slots=True)
 class Download:
     """What is to be fetched for a model: its files, all parts of it in order, and how much of each is here already.
 
-    `etags` are those of all GGUF files of the repository.
+    `offers` is what else its repository has, and `damaged` are files that are here with another content than they
+    should have.
     """
 
     wanted: HubSpec
@@ -70,7 +58,8 @@ class Download:
     files: tuple[RemoteFile, ...]
     here_bytes: tuple[int, ...]
     free_bytes: int
-    etags: frozenset[str] = frozenset()
+    offers: tuple[Offer, ...] = ()
+    damaged: tuple[RemoteFile, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -79,7 +68,7 @@ class Download:
 
     @property
     def is_here(self) -> bool:
-        return all(is_whole(self.place(file), file) for file in self.files)
+        return not self.damaged and all(is_whole(self.place(file), file) for file in self.files)
 
     @property
     def size_bytes(self) -> int:
@@ -87,7 +76,7 @@ class Download:
 
     @property
     def missing_bytes(self) -> int:
-        return self.size_bytes - sum(self.here_bytes)
+        return self.size_bytes - sum(self.here_bytes) + sum(file.size_bytes for file in self.damaged)
 
     def place(self, file: RemoteFile) -> Path:
         return repository_folder(self.wanted.repository) / "snapshots" / self.commit / file.name
@@ -112,17 +101,19 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
         near = difflib.get_close_matches(wanted.file, names, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"GGUF files there: {', '.join(names[:5]) or 'none'}"
         raise ModelNotFoundError(f"{repository.name} holds no file {wanted.file}", hint=hint)
-    parts = parts_of(wanted.file or choose(names, wanted.quant, where=repository.name))
+    parts = parts_of(wanted.file or _chosen(repository, wanted.quant))
     missing = [part for part in parts if part not in names]
     if missing:
         raise ModelNotFoundError(
             f"{repository.name} holds only some parts of the model", why=f"{missing[0]} is missing"
         )
     files = tuple(repository.files[part] for part in parts)
-    etags = frozenset(file.etag for file in repository.files.values())
-    empty = Download(wanted, repository.commit, files, (), free_bytes(), etags)
-    here = tuple(_here_bytes(empty, file) for file in files)
-    return Download(wanted, repository.commit, files, here, empty.free_bytes, etags)
+    for file in files:
+        if not file.size_bytes:
+            why = "it is empty" if file.etag else f"{host()} does not tell its size and hash"
+            raise DownloadError(f"{file.name} of {repository.name} cannot be fetched", why=why)
+    empty = Download(wanted, repository.commit, files, (), free_bytes(), tuple(repository.offers()))
+    return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
 
 def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
@@ -131,22 +122,38 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     Raises ModelNotFoundError, DownloadError.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # or the first request of a day is one about this machine
+    check_endpoint()
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError
 
-    api = HfApi(library_name="edgespec")
+    session()
+    api = HfApi(library_name="edgespec", token=token() or False)
 
     def ask() -> ModelInfo:
         return api.model_info(wanted.repository, revision=wanted.revision, files_metadata=True, timeout=timeout_s())
 
     try:
-        return Repository(wanted.repository, *_listed(_answered(ask, wanted, tell), wanted))
+        return read_listing(_answered(ask, wanted, tell), wanted.repository)
     except HFValidationError as error:
         raise ModelNotFoundError(f"no repository is called {wanted.repository}") from error
     except (ValueError, KeyError, TypeError) as error:
+        right = "; is HF_ENDPOINT right?" if os.environ.get("HF_ENDPOINT") else ""
         raise DownloadError(
-            f"{host()} does not answer as a hub does", why=str(error), hint="is HF_ENDPOINT right?"
+            f"{host()} does not answer as a hub does",
+            why="what comes is no list of a repository's files",
+            hint=f"does this network ask for a login? Open a page in a browser, and try again{right}",
         ) from error
+
+
+def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
+    """The repository of a model, which holds at least one. Raises ModelNotFoundError, DownloadError."""
+    if is_offline():
+        raise DownloadError(
+            f"what {wanted.repository} offers is not known offline", hint="'edgespec ls' shows what is here of it"
+        )
+    repository = look_up(wanted, tell)
+    _check_any_model(repository)
+    return repository
 
 
 def check_access(download: Download, tell: Tell = _logger.info) -> None:
@@ -154,15 +161,15 @@ def check_access(download: Download, tell: Tell = _logger.info) -> None:
 
     Nothing of them is fetched. Raises DownloadError.
     """
-    missing = [file for file in download.files if not is_whole(download.place(file), file)]
+    missing = [file for file in download.files if not is_whole(download.place(file), file)] + [*download.damaged]
     if not missing or is_offline():
         return
-    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub import hf_hub_url
 
     url = hf_hub_url(download.wanted.repository, missing[0].name, revision=download.commit)
 
     def ask() -> None:
-        answer = get_session().head(url, headers=headers(), timeout=timeout_s(), follow_redirects=False)
+        answer = session().head(url, headers=headers(), timeout=timeout_s(), follow_redirects=False)
         if answer.is_error:  # a redirection is none: it leads to the content
             answer.raise_for_status()
 
@@ -184,56 +191,43 @@ def is_whole(path: Path, file: RemoteFile) -> bool:
 
 def free_bytes() -> int:
     """The space that is left where the hub's files are kept."""
-    folder = hub_cache()
-    while not os.path.exists(folder):  # noqa: PTH110 - Path.exists raises for what may not be looked into
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    for folder in (hub_cache(), *hub_cache().parents):
+        with suppress(OSError):  # not there, or not to be looked into
+            return shutil.disk_usage(folder).free
+    return 0
+
+
+def _chosen(repository: Repository, quant: str) -> str:
+    """The file of a quantisation. Raises ModelNotFoundError, which says what there is."""
+    _check_any_model(repository)
+    try:
+        return choose(list(repository.files), quant, where=repository.name)
+    except ModelNotFoundError as error:
+        sizes = f"their sizes: edgespec pull {repository.name} --list"
+        raise type(error)(error.what, why=error.why, hint="; ".join(filter(None, (error.hint, sizes)))) from None
+
+
+def _check_any_model(repository: Repository) -> None:
+    if not models_in(list(repository.files)):
+        page = f"{page_of('models')}?library=gguf&search={repository.name.rpartition('/')[2]}"
+        raise ModelNotFoundError(
+            f"{repository.name} holds no GGUF model", hint=f"look for a repository that does: {page}"
+        )
 
 
 def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
     """What the hub answers, asked again after a wait, which is told, where it is busy. Raises DownloadError,
     ModelNotFoundError."""
-    for failures in count(1):
+    patience, notes = Patience(retries.LOOKING_S), Notes(tell)
+    while True:
         try:
             return ask()
         except http_error() as error:
-            wait_s = None if kind(error, "ConnectError") else wait_before_retry_s(error, failures)
+            wait_s = None if kind(error, "ConnectError") else patience.wait_s(error)
             if wait_s is None:
                 raise explained(error, wanted) from error
-            tell(f"{reason(error)}: trying again in {wait_s:.0f} s")
+            notes.waits(error, wait_s, patience)
             time.sleep(wait_s)
-        except UnicodeEncodeError as error:
-            raise DownloadError("the token cannot be sent", why="it is not ASCII", hint="is HF_TOKEN right?") from error
-        except OSError as error:  # what huggingface_hub keeps in its folder is not to be read
-            raise DownloadError("the token cannot be looked up", why=str(error), hint="is HF_HOME right?") from error
-    raise AssertionError
-
-
-# --- listings ---------------------------------------------------------------------------------------------------------
-
-
-def _listed(about: ModelInfo, wanted: HubSpec) -> tuple[str, dict[str, RemoteFile]]:
-    """The commit and the GGUF files of a listing, from which paths on this machine are made. Raises DownloadError."""
-    files = {}
-    for sibling in about.siblings or []:
-        name = sibling.rfilename
-        if not name.lower().endswith(".gguf"):
-            continue
-        if not _is_name(name):
-            raise DownloadError(f"{wanted.repository} is refused", why=f"it lists a file called {name!r}")
-        etag = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
-        if not sibling.size or not etag or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", etag):
-            raise DownloadError(f"{host()} does not say what {name} holds", why="neither size nor hash of it is told")
-        files[name] = RemoteFile(name, sibling.size, etag)
-    if not re.fullmatch("[0-9a-f]{40}", about.sha or ""):
-        raise DownloadError(f"{host()} does not answer as a hub does", why="it names no commit")
-    return str(about.sha), files
-
-
-def _is_name(name: str) -> bool:
-    """Whether a name stays within the folder it is put into, on any system."""
-    inside = {"", ".", ".."}.isdisjoint(name.split("/"))
-    return inside and "\\" not in name and not PureWindowsPath(name).anchor and name.isprintable()
 
 
 def _here_bytes(download: Download, file: RemoteFile) -> int:
@@ -257,9 +251,15 @@ def _plan_offline(wanted: HubSpec) -> Download:
         raise DownloadError(f"{which} is not on this machine", why=why, hint=hint)
     here = cached_files(wanted.repository, wanted.revision)
     first_name = next(name for name, path in here.items() if path == first)
-    files = tuple(RemoteFile(name, here[name].stat().st_size, "") for name in parts_of(first_name))
+    files = tuple(_file_here(name, here[name]) for name in parts_of(first_name))
     commit = first.relative_to(repository_folder(wanted.repository) / "snapshots").parts[0]
     return Download(wanted, commit, files, tuple(file.size_bytes for file in files), free_bytes())
+
+
+def _file_here(name: str, path: Path) -> RemoteFile:
+    """A file of the cache; the blob that it is a link to is called by its etag."""
+    blob = path.resolve().name
+    return RemoteFile(name, path.stat().st_size, blob if re.fullmatch(ETAG, blob) else "")
 
 
 def _missing_part(wanted: HubSpec) -> str:

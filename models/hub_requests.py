@@ -1,18 +1,25 @@
-"""Requests to the Hugging Face hub: what they carry, when to try again, and what their failures mean for a user."""
+"""Requests to the Hugging Face hub: what they carry, and what their failures mean for a user."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import sysconfig
+from typing import Any
 
 from edgespec import __version__
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models.spec import HubSpec
 
-RETRIES = 4  # of what fails without having brought anything
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0  # the hub counts requests over five minutes
 AGAIN = "what is here stays, and the same command goes on from there"
 
-_PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionError")
+_ADDRESS = re.compile(
+    r"(?P<scheme>https?://)(?:[^/?#]*@)?(?P<place>(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[^?#@\s]*)?)",
+    re.IGNORECASE,
+)
+_CONNECTING = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class DownloadError(EdgespecError):
@@ -21,24 +28,71 @@ class DownloadError(EdgespecError):
     exit_code = 3
 
 
-def endpoint() -> str:
-    from huggingface_hub import constants
+class OtherAnswerError(ConnectionError):
+    """The answer to a request for a file is something else."""
 
-    return constants.ENDPOINT
+
+def check_endpoint() -> None:
+    """Raises DownloadError for a HF_ENDPOINT with which huggingface_hub cannot even be imported, or nothing found."""
+    address = os.environ.get("HF_ENDPOINT")
+    if address == "":  # as if it were not set, which huggingface_hub takes it for an address
+        del os.environ["HF_ENDPOINT"]
+    elif address is not None and not shown(address):
+        raise DownloadError("HF_ENDPOINT is no web address", hint="give it as https://host/path, or unset it")
+
+
+def shown(address: str) -> str:
+    """A web address as it may be printed: without the name and password in it. Empty for what is none."""
+    match = _ADDRESS.fullmatch(address)
+    return f"{match['scheme']}{match['place']}".rstrip("/") if match else ""
+
+
+def page_of(repository: str) -> str:
+    """The address of a repository, as in messages."""
+    return f"{shown(_endpoint())}/{repository}"
 
 
 def host() -> str:
     """The hub's name, as in messages."""
-    return endpoint().partition("://")[2] or endpoint()
+    return shown(_endpoint()).partition("://")[2]
+
+
+def session() -> Any:
+    """The Client, httpx's or httpx2's, that sends requests. Raises DownloadError where its settings cannot be used."""
+    from huggingface_hub import get_session
+
+    try:
+        return get_session()
+    except Exception as error:
+        if not kind(error, "ImportError", "ValueError", "OSError", "InvalidURL"):
+            raise
+        why = getattr(error, "strerror", None) or str(error)
+        if kind(error, "InvalidURL"):
+            why = "one of them is no address"  # its own words may hold part of a password
+        names = [name for name in os.environ if name.upper() in _CONNECTING and os.environ[name]]
+        hint = f"look at {', '.join(names)}" if names else ""
+        raise DownloadError("the settings for proxies and certificates cannot be used", why=why, hint=hint) from error
+
+
+def token() -> str:
+    """The token of the user, or none. Raises DownloadError where it cannot be read or sent."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        return ""
+    try:
+        found = get_token() or ""
+    except (OSError, ValueError) as error:
+        raise DownloadError("the token cannot be looked up", why=str(error), hint="is HF_HOME right?") from error
+    if not found.isascii():
+        raise DownloadError("the token cannot be sent", why="it is not ASCII", hint="is HF_TOKEN right?")
+    return found
 
 
 def headers() -> dict[str, str]:
     """Who asks, with the token of the user if there is one."""
-    from huggingface_hub import constants, get_token
-
-    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
     agent = {"user-agent": f"edgespec/{__version__}", "accept-encoding": "identity"}
-    return agent | ({"authorization": f"Bearer {token}"} if token else {})
+    return agent | ({"authorization": f"Bearer {found}"} if (found := token()) else {})
 
 
 def timeout_s() -> float:
@@ -55,24 +109,36 @@ def http_error() -> type[Exception]:
     return next(each for each in HfHubHTTPError.__mro__ if each.__name__ == "HTTPError")
 
 
+def how_to_log_in() -> str:
+    """The command with which one does, as it works here, where that program may be beside Python alone."""
+    program = "hf" if shutil.which("hf") else shutil.which("hf", path=sysconfig.get_path("scripts"))
+    if not program:
+        return f"set HF_TOKEN to a token from {shown(_endpoint())}/settings/tokens"
+    return f"{shlex.quote(program) if os.name != 'nt' else program} auth login (or set HF_TOKEN)"
+
+
 def kind(error: Exception, *names: str) -> bool:
     """Whether an error is of one of these classes, which may be httpx's."""
     return any(each.__name__ in names for each in type(error).__mro__)
 
 
-def wait_before_retry_s(error: Exception, failures: int) -> float | None:
-    """How long to wait after so many failures in a row; None where trying again is of no use."""
-    status = _status(error)
-    passes = status in (408, 429) or status >= 500 or kind(error, *_PASSING)
-    if failures > RETRIES or not passes:
-        return None
-    return min(max(_asked_wait_s(error), FIRST_WAIT_S * 2.0 ** (failures - 1)), LONGEST_WAIT_S)
+def status_of(error: Exception) -> int:
+    """The number of the answer; 0 where there was none."""
+    return int(getattr(getattr(error, "response", None), "status_code", 0))
+
+
+def header_of(error: Exception, name: str) -> str:
+    """A header of the answer; empty where there is none."""
+    response = getattr(error, "response", None)
+    return str(response.headers.get(name, "")) if response is not None else ""
 
 
 def reason(error: Exception) -> str:
     """Why a request failed, in a few words."""
-    if _status(error):
-        return f"{host()} answers {_status(error)}"
+    if status_of(error):
+        return f"{host()} answers {status_of(error)}"
+    if isinstance(error, OtherAnswerError):
+        return f"{host()} does not send the file: {error} (does this network ask for a login?)"
     if kind(error, "TimeoutException"):
         return f"nothing came from {host()} for {timeout_s()} s"
     return f"{host()} cannot be reached" if kind(error, "ConnectError") else f"the connection to {host()} broke"
@@ -80,7 +146,7 @@ def reason(error: Exception) -> str:
 
 def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     """A failed request as a user can act on it."""
-    code, status, page = _header(error, "X-Error-Code"), _status(error), f"{endpoint()}/{wanted.repository}"
+    code, status, page = header_of(error, "X-Error-Code"), status_of(error), page_of(wanted.repository)
     if code == "RevisionNotFound":
         return ModelNotFoundError(
             f"{wanted.repository} has no revision '{wanted.revision}'", hint=f"its branches and tags: {page}/tree/main"
@@ -89,30 +155,36 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
         return DownloadError(f"a file of {wanted.repository} is gone", why="the hub listed it", hint="try again")
     if code == "GatedRepo":
         return _gated(error, wanted, page)
-    if _header(error, "X-Error-Message").startswith("Invalid credentials"):
+    if header_of(error, "X-Error-Message").startswith("Invalid credentials"):
         return DownloadError(
-            f"{host()} does not know the token", hint="get a new one: hf auth login, or unset HF_TOKEN"
+            f"{host()} does not know the token", hint=f"get a new one: {how_to_log_in()}, or unset HF_TOKEN"
         )
+    if status == 407 or kind(error, "ProxyError"):
+        return _refused_by_proxy(error)
     if status in (401, 404):
         return _not_found(error, wanted)
     if status == 403:
-        why = _header(error, "X-Error-Message") or "the answer is 403"
+        why = header_of(error, "X-Error-Message") or "the answer is 403"
         return DownloadError(f"{host()} gives no access to {wanted.repository}", why=why, hint=f"see {page}")
     if status == 429:
-        more = "" if _token_sent(error) else "; who is logged in (hf auth login) may ask more often"
+        more = "" if _token_sent(error) else f"; who is logged in ({how_to_log_in()}) may ask more often"
         return DownloadError(f"{host()} allows no more requests for now", hint=f"wait some minutes: {AGAIN}{more}")
     if status >= 500:
         return DownloadError(
             f"{host()} does not work right now", why=f"it answers {status}", hint=f"try later: {AGAIN}"
         )
+    if status:  # the error's own words hold the address
+        return DownloadError(f"{host()} does not give {wanted.repository}", why=f"it answers {status}")
+    if isinstance(error, OtherAnswerError):
+        hint = f"does this network ask for a login? {AGAIN}"
+        return DownloadError(f"{host()} does not send the file", why=str(error), hint=hint)
     if kind(error, "TimeoutException"):
         return DownloadError(
             f"{host()} does not answer", why=f"nothing came for {timeout_s()} s", hint=f"try later: {AGAIN}"
         )
-    if kind(error, "UnsupportedProtocol"):
-        return DownloadError(f"{endpoint()} is no address", why=str(error), hint="is HF_ENDPOINT right?")
-    if kind(error, "ConnectError", "ProxyError"):
-        return DownloadError(f"{host()} cannot be reached", why=str(error), hint="try again once there is a network")
+    if kind(error, "ConnectError"):
+        hint = f"try again once there is a network: {AGAIN}"
+        return DownloadError(f"{host()} cannot be reached", why=str(error), hint=hint)
     return DownloadError(f"the connection to {host()} broke", why=str(error), hint=AGAIN)
 
 
@@ -122,13 +194,22 @@ def _gated(error: Exception, wanted: HubSpec, page: str) -> DownloadError:
         hint = f"ask for it, or accept the licence, on {page}"
     else:
         why = "its licence has to be accepted first"
-        hint = f"accept it on {page}, then log in: hf auth login (or set HF_TOKEN)"
+        hint = f"accept it on {page}, then log in: {how_to_log_in()}"
     return DownloadError(f"{wanted.repository} is gated", why=why, hint=hint)
+
+
+def _refused_by_proxy(error: Exception) -> DownloadError:
+    names = [name for name in os.environ if name.upper() in _CONNECTING[:3] and os.environ[name]]
+    named = " or ".join(names) or "HTTPS_PROXY"
+    if status_of(error) == 407 or str(error).startswith("407"):
+        hint = f"give them in {named}, as in http://name:password@host:port"
+        return DownloadError("the proxy wants a name and a password", hint=hint)
+    return DownloadError(f"the proxy does not lead to {host()}", why=str(error), hint=f"look at {named}")
 
 
 def _not_found(error: Exception, wanted: HubSpec) -> ModelNotFoundError:
     similar = [name for name in _similar(wanted.repository) if name != wanted.repository]
-    token = "your token may not see it" if _token_sent(error) else "it needs a token: hf auth login, or HF_TOKEN"
+    token = "your token may not see it" if _token_sent(error) else f"it needs a token: {how_to_log_in()}"
     return ModelNotFoundError(
         f"there is no repository {wanted.repository} on {host()}",
         why=f"or it is private, and {token}",
@@ -138,12 +219,12 @@ def _not_found(error: Exception, wanted: HubSpec) -> ModelNotFoundError:
 
 def _similar(repository: str) -> list[str]:
     """Repositories with GGUF files that are called like it; none where the hub does not say."""
-    from huggingface_hub import constants, get_session
+    from huggingface_hub import constants
 
     name = re.sub("[-_.]?gguf$", "", repository.rpartition("/")[2], flags=re.IGNORECASE)
     try:
-        answer = get_session().get(  # HfApi.list_models would wait for ever
-            f"{endpoint()}/api/models",
+        answer = session().get(  # HfApi.list_models would wait for ever
+            f"{_endpoint()}/api/models",
             params={"search": name, "filter": "gguf", "limit": 5},
             headers=headers(),
             timeout=constants.HF_HUB_ETAG_TIMEOUT,
@@ -153,23 +234,12 @@ def _similar(repository: str) -> list[str]:
         return []
 
 
-def _status(error: Exception) -> int:
-    return int(getattr(getattr(error, "response", None), "status_code", 0))
+def _endpoint() -> str:
+    from huggingface_hub import constants
 
-
-def _header(error: Exception, name: str) -> str:
-    response = getattr(error, "response", None)
-    return str(response.headers.get(name, "")) if response is not None else ""
+    return constants.ENDPOINT
 
 
 def _token_sent(error: Exception) -> bool:
     response = getattr(error, "response", None)
     return response is not None and "authorization" in response.request.headers
-
-
-def _asked_wait_s(error: Exception) -> float:
-    """How long the hub asks to be left alone."""
-    after = _header(error, "Retry-After") or next(
-        iter(re.findall(r"\br=0;\s*t=(\d+)", _header(error, "RateLimit"))), ""
-    )
-    return float(after) if after.isdigit() else 0.0

@@ -4,56 +4,60 @@ from __future__ import annotations
 
 import errno
 import os
-import re
+import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from edgespec.models.cache import hub_cache, repository_folder
+from edgespec.models.cache import commit_of, hub_cache, repository_folder
 from edgespec.models.hub import Download
 from edgespec.models.hub_requests import AGAIN, DownloadError
+from edgespec.paths import write_whole
+from edgespec.unfinished import becoming
+
+# filelock's word on file systems without locks, where it makes do with files
+warnings.filterwarnings("ignore", message="flock not supported")
 
 
-def link(blob: Path, place: Path) -> None:
-    """Show the blob in the snapshot; where there are no links it moves there."""
+def lock(repository: str, etag: str) -> FileLock:
+    """What a program holds while it works on a file of a repository, huggingface_hub too; not acquired yet."""
+    path = hub_cache() / ".locks" / repository_folder(repository).name / f"{etag}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, mode=0o664)
+
+
+def link(blob: Path, place: Path, *, is_new: bool) -> None:
+    """Show the blob in the snapshot; where there are no links a new one moves there, and of an older one, which other
+    snapshots may show, it is a copy."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     try:
         place.symlink_to(os.path.relpath(blob, place.parent))
     except (OSError, NotImplementedError):
-        blob.replace(place)
+        if is_new:
+            blob.replace(place)
+            return
+        with becoming(place) as scratch:
+            shutil.copyfile(blob, scratch)
 
 
 def remember_commit(download: Download) -> None:
     """Only now does the revision stand for this commit: until all of it was here, an older one could be used."""
-    revision = download.wanted.revision
-    ref = repository_folder(download.wanted.repository) / "refs" / revision
-    if revision == download.commit or (ref.is_file() and ref.read_text(encoding="ascii") == download.commit):
+    repository, revision = download.wanted.repository, download.wanted.revision
+    if commit_of(repository, revision) == download.commit:
         return
+    folder = repository_folder(repository)
+    ref = folder / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    scratch = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
-    scratch.write_text(download.commit, encoding="ascii")
-    scratch.replace(ref)
-
-
-def remove_old_partials(download: Download) -> None:
-    """What is begun and no file of the main branch any more was of an older version of one."""
-    if download.wanted.revision != "main" or not download.etags:
-        return
-    for partial in (repository_folder(download.wanted.repository) / "blobs").glob("*.incomplete"):
-        if partial.stem in download.etags or not re.fullmatch("[0-9a-f]{64}", partial.stem):
-            continue
-        try:
-            with FileLock(lock_file(download, partial.stem), timeout=0, mode=0o664):
-                partial.unlink(missing_ok=True)
-        except Timeout:
-            continue
-
-
-def lock_file(download: Download, etag: str) -> Path:
-    return hub_cache() / ".locks" / repository_folder(download.wanted.repository).name / f"{etag}.lock"
+    noted = folder / f"commit.{os.getpid()}"  # every file in refs, whatever its name, is taken for a branch
+    try:
+        write_whole(noted, download.commit)
+        noted.replace(ref)
+    finally:
+        noted.unlink(missing_ok=True)
 
 
 @contextmanager

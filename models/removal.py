@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from textwrap import shorten
 
 import psutil
+from filelock import Timeout
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.cache import cached_files, repository_folder, repository_of
+from edgespec.models.cache import cached_files, hub_cache, repository_folder, repository_of
 from edgespec.models.names import cached_repositories
+from edgespec.models.offers import offers
+from edgespec.models.placing import lock
 from edgespec.models.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.spec import BUNDLED, NAMES, HubSpec, NotFetchedError, hub_specs, resolve
+from edgespec.models.spec import BUNDLED, NAMES, HubSpec, NotFetchedError, hub_specs, is_path, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +58,15 @@ class Unfinished:
     size_bytes: int
 
 
-def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False) -> Removal:
+def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: bool = False) -> Removal:
     """What goes with these models; with a file of the hub's cache also what was not downloaded completely beside it.
 
-    `unfinished_only` takes just that of the repositories which `specs` name. Raises ModelNotFoundError for what is not
-    here, UsageError for what is no model of the user's, EdgespecError for what cannot be deleted or is in use.
+    `unfinished_only` takes just that of the repositories which `specs` name, and `whole` all models in them. Raises
+    ModelNotFoundError for what is not here, UsageError for what is no model of the user's, EdgespecError for what
+    cannot be deleted or is in use.
     """
-    meant = [(_unfinished_in(spec) if unfinished_only else _meant(spec)) for spec in dict.fromkeys(specs)]
+    find = _unfinished_in if unfinished_only else _all_in if whole else _meant
+    meant = [find(spec) for spec in dict.fromkeys(specs)]
     links = {path: repository for paths, repository in meant for path in paths}
     repositories = tuple(dict.fromkeys(repository for _, repository in meant if repository))
     files: list[Going] = []
@@ -76,7 +82,8 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False) -> Remo
     removal = Removal(tuple(files), tuple(dict.fromkeys(paths)), repositories)
     _check_writable(removal)
     _check_unused(removal)
-    return removal
+    with _without_downloads(removal):
+        return removal
 
 
 def remove(removal: Removal) -> None:
@@ -85,16 +92,17 @@ def remove(removal: Removal) -> None:
     if gone is not None:
         raise EdgespecError(f"{gone} is gone meanwhile", why="nothing else was deleted", hint="give the command again")
     _check_unused(removal)
-    for path in removal.paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            hint = "close the program that has it open" if os.name == "nt" else ""
-            raise EdgespecError(f"{path} cannot be deleted", why=error.strerror or str(error), hint=hint) from error
-    for repository in removal.repositories:
-        for folder, _, _ in os.walk(repository_folder(repository), topdown=False):
-            with suppress(OSError):  # not empty
-                Path(folder).rmdir()
+    with _without_downloads(removal):
+        for path in removal.paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                hint = "close the program that has it open" if os.name == "nt" else ""
+                raise EdgespecError(f"{path} cannot be deleted", why=error.strerror or str(error), hint=hint) from error
+        for repository in removal.repositories:
+            for folder, _, _ in os.walk(repository_folder(repository), topdown=False):
+                with suppress(OSError):  # not empty
+                    Path(folder).rmdir()
 
 
 def unfinished(repository: str = "") -> list[Unfinished]:
@@ -132,20 +140,51 @@ def _without_dots(path: Path) -> Path:
 
 
 def _remains(spec: str, wanted: HubSpec) -> list[Path]:
-    """What is here of a model that is not whole: some of its parts, or nothing if there is an unfinished download."""
+    """The parts that are here of a model that is not whole. Raises ModelNotFoundError where there are none."""
     files = cached_files(wanted.repository, wanted.revision)
     split = [name for name in files if part_of(name)[1] > 1]
     if wanted.file:
         found = [files[name] for name in split if name in parts_of(wanted.file)]
     else:
         found = [files[name] for name in split if quant_of(name) == (wanted.quant or USUAL)]
-    if not found and not unfinished(wanted.repository):
-        if models_in(list(files)) and not wanted.file:
-            choose(list(files), wanted.quant, where=f"{wanted.repository} on this machine")  # says what there is
-        raise ModelNotFoundError(
-            f"model '{spec}' is not on this machine", why=f"it is {wanted}", hint="'edgespec ls' shows which are"
-        )
+    if not found:
+        hint = "'edgespec ls' shows which are"
+        if unfinished(wanted.repository):
+            hint = f"to delete what is not downloaded completely: edgespec rm --unfinished {wanted.repository}"
+        elif models_in(list(files)) and not wanted.file:
+            _say_which(wanted, list(files))
+        raise ModelNotFoundError(f"model '{spec}' is not on this machine", why=f"it is {wanted}", hint=hint)
     return found
+
+
+def _say_which(wanted: HubSpec, names: list[str]) -> None:
+    """Raises ModelNotFoundError with what there is, each as one types it; nothing where the quantisation is there."""
+    where = f"{wanted.repository} on this machine"
+    try:
+        choose(names, wanted.quant, where=where)
+    except ModelNotFoundError as error:
+        here = offers(dict.fromkeys(names, 1))
+        specs = (replace(wanted, quant=offer.quant, file="" if offer.quant else offer.file) for offer in here)
+        which = f"name one of {', '.join(map(str, specs))}"
+        hint = f"{which}; to delete all of them: edgespec rm --all {wanted.repository}"
+        raise ModelNotFoundError(error.what, why=error.why, hint=hint) from None
+
+
+def _all_in(spec: str) -> tuple[list[Path], str]:
+    """The models of a repository, of all revisions. Raises UsageError, ModelNotFoundError."""
+    if spec in NAMES or is_path(spec):
+        raise UsageError(f"'{spec}' is no repository", hint="without --all one file is deleted")
+    wanted = hub_specs(spec)[0]
+    if wanted != HubSpec(wanted.repository) and "/" in spec:
+        raise UsageError(
+            f"'{spec}' names one model", why="--all deletes all of a repository", hint=f"give {wanted.repository}"
+        )
+    files = [path for path in _snapshot_files(wanted.repository) if path.suffix.lower() == ".gguf" and path.is_file()]
+    if not files and not unfinished(wanted.repository):
+        raise ModelNotFoundError(
+            f"of {wanted.repository} nothing is on this machine", hint="'edgespec ls' shows what is"
+        )
+    return sorted(files), wanted.repository
 
 
 def _unfinished_in(spec: str) -> tuple[list[Path], str]:
@@ -211,16 +250,45 @@ def _check_unused(removal: Removal) -> None:
     for process in psutil.process_iter():
         command, used = _use_of(process)
         if files & used:
-            why = f"process {process.pid} uses it, {shorten(command, 60, placeholder=' ...')}"
+            why = f"process {process.pid} uses it, {command}"
             raise EdgespecError(f"{min(files & used)} is not deleted", why=why, hint="end that program first")
 
 
+@contextmanager
+def _without_downloads(removal: Removal) -> Iterator[None]:
+    """Keeps downloads out of the repositories meanwhile. Raises EdgespecError where one runs: while it waits for the
+    network, it has nothing but its lock."""
+    with ExitStack() as locks:
+        for repository in removal.repositories:
+            for path in (hub_cache() / ".locks" / repository_folder(repository).name).glob("*.lock"):
+                try:
+                    locks.enter_context(lock(repository, path.stem).acquire(timeout=0))
+                except Timeout as error:
+                    raise EdgespecError(
+                        f"nothing of {repository} is deleted",
+                        why="a program fetches something of it",
+                        hint="wait for it, or end that program first",
+                    ) from error
+                except OSError:  # another user's: whether it is held cannot be told
+                    continue
+        yield
+
+
 def _use_of(process: psutil.Process) -> tuple[str, set[str]]:
-    """What was typed to start a process, and the files that it has open or mapped into its memory."""
+    """What was typed to start a process, in short, and the files that it has open or mapped into its memory."""
     try:
         used = {file.path for file in process.open_files()}
         if hasattr(process, "memory_maps"):  # macOS has none
             used |= {part.path for part in process.memory_maps()}
-        return shlex.join(process.cmdline()), used
+        return shown_command(process.cmdline()), used
     except (psutil.Error, OSError):  # it has ended, or belongs to someone else
         return "", set()
+
+
+def shown_command(words: Sequence[str]) -> str:
+    """A command line as one knows it again: without the folders of the program, and without the Python it is run by."""
+    command = list(words)
+    if command and re.match(r"python[\d.]*(\.exe)?$", PurePath(command[0]).name, re.IGNORECASE):
+        script = next((at for at, word in enumerate(command) if at > 0 and not word.startswith("-")), 0)
+        command = command[script:]
+    return shorten(shlex.join([PurePath(word).name for word in command[:1]] + command[1:]), 60, placeholder=" ...")

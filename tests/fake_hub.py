@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import struct
 import threading
@@ -21,6 +22,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PIECE = 4096
+PAGE = b"<html>please log in to this network</html>"
+_OF_OTHERS = re.compile("HF_|HUGGING|TRANSFORMERS_|[A-Z]+_PROXY$", re.IGNORECASE)
 
 
 @dataclass
@@ -43,6 +46,9 @@ class Faults:
     other_content: bool = False  # of the right length
     no_ranges: bool = False
     too_much: int = 0  # bytes more than there are
+    login_page: bool = False  # comes in place of files
+    other_range: bool = False  # than was asked for
+    siblings: Any = None  # told in place of the true ones
     not_json: bool = False
     no_lfs: bool = False  # git keeps all files itself
 
@@ -66,7 +72,10 @@ class Request:
 
 
 class FakeHub:
-    """The hub, from `with` on. Another address, `storage`, gives the files out, as the real one's does."""
+    """The hub, from `with` on. Another address, `storage`, gives the files out, as the real one's does.
+
+    Meanwhile this process, and what it starts, knows nothing of the settings and the token of whoever runs the tests.
+    """
 
     def __init__(self) -> None:
         self.faults = Faults()
@@ -74,9 +83,13 @@ class FakeHub:
         self.requests: list[Request] = []
         self.released = threading.Event()  # ends stalls
         self._servers = [_Server(self), _Server(self)]
+        self._put_away: dict[str, str] = {}
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
 
     def __enter__(self) -> FakeHub:
+        self._put_away = {name: value for name, value in os.environ.items() if _OF_OTHERS.match(name)}
+        for name in self._put_away:
+            del os.environ[name]
         for server in self._servers:
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         return self
@@ -86,6 +99,7 @@ class FakeHub:
         for server in self._servers:
             server.shutdown()
             server.server_close()
+        os.environ.update(self._put_away)
 
     def add(self, name: str, files: dict[str, bytes]) -> Repository:
         """A repository, or a new commit of one on its main branch."""
@@ -96,8 +110,7 @@ class FakeHub:
     def environment(self, home: Path, **more: str) -> dict[str, str]:
         """What sends a program here, and makes its waits short."""
         variables = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home / "hf"), "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
-        empty = dict.fromkeys(("HF_TOKEN", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE"), "")
-        return variables | empty | {"NO_PROXY": "127.0.0.1"} | more
+        return variables | {"NO_PROXY": "127.0.0.1"} | more
 
     @property
     def file_requests(self) -> list[Request]:
@@ -129,6 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def do_GET(self) -> None:
+        self._answer()
+
+    def do_CONNECT(self) -> None:
+        """As a proxy, which this one is not."""
         self._answer()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -163,10 +180,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, name: str, revision: str) -> None:
         if self.server.hub.faults.not_json:
-            self._send(200, b"<html>please log in to this network</html>", {"Content-Type": "text/html"})
+            self._send(200, PAGE, {"Content-Type": "text/html"})
         elif repository := self._repository(name, revision):
             lfs = not self.server.hub.faults.no_lfs
-            siblings = [_sibling(file, data, lfs=lfs) for file, data in repository.files.items()]
+            true = [_sibling(file, data, lfs=lfs) for file, data in repository.files.items()]
+            siblings = true if self.server.hub.faults.siblings is None else self.server.hub.faults.siblings
             self._json({"id": name, "modelId": name, "sha": repository.commit, "siblings": siblings})
 
     def _resolve(self, name: str, revision: str, file: str) -> None:
@@ -202,12 +220,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_file(self, sha256: str) -> None:
         hub, faults = self.server.hub, self.server.hub.faults
+        if faults.login_page:
+            self._send(200, PAGE, {"Content-Type": "text/html"})
+            return
         contents = [data for repository in hub.repositories.values() for data in repository.files.values()]
         data = next(data for data in contents if _sha256(data) == sha256)
         if faults.other_content:
             data = bytes(byte ^ 1 for byte in data)
         asked = re.fullmatch(r"bytes=(\d+)-", self.seen.range)
-        start = int(asked[1]) if asked and not faults.no_ranges else 0
+        start = int(asked[1]) - faults.other_range if asked and not faults.no_ranges else 0
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from cli_program import Finished, edgespec
 from fake_hub import FakeHub
-from terminal import at_terminal, read_until
+from terminal import at_terminal, read_rest, read_until
 
+from edgespec.figures import size_of
 from edgespec.models.spec import BUNDLED
 
 CATALOGUE = """
@@ -24,6 +25,7 @@ repository = "owner/draft-GGUF"
 quant = "Q8_0"
 """
 ASKED = ["run", "def add(a, b):", "-m", "demo-pair", "-n", "4", "-t", "1", "--raw", "--seed", "1", "--no-store"]
+SIZE = size_of(sum((BUNDLED / name).stat().st_size for name in ("target.gguf", "draft.gguf")))
 
 
 @pytest.fixture
@@ -67,15 +69,103 @@ def test_a_target_goes_without_a_draft_that_cannot_be_fetched(hub: FakeHub, tmp_
     (tmp_path / "config" / "models.toml").write_text(catalogue, encoding="utf-8")
     done = run(hub, tmp_path, "-y")
     assert done.returncode == 0, done.stderr
-    assert "its draft cannot be fetched" in done.stderr.decode()
+    assert done.stderr.decode().count("its draft cannot be fetched") == 1
 
 
+def test_a_target_goes_without_a_draft_that_fails_while_it_comes(hub: FakeHub, tmp_path: Path) -> None:
+    repository = tmp_path / "hf" / "hub" / "models--owner--draft-GGUF"
+    repository.mkdir(parents=True)
+    (repository / "snapshots").write_text("in the way")
+    done = run(hub, tmp_path, "-y")
+    assert done.returncode == 0, done.stderr
+    assert len(hub.file_requests) == 2
+    assert done.stderr.decode().count("its draft cannot be fetched, so it goes without: ") == 1
+
+
+def asked_repositories(hub: FakeHub) -> set[str]:
+    return {name for name in hub.repositories for request in hub.requests if name in request.path}
+
+
+@pytest.mark.parametrize(
+    "args", [["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"], ["-md", "demo:draft"]]
+)
+def test_a_draft_that_would_not_guess_is_not_fetched(hub: FakeHub, tmp_path: Path, args: list[str]) -> None:
+    done = run(hub, tmp_path, "-y", *args)
+    assert done.returncode == 0, done.stderr
+    assert asked_repositories(hub) == {"owner/demo-GGUF"}
+
+
+@pytest.mark.parametrize(
+    ("args", "with_draft"),
+    [
+        ("bench demo-pair --prompts none", True),
+        ("bench demo-pair --prompts none --mode suffix --mode plain", False),
+        ("bench demo-pair --prompts none -md demo:draft", False),
+        ("compare demo-pair demo --text none", True),
+        ("compare demo-pair demo --text none --modes suffix,recycling+lookup", False),
+        ("compare demo-pair --text none -md demo:draft", False),
+        ("compare demo-pair --text none --reference demo", False),
+        ("perplexity demo-pair --text none", False),
+    ],
+)
+def test_other_commands_fetch_a_draft_only_if_they_use_one(
+    hub: FakeHub, tmp_path: Path, args: str, with_draft: bool
+) -> None:
+    hub.add("owner/demo-GGUF", {"demo-Q8_0.gguf": b"what fails later"})
+    done = edgespec(*args.split(), "-y", home=tmp_path, stdin=b"", **hub.environment(tmp_path))
+    assert b"none" in done.stderr
+    assert asked_repositories(hub) == {"owner/demo-GGUF"} | ({"owner/draft-GGUF"} if with_draft else set())
+
+
+def test_nothing_is_fetched_before_all_that_is_named_can_be_meant(hub: FakeHub, tmp_path: Path) -> None:
+    done = run(hub, tmp_path, "-y", "-md", "nonsense")
+    assert (done.returncode, hub.requests) == (3, [])
+    assert "model 'nonsense' was not found" in done.stderr.decode()
+
+
+def test_several_models_are_asked_for_in_one_question(hub: FakeHub, tmp_path: Path) -> None:
+    args = ["run", "hi", "-q", "-m", "demo-pair", "-md", "demo-draft"]
+    with at_terminal(tmp_path, args, streams=["stdin", "stderr"], **hub.environment(tmp_path)) as (program, master):
+        asked = read_until(master, "[Y/n]")
+        assert asked.startswith("Fetch the model demo-pair (10.9 MB) and the draft demo-draft (1.3 MB), ")
+        os.write(master, b"n\n")
+        assert program.wait(60) == 3
+    assert not hub.file_requests
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
 @pytest.mark.parametrize(("answer", "code"), [(b"\n", 0), (b"n\n", 3)])
-def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int) -> None:
-    on = at_terminal(tmp_path, ASKED, streams=["stdin", "stderr"], **hub.environment(tmp_path))
+def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes, code: int, quiet: list[str]) -> None:
+    on = at_terminal(tmp_path, [*ASKED, *quiet], streams=["stdin", "stderr"], **hub.environment(tmp_path))
     with on as (program, master):
-        assert "demo-Q8_0.gguf, 10.9 MB" in read_until(master, "Fetch them?")
+        seen = read_until(master, "[Y/n]")
+        asked = f"Fetch the model demo-pair (10.9 MB) and its draft hf:owner/draft-GGUF:Q8_0 (1.3 MB), {SIZE} of "
+        assert asked in seen
+        assert "B that are free? [Y/n]" in seen
+        assert ("demo-Q8_0.gguf, 10.9 MB" in seen) == (not quiet)
         os.write(master, answer)
         assert program.stdout is not None
         program.stdout.read()
         assert program.wait(60) == code
+        if code:
+            said = " ".join(read_rest(master).split())
+            assert "edgespec pull demo-pair, or without its draft: edgespec pull demo-pair --no-draft" in said
+
+
+def test_what_is_here_is_not_asked_for(hub: FakeHub, tmp_path: Path) -> None:
+    pulled = edgespec("pull", "demo-pair", "--no-draft", home=tmp_path, stdin=b"", **hub.environment(tmp_path))
+    assert pulled.returncode == 0, pulled.stderr
+    args = ["run", "hi", "-q", "-m", "demo-pair", "-md", "demo-draft"]
+    with at_terminal(tmp_path, args, streams=["stdin", "stderr"], **hub.environment(tmp_path)) as (program, master):
+        assert read_until(master, "[Y/n]").startswith("Fetch the draft demo-draft, 1.3 MB of ")
+        os.write(master, b"n\n")
+        assert program.wait(60) == 3
+
+
+def test_a_draft_that_is_named_is_not_fetched_without_its_target(hub: FakeHub, tmp_path: Path) -> None:
+    repository = tmp_path / "hf" / "hub" / "models--owner--demo-GGUF"
+    repository.mkdir(parents=True)
+    (repository / "snapshots").write_text("in the way")
+    done = run(hub, tmp_path, "-y", "-md", "demo-draft")
+    assert done.returncode == 3
+    assert len(hub.file_requests) == 1

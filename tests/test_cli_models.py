@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cli_program import Finished, edgespec_here
+from filelock import FileLock
 from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, write_embedding_model, write_model, write_split
 
@@ -31,6 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with an empty cache of the hub, to stand in."""
     for name in ("HOME", "USERPROFILE", "EDGESPEC_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
+    for name in ("LLAMA_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "hub").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -120,13 +123,22 @@ def test_names_that_can_be_typed_are_known_without_looking_into_files(home: Path
     assert "owner/tiny-GGUF:F16" in known_names()
 
 
+def test_a_repository_without_an_owner_has_no_name_that_can_be_typed(home: Path) -> None:
+    link = Repository(home, "gpt2").keep("gpt2-Q8_0.gguf", write_model(home / "a", "llama"))
+    assert not [name for name in known_names() if "gpt2" in name]
+    (home / "config").mkdir()
+    (home / "config" / "models.toml").write_text("no = TOML =")
+    [model] = objects(home, "ls", "gpt2")
+    assert model["model"] == name_of(link) == str(Path("~") / link.relative_to(home))
+
+
 # --- ls ---------------------------------------------------------------------------------------------------------------
 
 
 def test_models_are_listed_as_a_table_where_that_fits(home: Path, kept: Repository) -> None:
     lines = text_of(home, "ls").splitlines()
     assert lines[0].split() == ["model", "architecture", "parameters", "weights", "size", "context", "last", "used"]
-    assert [line.split()[0] for line in lines[2:]] == [
+    assert [line.split()[0] for line in lines[2:6]] == [
         "demo", "demo:draft", "owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF:F16",
     ]  # fmt: skip
     assert re.fullmatch(r"owner/tiny-GGUF:Q8_0 +llama +112k +Q8_0 +\d+\.\d kB +2,048 +today \d\d:\d\d", lines[4])
@@ -135,9 +147,27 @@ def test_models_are_listed_as_a_table_where_that_fits(home: Path, kept: Reposito
 def test_in_a_narrow_terminal_the_name_stands_above_the_rest(home: Path, kept: Repository) -> None:
     kept.keep("a-long-name-" * 6 + ".gguf", write_model(home / "c", "llama", seed=1))
     lines = text_of(home, "ls", columns=80).splitlines()
+    assert (lines[0], lines[1].split()[:2], lines[1][:4]) == ("model", ["architecture", "parameters"], " " * 4)
     name = lines.index("owner/tiny-GGUF:Q8_0")
     assert re.fullmatch(r"    llama +112k +Q8_0 +\d+\.\d kB +2,048 +today \d\d:\d\d", lines[name + 1])
-    assert f"hf:owner/tiny-GGUF/{'a-long-name-' * 6}.gguf" in lines  # whole, so that it can be copied
+    assert lines[name + 1].index("2,048") + 5 == lines[1].index("context") + 7
+    long_name = f"hf:owner/tiny-GGUF/{'a-long-name-' * 6}.gguf"
+    assert [line for line in lines if len(line) > 80] == [long_name]  # whole, so that it can be copied
+
+
+def test_a_table_counts_wide_characters_twice(home: Path) -> None:
+    write_model(home / "中文.gguf", "llama")
+    lines = text_of(home, "ls").splitlines()
+    assert lines[4].index("llama") + 2 == lines[3].index("llama") == lines[0].index("architecture")
+
+
+def test_all_that_is_here_is_counted_together(home: Path, kept: Repository) -> None:
+    n_bytes = sum(each["size_bytes"] for each in objects(home, "ls"))
+    assert text_of(home, "ls").endswith(f"\n\n4 models, {n_bytes / 1e6:.1f} MB\n")
+    kept.begin(2_000_000)
+    (home / "page.gguf").write_text("x" * 300_000)
+    said = text_of(home, "ls")
+    assert said.endswith(f"\n4 models, {n_bytes / 1e6:.1f} MB; 2.3 MB in files that cannot be loaded\n")
 
 
 def test_only_models_with_the_text_in_their_names_are_listed(home: Path, kept: Repository) -> None:
@@ -162,6 +192,30 @@ def keeps_access_times(path: Path) -> bool:
     return path.stat().st_atime != before_s
 
 
+def order(home: Path, *args: str) -> str:
+    """The last letters of the names, as they are listed."""
+    return "".join(Path(each["model"]).stem[-1] for each in objects(home, "ls", "sort-", *args))
+
+
+def test_models_are_sorted_as_asked(home: Path) -> None:
+    for name, type in (("c", "F16"), ("a", "F32"), ("B", "Q8_0")):
+        write_model(home / f"sort-{name}.gguf", "llama", type=type, width=256)
+    (home / "sort-0.gguf").write_text("no model")
+    assert [order(home, "--sort", by) for by in ("name", "size")] == ["aBc0", "acB0"]
+    assert order(home) == "Bac0"
+    assert b"do not go together" in edgespec(home, "ls", "--sort", "name", "--catalog", code=2).stderr
+
+
+def test_models_are_sorted_by_when_they_were_used(home: Path) -> None:
+    paths = {name: write_model(home / f"sort-{name}.gguf", "llama") for name in "cab"}
+    os.utime(paths["a"], (time.time() - 500 * 86400,) * 2)
+    if not keeps_access_times(paths["a"]):
+        pytest.skip("this file system keeps no access times")
+    for days, name in enumerate("bca"):
+        os.utime(paths[name], (time.time() - days * 86400,) * 2)
+    assert order(home, "--sort", "used") == "bca"
+
+
 @pytest.mark.parametrize(
     ("days", "said"), [(0, r"today \d\d:\d\d"), (1, "yesterday"), (3, "3 days ago"), (400, r"20\d\d-\d\d-\d\d")]
 )
@@ -178,15 +232,40 @@ def test_files_that_cannot_be_loaded_stand_at_the_end_with_the_reason(home: Path
     write_embedding_model(home / "a.gguf")
     (home / "b.gguf").write_text("<html>not found</html>")
     write_model(home / "c.gguf", "llama")
-    table, _, problems = text_of(home, "ls").partition("\ncannot be loaded:\n")
+    table, _, problems = text_of(home, "ls").partition("\n\ncannot be loaded:\n")
     assert "c.gguf" in table and "a.gguf" not in table
-    assert re.fullmatch(r"~.a\.gguf\n    \d.* kB, it is an emb.*\n~.b\.gguf\n    22 B, it is a web page.*\n", problems)
+    assert re.match(r"~.a\.gguf\n    \d.* kB, it is an emb.*\n~.b\.gguf\n    22 B, it is a web page.*\n\n", problems)
+
+
+@LINKS
+def test_links_that_lead_nowhere_are_problems(home: Path) -> None:
+    (home / "models").mkdir()
+    (home / "models" / "gone.gguf").symlink_to("/disk/gone.gguf")
+    said = text_of(home, "ls").partition("cannot be loaded:\n")[2]
+    assert said.startswith("~/models/gone.gguf\n    it is a link to /disk/gone.gguf, where nothing is\n")
+
+
+def test_folders_of_the_user_that_are_not_there_are_told(home: Path) -> None:
+    (home / "config").mkdir()
+    settings = home / "config" / "models.toml"
+    settings.write_text("folders = ['~/LLMs', '~/there']")
+    (home / "there").mkdir()
+    said = text_of(home, "ls").partition("folders that are not there:\n")[2]
+    assert said.startswith(f"{Path('~/LLMs')}, named by models.toml\n\n")
+    done = edgespec(home, "ls", "LLMs", "--json", EDGESPEC_MODELS=str(home / "disk-LLMs"))
+    assert [json.loads(line)["problem"] for line in done.stdout.splitlines()] == [
+        f"{named_by} names this folder: it is not there" for named_by in ("models.toml", "EDGESPEC_MODELS")
+    ]
+    settings.write_text("folders = 5")
+    done = edgespec(home, "ls")
+    assert b"demo" in done.stdout
+    assert b"no folder of yours is looked into" in done.stderr and b"models.toml, line 1" in done.stderr
 
 
 @POSIX
 def test_a_name_that_would_break_the_list_stays_in_its_line(home: Path) -> None:
     write_model(home / "a\x1b[31m\nb.gguf", "llama")
-    assert [line.split()[0] for line in text_of(home, "ls").splitlines()[4:]] == ["~/a\ufffd[31m"]
+    assert text_of(home, "ls").splitlines()[4].split()[0] == "~/a\ufffd[31m"
 
 
 @LINKS
@@ -197,7 +276,7 @@ def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Pa
     (kept.blobs / f"{'b' * 64}.incomplete").symlink_to("nowhere")
     said = text_of(home, "ls").partition("not downloaded completely:\n")[2]
     assert said.startswith("owner/tiny-GGUF\n    1.2 MB of 2 files so far\n")
-    assert said.count("edgespec pull") == 1
+    assert said.count("to finish it") == 1
     edgespec(home, "rm", "--unfinished", "owner/tiny-GGUF", "-y")
     assert "not downloaded" not in text_of(home, "ls")
 
@@ -206,12 +285,44 @@ def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Pa
 def test_unfinished_downloads_are_told_with_what_can_be_done(home: Path, kept: Repository) -> None:
     kept.begin(1_234_567)
     said = text_of(home, "ls").partition("not downloaded completely:\n")[2]
-    assert said.startswith("owner/tiny-GGUF\n    1.2 MB so far\n")
-    assert "edgespec pull owner/tiny-GGUF:QUANT\n" in said and "edgespec rm --unfinished owner/tiny-GGUF\n" in said
+    assert said.startswith(
+        "owner/tiny-GGUF\n    1.2 MB so far\n    to finish it, give the command that began it again\n"
+        "    to delete it:  edgespec rm --unfinished owner/tiny-GGUF\n"
+    )
     *_, begun = objects(home, "ls")
     assert (begun["model"], begun["size_bytes"], begun["problem"]) == (
         "owner/tiny-GGUF", 1_234_567, "not downloaded completely",
     )  # fmt: skip
+
+
+def how_to_finish(home: Path) -> list[str]:
+    return [line.strip() for line in text_of(home, "ls").splitlines() if "to finish it" in line]
+
+
+def test_a_split_model_that_was_begun_is_told_by_its_other_parts(home: Path) -> None:
+    repository = Repository(home, "o/split")
+    repository.begin()
+    first, *_ = [repository.keep(f"Q2/{part.name.replace('tiny', 'm-Q2_K')}", part) for part in write_split(home)[:-1]]
+    for reference in (repository.folder / "refs").iterdir():  # the first fetch writes it once all is here
+        reference.unlink()
+    assert how_to_finish(home) == [f"to finish it:  edgespec pull hf:o/split/Q2/{first.name}"]
+    (home / "config").mkdir()
+    (home / "config" / "models.toml").write_text("[mine]\nrepository = 'o/split'\nquant = 'Q2_K'")
+    assert how_to_finish(home) == ["to finish it:  edgespec pull mine"]
+
+
+def test_of_a_repository_in_the_catalogue_the_name_is_told_unless_that_is_here(home: Path) -> None:
+    repository = Repository(home, "Qwen/Qwen2.5-7B-Instruct-GGUF")
+    repository.begin()
+    assert how_to_finish(home) == [
+        "to finish it, if it is Q4_K_M:  edgespec pull qwen2.5-7b",
+        "to finish it otherwise, give the command that began it again",
+    ]
+    repository.keep("m-q4_k_m.gguf", write_model(home / "a", "llama"))
+    assert how_to_finish(home) == ["to finish it, give the command that began it again"]
+
+
+# --- ls --catalog -----------------------------------------------------------------------------------------------------
 
 
 def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
@@ -219,12 +330,12 @@ def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
     repository.keep("m-q8_0.gguf", write_model(home / "a", "llama"))
     entries = {each["name"]: each for each in objects(home, "ls", "--catalog")}
     assert (entries["qwen2.5-7b"]["here"], entries["qwen2.5-14b"]["here"]) == (["Q8_0"], [])
-    lines = text_of(home, "ls", "--catalog", "qwen2.5-7b").splitlines()
-    assert lines[0].split() == ["model", "about", "weights", "here", "licence", "drafts"]
-    assert re.fullmatch(r"qwen2.5-7b +Qwen 2.5 7B Instruct +Q4_K_M +Q8_0 +Apache-2.0 +qwen2.5-0.5b .*", lines[2])
-    narrow = text_of(home, "ls", "--catalog", columns=80).splitlines()
-    assert max(map(len, narrow)) <= 80
-    assert "    Qwen 2.5 7B Instruct, Q4_K_M (here: Q8_0), Apache-2.0, drafts qwen2.5-0.5b" in narrow
+    lines = text_of(home, "ls", "--catalog", columns=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["model", "weights", "here", "drafts"]
+    entry = next(number for number, line in enumerate(lines) if line.startswith("qwen2.5-7b "))
+    assert re.fullmatch(r"qwen2.5-7b +Q4_K_M +Q8_0 +qwen2.5-0.5b qwen2.5-1.5b", lines[entry])
+    assert lines[entry + 1] == "    Qwen 2.5 7B Instruct, Qwen/Qwen2.5-7B-Instruct-GGUF, Apache-2.0"
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -308,7 +419,6 @@ def test_a_link_to_nothing_is_told_as_such(home: Path) -> None:
     (home / "link.gguf").symlink_to("gone.gguf")
     said = edgespec(home, "show", "link.gguf", code=3).stderr.decode()
     assert said == "edgespec: model file 'link.gguf' was not found: it is a link to gone.gguf, where nothing is\n"
-    assert "link.gguf" not in text_of(home, "ls")
 
 
 def test_what_is_no_model_is_refused_with_the_reason(home: Path) -> None:
@@ -416,7 +526,7 @@ def test_unfinished_downloads_go_with_a_file_of_their_repository_or_alone(home: 
     begun = kept.begin()
     edgespec(home, "rm", "hf:owner/tiny-GGUF:Q8_0", "-y")
     assert not begun.exists() and other.exists()
-    edgespec(home, "rm", "o/other:Q8_0", "-y")  # of which there is nothing else
+    edgespec(home, "rm", "--unfinished", "o/other", "-y")  # of which there is nothing else
     assert list((home / "hub").iterdir()) == []
 
 
@@ -436,6 +546,12 @@ def test_a_quantisation_that_is_not_here_is_answered_with_those_that_are(home: P
         with pytest.raises(ModelNotFoundError, match="not on this machine"):
             plan_removal([spec])
     assert len(files_in(kept.folder / "snapshots")) == 2
+    begun, other = kept.begin(), Repository(home, "o/other").begin()
+    for spec in ("owner/tiny-GGUF:Q2_K", "hf:owner/tiny-GGUF/none.gguf", "hf:owner/tiny-GGUF@v1"):
+        with pytest.raises(ModelNotFoundError, match="edgespec rm --unfinished owner/tiny-GGUF"):
+            plan_removal([spec])
+    assert b"edgespec rm --unfinished o/other" in edgespec(home, "rm", "o/other:Q8_0", "-y", code=3).stderr
+    assert begun.exists() and other.exists()
 
 
 def test_what_is_not_the_users_own_model_is_refused(home: Path) -> None:
@@ -494,6 +610,33 @@ def test_what_is_in_use_by_the_time_of_the_answer_is_not_deleted(home: Path) -> 
         remove(removal)
     remove(removal)
     assert not path.exists()
+
+
+def locked(home: Path, repository: str, etag: str) -> FileLock:
+    """As a download locks a file; what waits for the network holds nothing else."""
+    path = home / "hub" / ".locks" / f"models--{repository.replace('/', '--')}" / f"{etag}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
+@pytest.mark.parametrize("args", [["--unfinished", "owner/tiny-GGUF"], ["owner/tiny-GGUF:F16"]])
+def test_what_a_download_waits_to_go_on_with_is_not_deleted(home: Path, kept: Repository, args: list[str]) -> None:
+    begun = kept.begin()
+    with locked(home, "o/other", "a" * 64), locked(home, "owner/tiny-GGUF", begun.stem):
+        said = edgespec(home, "rm", *args, "-y", code=1).stderr.decode()
+        assert "nothing of owner/tiny-GGUF is deleted: a program fetches something of it" in said
+        assert begun.exists()
+    edgespec(home, "rm", *args, "-y")
+    assert not begun.exists()
+
+
+def test_what_a_download_goes_on_with_by_the_time_of_the_answer_is_not_deleted(home: Path, kept: Repository) -> None:
+    begun = kept.begin()
+    removal = plan_removal(["owner/tiny-GGUF"], unfinished_only=True)
+    with locked(home, "owner/tiny-GGUF", begun.stem), pytest.raises(EdgespecError, match="a program fetches"):
+        remove(removal)
+    remove(removal)
+    assert not begun.exists()
 
 
 def test_what_is_gone_by_the_time_of_the_answer_is_said(home: Path) -> None:

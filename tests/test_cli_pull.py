@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from cli_program import COMMAND, Finished, edgespec, edgespec_changed, environment
 from fake_hub import FakeHub
-from terminal import at_terminal, read_rest
+from terminal import at_terminal, read_rest, read_until
 
 SIZE, PART = 300_000, 100_000
 NAME = "owner/tiny-GGUF"
@@ -115,6 +116,37 @@ def test_what_is_being_fetched_is_not_deleted(hub: FakeHub, tmp_path: Path) -> N
     assert partial_bytes(tmp_path) == PART
 
 
+def test_what_was_not_hashed_is_not_verified(hub: FakeHub, tmp_path: Path) -> None:
+    (model,) = pulled(hub, tmp_path, SPEC)
+    assert (model["verified"], model["transferred_bytes"]) == (True, SIZE)
+    content = Path(model["path"]).read_bytes()
+    Path(model["path"]).resolve().write_bytes(bytes(SIZE))
+    hub.add(NAME, {"tiny-Q4_K_M.gguf": content, "README.md": b"# the same model"})
+    (model,) = pulled(hub, tmp_path, SPEC)
+    assert (model["done"], model["verified"], model["transferred_bytes"]) == (True, False, 0)
+
+
+def test_a_beginning_that_is_whole_is_verified(hub: FakeHub, tmp_path: Path) -> None:
+    content = hub.repositories[NAME].files["tiny-Q4_K_M.gguf"]
+    blobs = tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{hashlib.sha256(content).hexdigest()}.incomplete").write_bytes(content)
+    (model,) = pulled(hub, tmp_path, SPEC)
+    assert (model["verified"], model["transferred_bytes"]) == (True, 0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows locks files in another way")
+def test_a_file_system_without_locks_will_do(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in hub.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    without = (
+        "import errno, fcntl\ndef refuse(*_): raise OSError(errno.ENOSYS, 'not implemented')\nfcntl.flock = refuse"
+    )
+    done = edgespec_changed(without, "pull", SPEC, home=tmp_path)
+    assert done.stderr.decode() == f"note: {SPEC} is tiny-Q4_K_M.gguf, 300.0 kB\n"
+    assert (done.returncode, hub.sent_bytes) == (0, SIZE)
+
+
 def test_a_dry_run_fetches_nothing(hub: FakeHub, tmp_path: Path) -> None:
     done = pull(hub, tmp_path, SPEC, "--dry-run")
     first, file = done.stdout.decode().splitlines()
@@ -130,7 +162,7 @@ def test_a_dry_run_says_what_may_not_be_fetched(hub: FakeHub, tmp_path: Path) ->
     assert (done.returncode, hub.file_requests) == (3, [])
     assert done.stdout.decode().startswith(f"{SPEC}: 300.0 kB to fetch, ")
     assert f"{NAME} is gated: its licence has to be accepted first" in done.stderr.decode()
-    assert f"accept it on {hub.endpoint}/{NAME}, then log in: hf auth login" in done.stderr.decode()
+    assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in done.stderr.decode()
     assert pull(hub, tmp_path, SPEC, "--dry-run", HF_TOKEN="hf_granted").returncode == 0
     assert hub.file_requests == []
 
@@ -141,7 +173,7 @@ def test_models_that_have_no_room_together_are_not_begun(
 ) -> None:
     for name, value in hub.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    little = f"from edgespec.models import fetch; fetch.free_bytes = lambda: {SIZE + 6}"  # the draft has 7
+    little = f"from edgespec.models import room; room.free_bytes = lambda: {SIZE + 6}"  # the draft has 7
     done = edgespec_changed(little, "pull", SPEC, "hf:owner/draft-GGUF", *args, home=tmp_path)
     assert (done.returncode, hub.file_requests) == (3, [])
     said = f"{SPEC}, hf:owner/draft-GGUF: there is not enough space for all of them: 300.0 kB are needed, and 300.0 kB"
@@ -150,10 +182,54 @@ def test_models_that_have_no_room_together_are_not_begun(
         assert edgespec_changed(little, "pull", spec, *args, home=tmp_path).returncode == 0
 
 
-def test_a_name_of_the_catalogue_brings_its_draft(hub: FakeHub, tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.mkdir()
-    (config / "models.toml").write_text(CATALOGUE, encoding="utf-8")
+@pytest.fixture
+def catalogue(tmp_path: Path) -> None:
+    """`tiny` is a name of the catalogue, and has a draft."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "models.toml").write_text(CATALOGUE, encoding="utf-8")
+
+
+def test_a_target_that_has_no_room_with_its_draft_is_not_begun(
+    hub: FakeHub, catalogue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in hub.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    little = f"from edgespec.models import room; room.free_bytes = lambda: {SIZE + 6}"
+    done = edgespec_changed(little, "pull", "tiny", home=tmp_path)
+    assert (done.returncode, hub.file_requests) == (3, [])
+    assert "make room, leave the draft out (edgespec pull tiny --no-draft), or set HF_HOME" in done.stderr.decode()
+    assert edgespec_changed(little, "pull", "tiny", "--no-draft", home=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("spec", ["tiny:Q8_0", "tiny"])
+def test_no_draft_comes_without_its_target(hub: FakeHub, catalogue: None, tmp_path: Path, spec: str) -> None:
+    if spec == "tiny":  # it fails while it comes
+        repository = tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF"
+        repository.mkdir(parents=True)
+        (repository / "snapshots").write_text("in the way")
+    done = pull(hub, tmp_path, spec)
+    assert done.returncode == 3
+    assert len(hub.file_requests) == int(spec == "tiny")
+    assert done.stderr.decode().count("edgespec: ") == 1
+    assert not (tmp_path / "hf" / "hub" / "models--owner--draft-GGUF").exists()
+
+
+def test_a_target_comes_without_a_draft_that_cannot(hub: FakeHub, catalogue: None, tmp_path: Path) -> None:
+    del hub.repositories["owner/draft-GGUF"]
+    done = pull(hub, tmp_path, "tiny", "--json")
+    assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [True, False])
+    assert "there is no repository owner/draft-GGUF" in done.stderr.decode()
+    assert done.stderr.decode().endswith("edgespec: 1 of 2 models were not fetched\n")
+
+
+def test_a_draft_that_is_named_itself_comes_with_or_without_a_target(
+    hub: FakeHub, catalogue: None, tmp_path: Path
+) -> None:
+    target, draft = pulled(hub, tmp_path, "tiny", "tiny-draft")
+    assert (target["spec"], draft["spec"], draft["done"]) == ("tiny", "tiny-draft", True)
+
+
+def test_a_name_of_the_catalogue_brings_its_draft(hub: FakeHub, catalogue: None, tmp_path: Path) -> None:
     target, draft = pulled(hub, tmp_path, "tiny")
     assert (target["repository"], draft["repository"]) == (NAME, "owner/draft-GGUF")
     assert Path(draft["path"]).read_bytes() == b"a draft"
@@ -167,7 +243,28 @@ def test_a_revision_can_be_named_aside(hub: FakeHub, tmp_path: Path) -> None:
     assert pull(hub, tmp_path, SPEC, "--revision", "v9").returncode == 3
 
 
-@pytest.mark.parametrize("revision", ["../../../x", "/x", "a//b", ".."])
+@pytest.mark.parametrize("branch", ["refs/pr/1", "feature/x"])
+def test_a_revision_with_slashes_is_used_under_the_name_that_is_told(hub: FakeHub, tmp_path: Path, branch: str) -> None:
+    hub.repositories[NAME].branches[branch] = hub.repositories[NAME].commit
+    (model,) = pulled(hub, tmp_path, SPEC, "--revision", branch)
+    offline = pull(hub, tmp_path, f"{SPEC}:F16", "--revision", branch, "--offline").stderr.decode()
+    told = offline.partition("edgespec pull ")[2].strip()
+    (again,) = pulled(hub, tmp_path, told.replace(":F16", ":Q4_K_M"))
+    assert (again["revision"], again["already_here"], again["path"]) == (branch, True, model["path"])
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [(["demo"], "'demo' has no revisions"), ([SPEC, "x.gguf"], "'x.gguf' has no revisions"),
+     ([f"{SPEC}@v1"], f"'{SPEC}@v1' names a revision"), ([f"{SPEC}@main"], f"'{SPEC}@main' names a revision")],
+)  # fmt: skip
+def test_a_revision_that_cannot_be_meant_is_refused(hub: FakeHub, tmp_path: Path, specs: list[str], said: str) -> None:
+    done = pull(hub, tmp_path, *specs, "--revision", "v9")
+    assert (done.returncode, hub.requests) == (2, [])
+    assert said in done.stderr.decode()
+
+
+@pytest.mark.parametrize("revision", ["../../../x", "/x", "a//b", "..", "..\\x", "C:x", "a\tb", ""])
 def test_a_revision_leads_out_of_no_folder(hub: FakeHub, tmp_path: Path, revision: str) -> None:
     done = pull(hub, tmp_path, SPEC, "--revision", revision)
     assert (done.returncode, hub.requests) == (2, [])
@@ -181,23 +278,100 @@ def test_what_is_named_twice_is_told_once_and_a_folder_is_no_model(hub: FakeHub,
     assert done.stderr.decode().splitlines()[0] == "edgespec: ./folder.gguf is no file"
 
 
-def test_one_that_fails_keeps_no_other_from_being_fetched(hub: FakeHub, tmp_path: Path) -> None:
-    done = pull(hub, tmp_path, "hf:owner/missing", "nonsense", SPEC, "demo", "--json")
-    assert done.returncode == 3
+def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> None:
+    specs = ["hf:owner/missing", "nonsense", SPEC, "demo", "hf:owner/draft-GGUF"]
+    done = pull(hub, tmp_path, *specs, "--no-draft", "--json")
+    assert (done.returncode, hub.file_requests) == (3, [])
     models = json.loads(done.stdout)["models"]
-    assert [model["done"] for model in models] == [False, False, True, True]
+    assert [model["done"] for model in models] == [False, False, False, True, False]
     assert "there is no repository owner/missing" in models[0]["error"]
-    assert done.stderr.decode().splitlines()[-1] == "edgespec: 2 of 4 models were not fetched"
+    assert models[2]["error"] == "this model was not begun: another one cannot be fetched"
+    assert done.stderr.decode().splitlines()[-2:] == [
+        "edgespec: nothing was fetched: of 5 models 2 cannot be",
+        f"  without: edgespec pull {SPEC} hf:owner/draft-GGUF --no-draft",
+    ]
+    assert pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--no-draft").returncode == 0
+
+
+def test_one_that_fails_while_it_comes_keeps_no_other_from_being_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF").mkdir(parents=True)
+    (tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "snapshots").write_text("in the way")
+    done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--json")
+    assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [False, True])
+    assert done.stderr.decode().splitlines()[-1] == "edgespec: 1 of 2 models were not fetched"
+
+
+def test_what_is_damaged_is_fetched_again_if_that_is_looked_at(hub: FakeHub, tmp_path: Path) -> None:
+    (model,) = pulled(hub, tmp_path, SPEC)
+    path = Path(model["path"])
+    content = path.read_bytes()
+    (model,) = pulled(hub, tmp_path, SPEC, "--verify")
+    assert (model["already_here"], model["verified"]) == (True, True)
+    assert pull(hub, tmp_path, SPEC, "--verify").stdout.decode() == f"{SPEC}: already here, hash verified\n  {path}\n"
+    path.resolve().write_bytes(bytes(SIZE))
+    assert pulled(hub, tmp_path, SPEC)[0]["already_here"]
+    offline = pull(hub, tmp_path, SPEC, "--verify", "--offline")
+    assert offline.returncode == 3
+    assert "tiny-Q4_K_M.gguf is damaged: its hash is another one" in offline.stderr.decode()
+    assert pull(hub, tmp_path, SPEC, "--verify", "--dry-run").stdout.startswith(f"{SPEC}: 300.0 kB to fetch".encode())
+    assert path.read_bytes() == bytes(SIZE)
+    done = pull(hub, tmp_path, SPEC, "--verify")
+    assert "note: tiny-Q4_K_M.gguf is damaged: " in done.stderr.decode()
+    assert (done.returncode, path.read_bytes()) == (0, content)
+    assert pull(hub, tmp_path, SPEC, "--verify", "--offline").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        (SPEC, [f"{SPEC}:Q2_K", f"{SPEC}:Q4_K_M", f"{SPEC}/x-00001-of-00002.gguf"]),
+        ("tiny:Q8_0", ["tiny:Q2_K", "tiny:Q4_K_M", f"{SPEC}/x-00001-of-00002.gguf"]),
+    ],
+)
+def test_what_a_repository_offers_is_listed(
+    hub: FakeHub, catalogue: None, tmp_path: Path, spec: str, names: list[str]
+) -> None:
+    pulled(hub, tmp_path, SPEC)
+    files = hub.repositories[NAME].files | {f"x-0000{part}-of-00002.gguf": bytes(SIZE) for part in (1, 2)}
+    hub.add(NAME, files | {"tiny-Q2_K.gguf": b"x" * 1234, "README.md": b"# tiny"})
+    hub.repositories[NAME].commit = pulled(hub, tmp_path, SPEC)[0]["commit"]
+    n_requests = len(hub.file_requests)
+    done = pull(hub, tmp_path, spec, "--list", COLUMNS="120")
+    first, _, _, *rows = done.stdout.decode().splitlines()
+    assert first.startswith(f"{NAME}, ")
+    assert [row.split() for row in rows] == [
+        [names[0], "1.2", "kB", "1", "no"], [names[1], "300.0", "kB", "1", "yes"], [names[2], "600.0", "kB", "2", "no"]
+    ]  # fmt: skip
+    told = json.loads(pull(hub, tmp_path, spec, "--list", "--json").stdout)["repositories"]
+    assert [each["repository"] for each in told] == [NAME]
+    assert [model["model"] for model in told[0]["models"]] == names
+    assert [model["size_bytes"] for model in told[0]["models"]] == [1234, SIZE, 2 * SIZE]
+    assert (done.returncode, len(hub.file_requests)) == (0, n_requests)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["demo"], 2, "'demo' is in no repository"),
+        ([SPEC, "--verify"], 2, "--list looks at no file"),
+        ([SPEC, "--offline"], 3, f"what {NAME} offers is not known offline"),
+        (["hf:owner/plain"], 3, "owner/plain holds no GGUF model"),
+    ],
+)
+def test_what_cannot_be_listed_is_said(hub: FakeHub, tmp_path: Path, args: list[str], code: int, said: str) -> None:
+    hub.add("owner/plain", {"model.safetensors": b"weights"})
+    done = pull(hub, tmp_path, "--list", *args)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert said in done.stderr.decode()
 
 
 def test_a_failure_alone_is_said_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.gated = True
     done = pull(hub, tmp_path, SPEC, "-q")
     assert (done.returncode, done.stdout) == (3, b"")
-    assert done.stderr.decode() == (
-        f"edgespec: {NAME} is gated: its licence has to be accepted first\n"
-        f"  accept it on {hub.endpoint}/{NAME}, then log in: hf auth login (or set HF_TOKEN)\n"
-    )
+    first, hint = done.stderr.decode().splitlines()
+    assert first == f"edgespec: {NAME} is gated: its licence has to be accepted first"
+    assert hint.startswith(f"  accept it on {hub.endpoint}/{NAME}, then log in: ")
 
 
 def test_offline_nothing_is_asked(hub: FakeHub, tmp_path: Path) -> None:
@@ -223,6 +397,75 @@ def test_that_there_is_no_network_is_said_once(hub: FakeHub, tmp_path: Path) -> 
     said = done.stderr.decode().splitlines()
     assert (done.returncode, len(said)) == (3, 3)
     assert said[0].startswith(f"edgespec: {SPEC}, hf:owner/draft-GGUF: 127.0.0.1:9 cannot be reached: ")
+
+
+@pytest.mark.parametrize("args", [[], ["-v"], ["--json"]])
+def test_the_password_in_an_address_is_not_printed(hub: FakeHub, tmp_path: Path, args: list[str]) -> None:
+    for endpoint in (hub.endpoint, "http://127.0.0.1:9"):
+        done = pull(hub, tmp_path, SPEC, *args, HF_ENDPOINT=endpoint.replace("//", "//bob:s3cret@"))
+        assert b"s3cret" not in done.stdout + done.stderr
+    assert (done.returncode, b"127.0.0.1:9 cannot be reached: " in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [
+        ("http://bob:s3cret@mirror", "http://mirror"),
+        ("bob:s3cret@mirror", "HF_ENDPOINT, which is no web address"),
+        ("mirror/hf?token=s3cret", "HF_ENDPOINT, which is no web address"),
+    ],
+)
+def test_the_password_in_an_address_is_not_in_a_bug_report(tmp_path: Path, endpoint: str, told: str) -> None:
+    assert b"s3cret" not in edgespec("doctor", home=tmp_path, HF_ENDPOINT=endpoint).stdout
+    facts = edgespec("doctor", "--json", home=tmp_path, HF_ENDPOINT=endpoint).stdout
+    assert (json.loads(facts)["hub"]["endpoint"], b"s3cret" in facts) == (told, False)
+
+
+def test_an_endpoint_that_is_no_address_is_said(hub: FakeHub, tmp_path: Path) -> None:
+    done = pull(hub, tmp_path, SPEC, "--json", HF_ENDPOINT="http://host:port")
+    (model,) = json.loads(done.stdout)["models"]
+    assert (done.returncode, model["error"].splitlines()[0]) == (3, "HF_ENDPOINT is no web address")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("ALL_PROXY", "socks5://bob:s3cret@127.0.0.1:1", "socksio"),
+        ("ALL_PROXY", "foo://bob:s3cret@127.0.0.1:1", "Unknown scheme for proxy URL"),
+        ("HTTPS_PROXY", "http://bob:s3cret/@127.0.0.1:1", "one of them is no address"),
+        ("SSL_CERT_FILE", "/nonexistent.pem", "No such file or directory"),
+    ],
+)
+def test_settings_of_the_connection_that_cannot_be_used_are_named(
+    hub: FakeHub, tmp_path: Path, name: str, value: str, why: str
+) -> None:
+    done = pull(hub, tmp_path, SPEC, **{"NO_PROXY": "", name: value})
+    first, hint = done.stderr.decode().splitlines()
+    assert (done.returncode, hub.requests) == (3, [])
+    assert first.startswith("edgespec: the settings for proxies and certificates cannot be used: ")
+    assert why in first
+    assert name in hint
+    assert "s3cret" not in first
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+def test_what_the_terminal_writes_for_ctrl_c_is_taken_away(hub: FakeHub, tmp_path: Path) -> None:
+    hub.faults.stall_after, hub.faults.stalls = PART, 1
+    variables = hub.environment(tmp_path, HF_HUB_DOWNLOAD_TIMEOUT="60")
+    with at_terminal(tmp_path, ["pull", SPEC], streams=["stderr"], **variables) as (program, master):
+        read_until(master, "100.0 kB of 300.0 kB, ")
+        program.send_signal(signal.SIGINT)
+        seen = read_rest(master)
+        assert program.wait(60) == 130
+    assert seen.partition("note: stopped")[0].partition("\r\x1b[K")[1]
+
+
+def test_a_server_that_cuts_again_and_again_is_told_of_once(hub: FakeHub, tmp_path: Path) -> None:
+    hub.faults.cut_after, hub.faults.cuts = PART, 2
+    done = pull(hub, tmp_path, SPEC)
+    _, broke = done.stderr.decode().splitlines()
+    assert (done.returncode, len(hub.file_requests)) == (0, 3)
+    assert broke.endswith(" broke: trying again in 1 s, for 10 minutes more if nothing comes")
 
 
 def test_on_a_terminal_one_line_tells_how_far_it_is(hub: FakeHub, tmp_path: Path) -> None:

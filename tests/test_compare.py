@@ -465,9 +465,9 @@ def test_a_verdict_tells_size_speed_and_quality(result: Result) -> None:
         (17.0, {"spread": 0.5}, "about 1.70x faster (1.13x to 2.55x: the machine was busy at times)"),
         (5.0, {"again": 0.8}, "about 2.00x slower (1.60x to 2.50x: the machine was busy at times)"),
         (17.0, {"again": 2.0}, "faster or slower cannot be told (0.85x to 3.40x as fast: the machine was busy at"),
-        (17.0, {"again": None}, "perhaps 1.70x faster (unsure: a run was stopped before it was seen whether"),
-        (17.0, {"runs": (NOW, EARLIER)}, "perhaps 1.70x faster (unsure: a run was stopped before it was seen whether"),
-        (17.0, {"again": None, "spread": 0.5}, "perhaps 1.70x faster (unsure: a run was stopped before it was seen whether"),
+        (17.0, {"again": None}, "perhaps 1.70x faster (unsure: a run was stopped before it was seen"),
+        (17.0, {"runs": (NOW, EARLIER)}, "perhaps 1.70x faster (unsure: a run was stopped before it was seen"),
+        (17.0, {"again": None, "spread": 0.5}, "perhaps 1.70x faster (unsure: a run was stopped before it was seen"),
     ],
 )
 def test_a_ratio_of_speeds_is_no_fact_where_the_machine_may_have_changed(

@@ -181,6 +181,24 @@ def test_a_hub_cache_that_is_not_there_yet_is_no_fault(home: Path, monkeypatch: 
     assert "the hub cache cannot be written: no model can be fetched; HF_HOME chooses another place" in text
 
 
+def test_a_hub_cache_with_hardly_any_room_is_pointed_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.models.hub.free_bytes", lambda: 5_000_000)
+    text = told(run().stdout)
+    assert "only 5.0 MB are free where the hub cache is: most models are larger;" in text
+    assert "edgespec ls --sort size" in text
+    monkeypatch.setattr("edgespec.models.hub.free_bytes", lambda: 5_000_000_000)
+    assert "are free where the hub cache is" not in told(run().stdout)
+
+
+def test_downloads_that_are_not_complete_are_counted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "hub"))
+    blobs = home / "hub" / "models--owner--name" / "blobs"
+    blobs.mkdir(parents=True)
+    for number, said in ((1, "1 repository (1 download not complete)"), (2, "1 repository (2 downloads not complete)")):
+        (blobs / f"{str(number) * 64}.incomplete").write_bytes(b"x")
+        assert said in told(run().stdout)
+
+
 def test_settings_are_named_and_their_values_are_not(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGESPEC_SYSTEM", "my secret")
     text = run().stdout
@@ -255,9 +273,19 @@ def test_a_broken_model_ends_with_code_3_after_the_machine(tmp_path: Path) -> No
     assert b"Traceback" not in done.stderr
 
 
-def test_a_missing_model_ends_with_code_3_and_in_json_nothing_is_half_said(tmp_path: Path) -> None:
+def test_in_json_the_machine_is_told_with_what_is_wrong_with_the_model(tmp_path: Path) -> None:
     (tmp_path / "there.gguf").write_bytes(b"")
-    for name, message in (("their.gguf", b"did you mean there.gguf?"), ("there.gguf", b"is empty")):
-        done = edgespec("doctor", "--json", name, home=tmp_path)
+    done = edgespec("doctor", "--json", "there.gguf", home=tmp_path)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["edgespec"]) == (3, __version__)
+    assert set(found["model"]) == {"path", "error"}
+    assert "is empty" in found["model"]["error"]
+    assert found["model"]["error"].splitlines()[0] in done.stderr.decode()
+
+
+def test_a_missing_model_ends_with_code_3_before_anything_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "there.gguf").write_bytes(b"")
+    for args in ([], ["--json"]):
+        done = edgespec("doctor", *args, "their.gguf", home=tmp_path)
         assert (done.returncode, done.stdout) == (3, b"")
-        assert message in done.stderr
+        assert b"did you mean there.gguf?" in done.stderr

@@ -183,8 +183,8 @@ def test_an_empty_file(tmp_path: Path) -> None:
         (b'{"error": "Repository not found"}', "error message"),
         (b"tjgg\x03\x00\x00\x00", "older than GGUF"),
         (bytes(5000), "zeros"),
-        (b"hello", "instead of b'GGUF'"),
-        (b"G", "instead of b'GGUF'"),
+        (b"hello", "instead of 'GGUF'"),
+        (b"G", "instead of 'GGUF'"),
     ],
 )
 def test_another_kind_of_file_is_recognised(tmp_path: Path, start: bytes, named: str) -> None:

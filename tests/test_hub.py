@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+from typing import Any
 
 import pytest
 from fake_hub import FakeHub
 from filelock import FileLock
-from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub import close_session, constants, try_to_load_from_cache
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models import fetch as fetching
-from edgespec.models import hub_requests
-from edgespec.models.fetch import DownloadCancelled, Progress, check_space, fetch
-from edgespec.models.hub import check_access, plan
-from edgespec.models.hub_requests import DownloadError
+from edgespec.models import hub as hub_module
+from edgespec.models import hub_requests, retries, room
+from edgespec.models.content import discard_damaged, examined
+from edgespec.models.fetch import DownloadCancelled, Progress, fetch
+from edgespec.models.hub import Download, check_access, free_bytes, look_at_offers, plan
+from edgespec.models.hub_requests import DownloadError, shown
+from edgespec.models.retries import Notes, Patience
+from edgespec.models.room import check_space
 from edgespec.models.spec import HubSpec, cached, resolve
 
 SIZE = 300_000
@@ -29,6 +35,7 @@ DATA = random.Random(0).randbytes(SIZE)
 NEWER = random.Random(1).randbytes(SIZE + 1)
 NAME = "owner/tiny-GGUF"
 TINY = HubSpec(NAME)
+RETRIES = 5  # of what brings nothing, with the waits of these tests
 PARTS = [f"split-Q8_0-{part:05}-of-00005.gguf" for part in range(1, 6)]
 
 
@@ -44,8 +51,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         )
         monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 30)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
-        monkeypatch.setattr(hub_requests, "FIRST_WAIT_S", 0.01)
+        for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S"):
+            monkeypatch.setattr(retries, name, 0.01)
+        for name in ("FETCHING_S", "LOOKING_S"):
+            monkeypatch.setattr(retries, name, 0.05)
+        close_session()  # it has read its settings too
         hub.add(NAME, {"tiny-Q4_K_M.gguf": DATA, "tiny-F16.gguf": NEWER, "README.md": b"# a model"})
         yield hub
 
@@ -124,7 +136,7 @@ def test_what_is_here_is_not_fetched_again(hub: FakeHub) -> None:
 def test_a_fetch_that_broke_goes_on_where_it_was(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, position: int
 ) -> None:
-    monkeypatch.setattr(hub_requests, "RETRIES", 0)
+    monkeypatch.setattr(retries, "FETCHING_S", 0)
     hub.faults.cut_after = position
     assert "the same command goes on" in str(failed())
     assert blobs(tmp_path) == {"...": position}
@@ -142,6 +154,7 @@ def test_a_connection_that_breaks_again_and_again_is_taken_up_as_long_as_somethi
     said: list[str] = []
     pull(said=said)
     assert len(hub.file_requests) == 7
+    assert len(said) == 1
     assert "broke: trying again in" in said[0]
     assert not resets or hub.faults.cuts == 0
 
@@ -151,7 +164,7 @@ def test_a_server_that_stalls_is_asked_again(hub: FakeHub, monkeypatch: pytest.M
     hub.faults.stall_after, hub.faults.stalls = 50_000, 2
     said: list[str] = []
     assert pull(said=said) == SIZE
-    assert [line.partition(" from ")[0] for line in said] == ["nothing came"] * 2
+    assert [line.partition(" from ")[0] for line in said] == ["nothing came"]
     assert [request.range for request in hub.file_requests] == ["", "bytes=50000-", "bytes=100000-"]
 
 
@@ -159,7 +172,7 @@ def test_a_server_that_never_goes_on_is_given_up_and_what_came_is_kept(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
-    monkeypatch.setattr(hub_requests, "RETRIES", 0)
+    monkeypatch.setattr(retries, "FETCHING_S", 0)
     hub.faults.stall_after = 50_000
     assert "does not answer: nothing came for 0.5 s" in str(failed())
     assert blobs(tmp_path) == {"...": 50_000}
@@ -182,7 +195,7 @@ def test_what_is_not_the_file_is_removed(hub: FakeHub, tmp_path: Path) -> None:
 
 def test_more_than_the_file_is_not_the_file(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.too_much = 5
-    assert "not that file" in str(failed())
+    assert "does not send the file: something else comes instead" in str(failed())
     assert blobs(tmp_path) == {}
 
 
@@ -215,32 +228,108 @@ def test_a_file_that_git_keeps_itself_is_checked_as_git_counts(hub: FakeHub) -> 
 def begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of TINY 50,000 bytes are here."""
     with monkeypatch.context() as patch:
-        patch.setattr(hub_requests, "RETRIES", 0)
+        patch.setattr(retries, "FETCHING_S", 0)
         hub.faults.cut_after = 50_000
         failed()
     hub.faults.cut_after = None
 
 
-def test_a_file_that_changed_is_fetched_anew_and_its_old_beginning_goes(
-    hub: FakeHub, begun: None, tmp_path: Path
+@pytest.mark.parametrize("fault", ["login_page", "other_range"])
+def test_an_answer_that_is_not_of_the_file_takes_nothing_away(
+    hub: FakeHub, begun: None, tmp_path: Path, fault: str
 ) -> None:
+    setattr(hub.faults, fault, True)
+    error = failed()
+    assert "does not send the file: " in str(error)
+    assert "does this network ask for a login?" in error.hint
+    assert blobs(tmp_path) == {"...": 50_000}
+    assert len(hub.file_requests) == 2 + RETRIES
+    setattr(hub.faults, fault, False)
+    assert pull() == SIZE - 50_000
+
+
+def test_an_answer_of_another_length_takes_nothing_away(hub: FakeHub, begun: None, tmp_path: Path) -> None:
+    hub.faults.no_ranges, hub.faults.too_much = True, 5
+    assert "does not send the file: something else comes instead" in str(failed())
+    assert blobs(tmp_path) == {"...": 50_000}
+
+
+@pytest.mark.parametrize("left", [b"x" * 1000, b"x" * SIZE])
+def test_what_was_left_of_something_else_is_fetched_anew_once(hub: FakeHub, left: bytes) -> None:
+    download, said = plan(TINY), list[str]()
+    partial = download.partial(download.files[0])
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(left)
+    assert pull(said=said) == SIZE - len(left) + SIZE
+    assert said == ["what was here of tiny-Q4_K_M.gguf was not of that file: it is fetched from its start"]
+
+
+def test_what_others_began_stays(hub: FakeHub, begun: None, tmp_path: Path) -> None:
     hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
     assert pull() == SIZE + 1
-    assert list(blobs(tmp_path).values()) == [SIZE + 1]
-
-
-def test_an_old_beginning_that_another_program_works_on_stays(hub: FakeHub, begun: None, tmp_path: Path) -> None:
-    old = plan(TINY).files[0].etag
-    hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
-    with FileLock(tmp_path / "hf" / "hub" / ".locks" / "models--owner--tiny-GGUF" / f"{old}.lock"):
-        pull()
     assert sorted(blobs(tmp_path).values()) == [50_000, SIZE + 1]
+
+
+def test_a_folder_that_is_deleted_during_a_wait_is_made_again(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def delete(self: Patience, error: Exception) -> float:
+        shutil.rmtree(tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF")
+        return 0.0
+
+    monkeypatch.setattr(Patience, "wait_s", delete)
+    hub.faults.cut_after, hub.faults.cuts = 50_000, 1
+    assert pull() == 50_000 + SIZE
+
+
+def test_an_error_in_between_is_no_end(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(fetching, "is_whole", fail)
+    with pytest.raises(IndexError):
+        fetch(plan(TINY), lambda _: None, CancelFlag())
+
+
+def test_only_what_is_here_is_remembered(hub: FakeHub, tmp_path: Path) -> None:
+    download = plan(TINY)
+
+    def delete(progress: Progress) -> None:
+        if progress.files_done:
+            download.path.unlink(missing_ok=True)
+
+    with pytest.raises(DownloadError, match="is gone again"):
+        fetch(download, delete, CancelFlag())
+    assert not (tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "refs").exists()
+
+
+def test_a_branch_that_cannot_be_read_is_written_anew(hub: FakeHub, tmp_path: Path) -> None:
+    ref = tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "refs" / "main"
+    ref.parent.mkdir(parents=True)
+    ref.write_bytes(b"\xff\xfe")
+    pull()
+    assert ref.read_text(encoding="ascii") == hub.repositories[NAME].commit
+
+
+def test_beside_a_branch_nothing_is_ever_written(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refs, seen = tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "refs", list[list[Path]]()
+    replace_file = Path.replace
+
+    def look_and_replace(self: Path, target: Path) -> Path:
+        seen.append(sorted(refs.iterdir()) if refs.exists() else [])
+        return replace_file(self, target)
+
+    monkeypatch.setattr(Path, "replace", look_and_replace)
+    pull()
+    assert len(seen) >= 3
+    assert [paths for paths in seen if paths] == []
+    assert sorted(path.name for path in refs.parent.iterdir()) == ["blobs", "refs", "snapshots"]
 
 
 def test_until_the_new_one_is_whole_the_old_one_is_used(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     pull()
     old = cached(TINY)
-    monkeypatch.setattr(hub_requests, "RETRIES", 0)
+    monkeypatch.setattr(retries, "FETCHING_S", 0)
     hub.add(NAME, {"tiny-Q4_K_M.gguf": NEWER})
     hub.faults.cut_after = 50_000
     failed()
@@ -250,10 +339,62 @@ def test_until_the_new_one_is_whole_the_old_one_is_used(hub: FakeHub, monkeypatc
     assert cached(TINY) != old
 
 
+# --- what is damaged --------------------------------------------------------------------------------------------------
+
+
+def damage(download: Download, file: int = 0) -> None:
+    path = download.place(download.files[file]).resolve()
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+
+
+def test_what_is_damaged_is_found_by_its_hash_and_fetched_again(hub: FakeHub) -> None:
+    hub.add("owner/split-GGUF", {name: name.encode() * 9000 for name in PARTS})
+    wanted = HubSpec("owner/split-GGUF", quant="Q8_0")
+    pull(wanted)
+    read: list[int] = []
+    assert examined(plan(wanted), read.append) == plan(wanted)
+    assert sum(read) == plan(wanted).size_bytes
+    damage(plan(wanted), 3)
+    found = examined(plan(wanted), lambda _: None)
+    assert [file.name for file in found.damaged] == [PARTS[3]]
+    assert (found.is_here, found.missing_bytes, plan(wanted).is_here) == (False, found.files[3].size_bytes, True)
+    fetch(discard_damaged(found), lambda _: None, CancelFlag())
+    assert examined(plan(wanted), lambda _: None).damaged == ()
+    assert len(hub.file_requests) == 6
+
+
+def test_offline_the_hash_is_told_by_the_name_of_the_blob(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert examined(plan(TINY), lambda _: None).damaged == ()
+    damage(plan(TINY))
+    assert [file.name for file in examined(plan(TINY), lambda _: None).damaged] == ["tiny-Q4_K_M.gguf"]
+
+
+def test_offline_a_file_that_is_no_link_cannot_be_verified(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull()
+    place = plan(TINY).path
+    place.resolve().replace(place)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DownloadError, match="cannot be verified offline"):
+        examined(plan(TINY), lambda _: None)
+
+
 def test_a_new_commit_with_the_same_file_takes_no_transfer(hub: FakeHub) -> None:
     pull()
     hub.add(NAME, {"tiny-Q4_K_M.gguf": DATA, "README.md": b"# the same model"})
     assert pull() == 0
+
+
+def test_how_many_hashes_were_computed_is_told(hub: FakeHub) -> None:
+    hub.add("owner/split-GGUF", {name: name.encode() * 9000 for name in PARTS})
+    wanted, seen = HubSpec("owner/split-GGUF", quant="Q8_0"), list[Progress]()
+    pull(wanted)
+    download = plan(wanted)
+    download.place(download.files[3]).unlink()
+    download.blob(download.files[3]).unlink(missing_ok=True)
+    fetch(download, seen.append, CancelFlag())
+    assert (seen[-1].files_done, seen[-1].files_verified) == (5, 1)
 
 
 def test_a_revision_is_kept_apart(hub: FakeHub) -> None:
@@ -278,6 +419,22 @@ def test_where_there_are_no_links_the_file_itself_is_in_the_snapshot(
     assert pull() == 0
 
 
+def test_where_there_are_no_links_any_more_other_snapshots_keep_the_file(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(self: Path, target: object) -> None:
+        raise OSError("a privilege is not held")
+
+    pull()
+    old = cached(TINY)
+    hub.add(NAME, {"tiny-Q4_K_M.gguf": DATA, "README.md": b"# the same model"})
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    assert pull() == 0
+    new = cached(TINY)
+    assert old is not None and new is not None and new != old
+    assert old.read_bytes() == new.read_bytes() == DATA
+
+
 def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     pull()
@@ -296,6 +453,7 @@ def test_of_two_that_fetch_one_file_the_second_waits_and_finds_it_done(hub: Fake
     first.start()
     while hub.sent_bytes < 100_000:
         first.join(0.01)
+        assert first.is_alive()
     download = plan(TINY)
 
     def go_on(text: str) -> None:
@@ -335,17 +493,30 @@ def test_a_cancelled_wait_for_another_program_ends(hub: FakeHub, tmp_path: Path)
 
 
 def test_too_little_space_is_said_before_anything_is_fetched(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "free_bytes", lambda: SIZE - 1)
+    monkeypatch.setattr(room, "free_bytes", lambda: SIZE - 1)
     hub.add(NAME, {"tiny-Q4_K_M.gguf": b"x" * SIZE})
     assert "300.0 kB are needed, and 300.0 kB are free" in str(failed())
     assert hub.file_requests == []
 
 
+def test_where_there_is_no_room_the_largest_that_fits_is_named(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {f"tiny-{quant}.gguf": b"x" * size for quant, size in {"Q2_K": 10, "Q4_K_M": 2000, "Q8_0": 9000}.items()}
+    hub.add(NAME, models | {PARTS[0].replace("Q8_0", "Q5_0"): b"x"})
+    for free, said in {8999: f"take Q4_K_M (2.0 kB: edgespec pull hf:{NAME}:Q4_K_M), or", 9: "make room, or"}.items():
+        monkeypatch.setattr(room, "free_bytes", lambda free=free: free)
+        assert said in failed(HubSpec(NAME, quant="Q8_0")).hint
+
+
+def test_a_drive_that_is_not_there_has_no_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "hub_cache", lambda: PureWindowsPath("Z:/hf/hub"))
+    assert free_bytes() == 0
+
+
 def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads = [plan(TINY), plan(replace(TINY, quant="Q4_K_M")), plan(replace(TINY, quant="F16"))]
-    monkeypatch.setattr(fetching, "free_bytes", lambda: 2 * SIZE + 1)
+    monkeypatch.setattr(room, "free_bytes", lambda: 2 * SIZE + 1)
     check_space(downloads)
-    monkeypatch.setattr(fetching, "free_bytes", lambda: 2 * SIZE)
+    monkeypatch.setattr(room, "free_bytes", lambda: 2 * SIZE)
     with pytest.raises(DownloadError, match=r"for all of them: 600\.0 kB are needed"):
         check_space(downloads)
 
@@ -359,7 +530,7 @@ def test_a_disk_that_becomes_full_keeps_what_is_on_it(
     if os.name != "posix" or subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("no small file system can be made here")
     try:
-        monkeypatch.setattr(fetching, "free_bytes", lambda: 10**9)
+        monkeypatch.setattr(room, "free_bytes", lambda: 10**9)
         error = failed()
         assert "no space left" in str(error)
         assert "the same command goes on" in str(error)
@@ -387,7 +558,7 @@ def test_an_unknown_repository_is_said_with_similar_names(hub: FakeHub) -> None:
     error = failed(HubSpec("ovner/tiny-GGUF"))
     assert isinstance(error, ModelNotFoundError)
     assert "there is no repository ovner/tiny-GGUF" in str(error)
-    assert "hf auth login" in str(error)
+    assert "it needs a token: " in str(error)
     assert error.hint == f"did you mean {NAME}?"
 
 
@@ -400,7 +571,24 @@ def test_with_a_token_a_private_repository_asks_for_none(hub: FakeHub, monkeypat
 def test_a_gated_repository_tells_where_its_licence_is_and_how_to_log_in(hub: FakeHub) -> None:
     hub.faults.gated = True
     assert f"{NAME} is gated" in str(failed())
-    assert f"{hub.endpoint}/{NAME}, then log in: hf auth login (or set HF_TOKEN)" in str(failed())
+    assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in str(failed())
+
+
+def test_the_command_that_logs_in_works_where_it_is_told(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beside = tmp_path / "beside python"
+    beside.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("edgespec.models.hub_requests.sysconfig.get_path", lambda _: str(beside))
+    assert hub_requests.how_to_log_in() == f"set HF_TOKEN to a token from {hub.endpoint}/settings/tokens"
+    program = beside / ("hf.exe" if os.name == "nt" else "hf")
+    program.write_text("")
+    program.chmod(0o755)
+    told = str(program) if os.name == "nt" else f"'{program}'"
+    assert hub_requests.how_to_log_in() == f"{told} auth login (or set HF_TOKEN)"
+    monkeypatch.setenv("PATH", str(beside))
+    assert hub_requests.how_to_log_in() == "hf auth login (or set HF_TOKEN)"
 
 
 def test_a_gated_repository_tells_a_token_without_access_apart(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,11 +599,41 @@ def test_a_gated_repository_tells_a_token_without_access_apart(hub: FakeHub, mon
     pull()
 
 
-def test_an_endpoint_that_is_none_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "nonsense")
-    monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", "nonsense")
-    assert str(failed()).startswith("nonsense is no address: ")
-    assert failed().hint == "is HF_ENDPOINT right?"
+@pytest.mark.parametrize(
+    ("address", "as_shown"),
+    [
+        ("https://mirror.example:8080/hub/", "https://mirror.example:8080/hub"),
+        ("http://bob:s3cret@mirror.example/hub", "http://mirror.example/hub"),
+        ("http://bob:s3@cret@[::1]:80", "http://[::1]:80"),
+        ("http://bob:s3/cret@mirror.example", ""),
+        ("http://bob:12/cret@mirror.example", ""),
+        ("http://bob:s3?cret@mirror.example", ""),
+        ("http://mirror.example/hub?token=s3cret", ""),
+        ("bob:s3cret@mirror.example", ""),
+        ("http://host:port", ""),
+        ("nonsense", ""),
+        (" ", ""),
+    ],
+)
+def test_of_an_address_no_password_is_shown_and_of_none_nothing(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, address: str, as_shown: str
+) -> None:
+    assert shown(address) == as_shown
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    if not as_shown:
+        assert str(failed()) == "HF_ENDPOINT is no web address\n  give it as https://host/path, or unset it"
+
+
+def test_no_refusal_shows_the_password_of_an_address(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint.replace("//", "//bob:s3cret@"))
+    for status in (400, 404, 416, 429, 502):
+        hub.faults.busy, hub.faults.busy_status = 1000, status
+        assert "127.0.0.1" in str(failed())
+        assert "bob" not in str(failed())
+    hub.faults.busy, hub.faults.gated = 0, True
+    with pytest.raises(DownloadError) as error:
+        check_access(plan(TINY))
+    assert f"{hub.endpoint}/{NAME}" in str(error.value)
 
 
 def test_a_token_that_cannot_be_sent_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,6 +641,25 @@ def test_a_token_that_cannot_be_sent_is_said(hub: FakeHub, monkeypatch: pytest.M
     error = failed()
     assert str(error).startswith("the token cannot be sent: it is not ASCII")
     assert "hf_ä" not in str(error)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_token_that_cannot_be_read_is_said(hub: FakeHub, tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "hf" / "token"
+    file.parent.mkdir()
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    assert str(failed()).startswith("the token cannot be looked up: ")
+
+
+def test_the_settings_of_whoever_runs_the_tests_stay_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (mine := ("HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "TRANSFORMERS_OFFLINE", "all_proxy")):
+        monkeypatch.setenv(name, "mine")
+    with FakeHub():
+        assert os.environ.keys().isdisjoint(mine)
+    assert [os.environ[name] for name in mine] == ["mine"] * 4
 
 
 def test_whether_a_file_may_be_fetched_is_asked_without_fetching_it(hub: FakeHub) -> None:
@@ -456,7 +693,9 @@ def test_other_refusals_are_given_in_the_hubs_words(hub: FakeHub) -> None:
         (HubSpec(NAME, revision="v9"), "has no revision 'v9'"),
         (HubSpec(NAME, quant="Q2_K"), "holds nothing in Q2_K: there are F16, Q4_K_M"),
         (HubSpec(NAME, file="tiny-Q4_K_S.gguf"), "holds no file tiny-Q4_K_S.gguf\n  did you mean tiny-Q4_K_M.gguf or"),
-        (HubSpec("owner/plain"), "holds no GGUF model"),
+        (HubSpec(NAME, quant="Q2_K"), "their sizes: edgespec pull owner/tiny-GGUF --list"),
+        (HubSpec("owner/plain"), "holds no GGUF model\n  look for a repository that does: http://127.0.0.1:"),
+        (HubSpec("owner/plain"), "/models?library=gguf&search=plain"),
         (HubSpec("owner/two--dashes"), "no repository is called owner/two--dashes"),
     ],
 )
@@ -476,31 +715,73 @@ def test_a_listing_with_names_that_lead_elsewhere_is_refused(hub: FakeHub, name:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"size": "12"}, "does not tell its size and hash"),
+        ({"size": -5}, "does not tell its size and hash"),
+        ({"size": None}, "does not tell its size and hash"),
+        ({"blobId": "../../x"}, "does not tell its size and hash"),
+        ({"size": 0}, "it is empty"),
+    ],
+)
+def test_a_file_that_is_not_described_is_in_the_way_of_no_other(hub: FakeHub, told: dict[str, Any], why: str) -> None:
+    hub.faults.no_lfs = True
+    good = {"rfilename": "tiny-Q4_K_M.gguf", "size": SIZE, "blobId": plan(TINY).files[0].etag}
+    hub.faults.siblings = [good, good | {"rfilename": "tiny-Q8_0.gguf"} | told, {"rfilename": 5, "size": 5}]
+    pull()
+    error = str(failed(replace(TINY, quant="Q8_0")))
+    assert error.startswith(f"tiny-Q8_0.gguf of {NAME} cannot be fetched: ")
+    assert error.endswith(why)
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_busy_hub_is_asked_again(hub: FakeHub, status: int) -> None:
     hub.faults.busy, hub.faults.busy_status = 3, status
     said: list[str] = []
     pull(said=said)
-    assert [f"answers {status}: trying again in" in line for line in said] == [True] * 3
+    assert [f"answers {status}: trying again in" in line for line in said] == [True]
 
 
 @pytest.mark.parametrize(("status", "said"), [(429, "allows no more requests"), (502, "does not work right now")])
 def test_a_hub_that_stays_busy_is_given_up(hub: FakeHub, status: int, said: str) -> None:
     hub.faults.busy, hub.faults.busy_status = 1000, status
     assert said in str(failed())
-    assert len(hub.requests) == hub_requests.RETRIES + 1
+    assert len(hub.requests) == RETRIES + 1
 
 
 def test_it_waits_as_long_as_the_hub_asks(hub: FakeHub) -> None:
     hub.faults.busy, hub.faults.busy_status, hub.faults.retry_after = 1, 429, "1"
     said: list[str] = []
     pull(said=said)
-    assert said[0].endswith("answers 429: trying again in 1 s")
+    assert said[0].partition(", for")[0].endswith("answers 429: trying again in 1 s")
 
 
 def test_a_network_that_asks_for_a_login_is_no_hub(hub: FakeHub) -> None:
     hub.faults.not_json = True
-    assert "does not answer as a hub does" in str(failed())
+    error = failed()
+    assert error.what.endswith("does not answer as a hub does")
+    assert error.why == "what comes is no list of a repository's files"
+    assert "does this network ask for a login?" in error.hint
+    assert "is HF_ENDPOINT right?" in error.hint
+
+
+@pytest.mark.parametrize("endpoint", ["http", "https"])
+def test_a_proxy_that_wants_a_password_is_named(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    hub.faults.busy, hub.faults.busy_status = 1000, 407
+    monkeypatch.setenv(f"{endpoint}_proxy", hub.endpoint)
+    monkeypatch.setattr(constants, "ENDPOINT", f"{endpoint}://hub.example")
+    close_session()
+    error = failed()
+    assert error.what == "the proxy wants a name and a password"
+    assert error.hint == f"give them in {endpoint}_proxy, as in http://name:password@host:port"
+    assert hub.requests[0].path.removesuffix(":443").startswith(("http://hub.example/api", "hub.example"))
+
+
+def test_an_endpoint_that_is_empty_is_none(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "")
+    pull()
+    assert "HF_ENDPOINT" not in os.environ
 
 
 def test_no_network_is_said_at_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,6 +790,55 @@ def test_no_network_is_said_at_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DownloadError, match=r"127\.0\.0\.1:9 cannot be reached"):
         plan(TINY, said.append)
     assert said == []
+
+
+def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
+    patience, error = Patience(retries.FETCHING_S), ConnectionError("gone")
+    waits = list(iter(lambda: patience.wait_s(error), None))
+    assert waits[:7] == [1, 2, 4, 8, 16, 30, 30]
+    assert 600 <= sum(waits) <= 630
+    patience.renew()
+    assert patience.wait_s(error) == 1
+    assert patience.wait_s(ValueError("of another kind")) is None
+
+
+def test_a_reason_that_stays_is_told_now_and_then(hub: FakeHub) -> None:
+    said, now_s, patience = list[str](), [0.0], Patience(600)
+    notes = Notes(said.append, clock=lambda: now_s[0])
+    for second in range(62):
+        now_s[0] = float(second)
+        notes.waits(ConnectionError("cut"), 1.0, patience)
+        if second == 40:
+            notes.waits(hub_requests.OtherAnswerError("text/html comes instead"), 1.0, patience)
+    ends = [line.partition(" to ")[2].partition(" broke")[2] or line.partition(": ")[2] for line in said]
+    again = ": trying again in 1 s, for 10 minutes more if nothing comes"
+    assert [ends[0], ends[1], ends[3]] == [again, f" (31 times so far){again}", f" (61 times so far){again}"]
+    assert "does this network ask for a login?" in ends[2]
+    assert len(said) == 4
+
+
+def test_who_is_given_up_says_that_what_came_stays(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    download = plan(TINY)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    )
+    said: list[str] = []
+    with pytest.raises(DownloadError, match="cannot be reached") as error:
+        fetch(download, lambda _: None, CancelFlag(), said.append)
+    assert "what is here stays, and the same command goes on from there" in error.value.hint
+    assert len(said) == 1
+
+
+# --- what is offered --------------------------------------------------------------------------------------------------
+
+
+def test_a_repository_is_listed_with_sizes_the_smallest_first(hub: FakeHub) -> None:
+    files = dict.fromkeys(PARTS, b"12345") | {"a.gguf": b"1", "mmproj-F16.gguf": b"2", "b-Q4_0.gguf": b"12"}
+    hub.add(NAME, files | {"c-Q4_0.gguf": b"123", "half-F32-00001-of-00002.gguf": b"1"})
+    offers = look_at_offers(TINY).offers()
+    assert [(offer.file, offer.quant, offer.n_parts, offer.size_bytes) for offer in offers] == [
+        ("a.gguf", "", 1, 1), ("b-Q4_0.gguf", "", 1, 2), ("c-Q4_0.gguf", "", 1, 3), (PARTS[0], "Q8_0", 5, 25)
+    ]  # fmt: skip
 
 
 # --- offline ----------------------------------------------------------------------------------------------------------

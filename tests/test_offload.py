@@ -141,7 +141,7 @@ def test_what_goes_to_the_gpu_is_said_unless_it_is_all(monkeypatch: pytest.Monke
 def test_what_is_on_the_gpu_needs_no_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 15_000_000)
     assert fitted(monkeypatch, 10**12)[0].n_ctx == 1024
-    with pytest.raises(OutOfMemoryError, match="a context of 1024 tokens does not fit"):
+    with pytest.raises(OutOfMemoryError, match="a context of 1,024 tokens does not fit"):
         fitted(monkeypatch, 0)
     plan, said = fitted(monkeypatch, 0, may_shrink=True)
     assert plan.n_ctx < 1024

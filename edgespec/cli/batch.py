@@ -34,7 +34,7 @@ from edgespec.cli.batch_files import (
     prepare,
 )
 from edgespec.cli.command import Command, Option
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
     ANSWER,
@@ -123,7 +123,7 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     if values["model"] is None:
         values["model"] = "demo"
         output.note(NO_MODEL)
-    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     settings = replace(load_settings(values), sequences=values["parallel"])
     check_load_settings(settings)
     check_rule(settings, values["verify"])
@@ -131,7 +131,7 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     chat = "tokenizer.chat_template" in header.metadata if values["chat"] is None else values["chat"]
     with (
-        open_input(source) as data,
+        open_input(source, output) as data,
         open_target(values["target"], output) as target,
         Vocabulary(found.path) as vocabulary,
     ):
@@ -143,7 +143,9 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"]))
         target.begin()
         results = Results(found.name, vocabulary.token_bytes, values["timings"])
-        keep = partial(_keep, target, meter, values["max_errors"])
+        most_failed = values["max_errors"]
+        # Lines that are as bad as they were must not stop it where they did before.
+        keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
         while isinstance(first, BadRow):  # no model is needed to say so
             keep(results.refused(first))
             first = first_row(rows)
@@ -159,7 +161,8 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     failed = target.n_failed + meter.n_failed
     if failed:
         why = f"the first of them, {meter.first_failure}" if meter.first_failure else ""
-        hint = "" if target.name == STDIO else "each says why; --retry-errors asks them again, once they are mended"
+        hint = "each says why; lines that are mended are read again anyway, other rows with --retry-errors"
+        hint = "" if target.name == STDIO else hint
         raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", why=why, hint=hint)
 
 
@@ -203,7 +206,7 @@ def _run(
 ) -> None:
     """Answer rows until there are none, or something stops it."""
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
-    is_done = False
+    is_done, n_waiting = False, 0
     try:
         with interrupts.cancelling(cancel), open_model(cancel) as model:
             heard = _shower(output, meter)
@@ -215,6 +218,7 @@ def _run(
                         keep(result)
                         model.show_notes()
             finally:
+                n_waiting = job.n_waiting
                 output.end_progress()
                 if meter.n_rows and not output.quiet:
                     where = [target.name] if target.name != STDIO else []
@@ -225,7 +229,8 @@ def _run(
     finally:
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
             without = " without --overwrite" if values["overwrite"] else ""
-            output.note(f"{target.name} keeps its rows; the same command{without} goes on")
+            dropped = f" but {n_waiting:,} that waited for an earlier one (--ordered)" if n_waiting else ""
+            output.note(f"{target.name} keeps its rows{dropped}; the same command{without} goes on")
     interrupts.raise_if_received()
 
 

@@ -21,12 +21,15 @@ from edgespec.errors import EdgespecError, UsageError
 
 STDIO = "-"
 WAIT_S = 0.03  # for a first row
+END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
 
 
-def open_input(source: str) -> AbstractContextManager[BinaryIO]:
+def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
     """A file, which is closed again; or a pipe, which is not, as that would wait for the thread that reads it."""
     if source == STDIO and sys.stdin is None:
         raise UsageError("there are no rows", why="stdin is closed")
+    if source == STDIO and sys.stdin.isatty():
+        output.note(f"reading rows from here, a line of JSON each; {END_OF_FILE} ends them")
     try:
         if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
@@ -78,7 +81,7 @@ class StdoutRows(Closable):
     """In place of an `OutputFile`: rows are written, and nothing is ever there."""
 
     name = STDIO
-    n_done = n_failed = 0
+    n_done = n_failed = n_dropped = 0
 
     def __init__(self, output: Output) -> None:
         self._output = output

@@ -13,7 +13,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.bench_options import PER_CATEGORY, bench_options
 from edgespec.cli.command import Command, typed
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import load_settings, one_model
 from edgespec.cli.output import Output
@@ -46,8 +46,8 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
         _compare(output, *map(Path, values["compare"]))
         return
     values["model"] = one_model(target, values["model"])
-    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
     settings = load_settings(values)
+    fetch_models(ctx, settings, output, yes=values["yes"], modes=values["modes"])
     files = _check_files(values)
     items, problems = _items(values)
     modes = _modes(settings, values["modes"], output)

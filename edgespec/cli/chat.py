@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.cli.command import Command, Option
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts, leave
-from edgespec.cli.options import NO_MODEL, chat_options, load_settings, sampling_settings, with_options
+from edgespec.cli.options import NO_MODEL, chat_options, constraints, load_settings, sampling_settings, with_options
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, UsageError
 
@@ -87,7 +87,7 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
         if values["model"] is None:
             values["model"] = _model_of(resumed, values, output)
-        fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
+        fetch_models(ctx, load_settings(values), output, yes=values["yes"])
         if not values["history"]:
             values["store"] = False  # of answers to guess from
         session = Session(store, Worker, load_settings(values), _chat_settings(values), values["system"] or "", notes)
@@ -204,16 +204,15 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
 
 def _chat_settings(values: Mapping[str, Any]) -> Any:
     from edgespec.chat_settings import ChatSettings
-    from edgespec.settings import CONSTRAINTS
 
-    constraints: dict[str, Any] = {kind: values[kind] or "" for kind in CONSTRAINTS}
+    made_of: dict[str, Any] = dict(constraints(values).items())
     return ChatSettings(
         sampling=sampling_settings(values),
         seed=values["seed"],
         max_tokens=values["max_tokens"],
         stop=tuple(values["stop"]),
         verify=values["verify"],
-        **constraints,
+        **made_of,
     )
 
 

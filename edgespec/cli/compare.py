@@ -11,7 +11,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option, typed
 from edgespec.cli.common import QUIET, VERBOSE
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_missing, uses_draft
 from edgespec.cli.interrupt import Interrupted, Interrupts
 from edgespec.cli.options import (
     CORPUS,
@@ -119,7 +119,8 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     _check_files(values)
-    fetch_missing(ctx, [*targets, values["reference"], *values["drafts"]], output, yes=values["yes"])
+    specs = [*targets, values["reference"], *values["drafts"]]
+    fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
     output.progress("reading headers", 0)
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
 
@@ -218,6 +219,16 @@ def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
         items, problems = read_items(Path(name))
         usual = LARGEST
     return sample(items, values["per_category"] or usual), problems
+
+
+def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
+    """The models whose drafts would be used, if they come with one: the reference, or those that may become it."""
+    from edgespec.compare.contests import split_modes
+
+    references = [values["reference"]] if values["reference"] else targets
+    modes = [mode.replace("+", ",") for mode in split_modes(values["modes"])]
+    settings = load_settings(values | {"model": references[0]})
+    return references if not values["drafts"] and uses_draft(settings, modes) else ()
 
 
 def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:

@@ -16,6 +16,7 @@ from edgespec.cli.output import Output
 from edgespec.cli.rows import Row, write_rows
 from edgespec.cli.show import header_facts, header_rows
 from edgespec.cli.types import ModelSpec
+from edgespec.errors import EdgespecError
 
 if TYPE_CHECKING:
     from edgespec.llama.model import Model
@@ -49,16 +50,23 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool,
         write_rows(output, () if as_json else rows, indent=LABEL, columns=COLUMNS)
 
     path = _find(model) if model is not None else None
+    failure: EdgespecError | None = None
     try:
         output.progress("looking at this machine", None)
         facts = machine_facts() | {"model": None}
         show(machine_rows(facts))
         if path is not None:
-            facts["model"] = _examine(path, output, show)
+            try:
+                facts["model"] = _examine(path, output, show)
+            except EdgespecError as error:
+                failure = error
+                facts["model"] = {"path": str(path), "error": str(error)}
     finally:
         output.end_progress()
     if as_json:
         output.json(facts)
+    if failure is not None:
+        raise failure
     if facts["self_check"] == "crashes":
         ctx.exit(1)
 

@@ -11,7 +11,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.common import QUIET
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
     CORPUS,
@@ -124,7 +124,7 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
     """
     output = Output(quiet=values["quiet"])
     values["model"] = values["model"] or "demo"
-    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import read_items
     from edgespec.cli.options import sampling_settings

@@ -3,55 +3,130 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.output import Output
+from edgespec.figures import size_of
 from edgespec.models.spec import NotFetchedError, resolve
-from edgespec.settings import AUTO_DRAFT
+from edgespec.settings import AUTO_DRAFT, LoadSettings
+
+if TYPE_CHECKING:
+    from edgespec.cli.pulling import Item
 
 
-def fetch_missing(ctx: click.Context, specs: Sequence[str | None], output: Output, *, yes: bool) -> None:
-    """Fetch what these specs name and is not here, with the draft that the catalogue has for it.
+def fetch_models(
+    ctx: click.Context, settings: LoadSettings, output: Output, *, yes: bool, modes: Sequence[str] = ()
+) -> None:
+    """Fetch what these settings, or with them these modes of a bench, need and is not here. Raises as `fetch_missing`
+    does."""
+    named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
+    with_draft = named is None and uses_draft(settings, modes)
+    drafts_of = [settings.model] if with_draft else []
+    drafts = [named] if named else []
+    fetch_missing(ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+
+
+def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
+    """Whether a draft model would guess with these settings, or in one of these modes. Raises UsageError."""
+    if modes:
+        from edgespec.bench.modes import parse_mode, possible_drafters
+
+        possible = possible_drafters(settings, has_draft=True)
+        return any("draft" in parse_mode(mode, possible).drafters for mode in modes)
+    return "draft" in settings.drafters and settings.draft_n_max > 0 and settings.self_draft is None
+
+
+def fetch_missing(
+    ctx: click.Context,
+    specs: Sequence[str | None],
+    output: Output,
+    *,
+    yes: bool,
+    drafts_of: Collection[str] = (),
+    drafts: Collection[str] = (),
+) -> None:
+    """Fetch what these specs name and is not here, and for those in `drafts_of` the draft that the catalogue has.
+    Those in `drafts` are called drafts where it asks.
 
     Raises NotFetchedError where nobody can be asked, or says no, and what fetching raises.
     """
-    for spec in specs:
-        if spec is None or spec == AUTO_DRAFT:
-            continue
+    missing: dict[str, NotFetchedError] = {}
+    for spec in filter(None, specs):
         try:
             resolve(spec)
-        except NotFetchedError as missing:
-            _fetch(ctx, spec, missing, output, yes=yes)
+        except NotFetchedError as error:
+            missing[spec] = error
+    if missing:
+        _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts)
 
 
-def _fetch(ctx: click.Context, spec: str, missing: NotFetchedError, output: Output, *, yes: bool) -> None:
-    from edgespec.cli.pull import announce, fetch_item, items_of, lack_of_room, plan_item
+def _fetch(
+    ctx: click.Context,
+    missing: dict[str, NotFetchedError],
+    output: Output,
+    *,
+    yes: bool,
+    drafts_of: Collection[str],
+    drafts: Collection[str],
+) -> None:
+    from edgespec.cli.pulling import announce, fetch_items, items_of, lack_of_room, plan_item
     from edgespec.models.hub import is_offline
 
+    refusal = next(iter(missing.values()))
     can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
     if is_offline() or not (yes or can_ask):
-        raise missing
-    target, *drafts = items = items_of((spec,), None, with_drafts=True)
+        raise refusal
+    items = items_of(list(missing), None, drafts_of=drafts_of)
     for item in items:
         plan_item(item, output)
+    _without_failed([item for item in items if not item.is_draft], output)
+    for item in items:
         announce(item, output)
-    if target.error is not None:
-        raise target.error
     lack = lack_of_room(items)
-    for draft in drafts:
-        draft.error = draft.error or lack
-        if draft.error is not None:
-            output.note(f"its draft cannot be fetched, so it goes without: {draft.error.what}")
-    if not yes and not click.confirm("Fetch it?" if len(items) == 1 else "Fetch them?", default=True, err=True):
-        raise missing
+    for item in items:
+        item.error = item.error or (lack if item.is_draft else None)
+    items = _without_failed(items, output)
+    if lack := lack_of_room(items):
+        raise lack
+    coming = [item for item in items if not item.was_here]
+    if coming and not yes and not click.confirm(_question(coming, drafts), default=True, err=True):
+        with_drafts = [target.spec for item in coming for target in item.targets]
+        if with_drafts:
+            refusal.hint += f", or without its draft: edgespec pull {with_drafts[0]} --no-draft"
+        raise refusal
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     with interrupts.cancelling(cancel):
         for item in items:
-            fetch_item(item, output, cancel)
+            fetch_items([item], output, cancel)
+            if item.error is not None and not item.is_draft:
+                break  # without it the others are of no use
     interrupts.raise_if_received()
-    if target.error is not None:
-        raise target.error
+    _without_failed(items, output)
+
+
+def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:
+    """The items but for drafts that cannot be fetched, which is said. Raises what keeps another from being fetched."""
+    for item in items:
+        if item.error is not None and not item.is_draft:
+            raise item.error
+        if item.error is not None:
+            output.note(f"its draft cannot be fetched, so it goes without: {item.error.what}")
+    return [item for item in items if item.error is None]
+
+
+def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
+    """What would be fetched, how much that is and how much room there is: who wants it quiet is told nothing else."""
+    downloads = {item.spec: item.download for item in items if item.download is not None}
+    named = []
+    for item in items:
+        role = "its draft" if item.is_draft else "the draft" if item.spec in drafts else "the model"
+        size = f" ({size_of(downloads[item.spec].missing_bytes)})" if len(items) > 1 else ""
+        named.append(f"{role} {item.spec}{size}")
+    missing = size_of(sum(download.missing_bytes for download in downloads.values()))
+    free = size_of(min(download.free_bytes for download in downloads.values()))
+    return f"Fetch {' and '.join(named)}, {missing} of {free} that are free?"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgespec.core.auto_pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
 from edgespec.figures import percent, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from edgespec.core.auto_pace import PaceVerdict
 
 
 def footer(

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from edgespec import __version__
+from edgespec.figures import size_of
 
 Facts = dict[str, Any]
 Build = dict[str, dict[str, str]]  # flags and their values, by backend
 
+LITTLE_BYTES = 2e9  # a 4-bit model of 3B parameters
 LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
 # What llama.cpp calls an instruction set, and Linux
 INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
@@ -89,11 +91,13 @@ def _hub() -> Facts:
     """Where models from the Hugging Face hub lie, and whether more of them can come."""
     from edgespec.models.cache import hub_cache, token_file
     from edgespec.models.hub import free_bytes, is_offline
+    from edgespec.models.hub_requests import shown
     from edgespec.models.names import cached_repositories
     from edgespec.models.removal import unfinished
     from edgespec.paths import is_writable
 
     token = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), "")
+    endpoint = os.environ.get("HF_ENDPOINT", "")
     with suppress(OSError):
         token = token or (str(token_file()) if token_file().stat().st_size else "")
     return {
@@ -105,7 +109,7 @@ def _hub() -> Facts:
         "free_bytes": free_bytes(),
         "offline": is_offline(),
         "offline_by": next((name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)), ""),
-        "endpoint": re.sub("//[^/]*@", "//", os.environ.get("HF_ENDPOINT", "")),  # without who logs in there
+        "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is no web address"),
         "token": token,  # where it is, never what
     }
 
@@ -157,6 +161,10 @@ def _of_folders(facts: Facts) -> Iterator[Advice]:
             yield Advice(f"the {name} folder cannot be written", f"{cost}; EDGESPEC_HOME chooses another place")
     if not facts["hub"]["writable"]:
         yield Advice("the hub cache cannot be written", "no model can be fetched; HF_HOME chooses another place")
+    elif facts["hub"]["free_bytes"] < LITTLE_BYTES:
+        free = size_of(facts["hub"]["free_bytes"])
+        cost = "most models are larger; make room ('edgespec rm NAME' deletes one), or choose another disk by HF_HOME"
+        yield Advice(f"only {free} are free where the hub cache is", cost, "edgespec ls --sort size")
 
 
 def _unused_instructions(flags: dict[str, str]) -> list[str]:

@@ -81,7 +81,8 @@ def _places(facts: Facts) -> Iterator[Row]:
     yield Row("settings", ", ".join([*map(_shown, settings["files"]), *settings["variables"]]) or "none")
     hub = facts["hub"]
     repositories = "1 repository" if hub["repositories"] == 1 else f"{hub['repositories']} repositories"
-    begun = f" ({hub['unfinished']} downloads not complete)" if hub["unfinished"] else ""
+    downloads = "1 download" if hub["unfinished"] == 1 else f"{hub['unfinished']} downloads"
+    begun = f" ({downloads} not complete)" if hub["unfinished"] else ""
     there = f"{repositories}{begun}" if hub["is_there"] else "not there yet"
     more = f", {there}, {size_of(hub['free_bytes'])} free"
     yield _place("hub cache", hub["cache"], writable=hub["writable"], more=more)

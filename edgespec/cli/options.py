@@ -40,6 +40,7 @@ from edgespec.settings import (
     MAX_THREADS,
     SPELLINGS,
     STRICT_DRAFT_N_MAX,
+    Constraint,
     LoadSettings,
     Message,
     Request,
@@ -385,10 +386,20 @@ def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) ->
     """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
     system = values["system"]
     turns = [Message("system", system)] if system else []
-    texts: dict[str, Any] = {kind: constraint_text(kind, values[kind] or "") for kind in CONSTRAINTS}
+    texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
     what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
     how = {"sampling": sampling_settings(values), "seed": seed}
     return Request(**_given(Request, values) | texts | what | how)
+
+
+def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
+    """What answers are to be made of, as given: what is typed goes before the environment, and that before files."""
+    ctx = click.get_current_context(silent=True)
+    given = {kind: values[kind] for kind in CONSTRAINTS if values[kind]}
+    sources = {kind: ctx.get_parameter_source(kind) if ctx else None for kind in given}
+    order = (click.ParameterSource.COMMANDLINE, click.ParameterSource.ENVIRONMENT, click.ParameterSource.DEFAULT_MAP)
+    nearest = next((source for source in order if source in sources.values()), None)
+    return {kind: given[kind] if kind in given and sources[kind] is nearest else "" for kind in CONSTRAINTS}
 
 
 def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:

@@ -117,7 +117,7 @@ def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -
             [
                 ("model", name),
                 ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
-                ("counted", f"{found.positions} tokens of {found.windows} windows of {size}"),
+                ("counted", f"{found.positions} tokens of {found.windows} window{'s' * (found.windows > 1)} of {size}"),
                 ("speed", f"{found.tokens_per_s:.0f} tokens a second, {found.seconds:.1f} s"),
                 *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
             ]

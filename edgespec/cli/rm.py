@@ -10,6 +10,7 @@ from edgespec.cli.common import JSON, YES
 from edgespec.cli.output import Output
 from edgespec.cli.prompt import agreed
 from edgespec.cli.types import ModelSpec
+from edgespec.errors import UsageError
 from edgespec.figures import size_of
 from edgespec.printable import one_line
 
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
 @click.option("--unfinished", is_flag=True, help="Only what was not downloaded completely of these repositories.")
+@click.option("--all", "whole", is_flag=True, help="All models of these repositories, in all their revisions.")
 @YES
 @JSON
-def rm(models: tuple[str, ...], unfinished: bool, yes: bool, as_json: bool) -> None:
+def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_json: bool) -> None:
     """Delete models.
 
     MODEL is a GGUF file, or a name as 'edgespec ls' shows it. Shows what will go, and asks. All parts of a split model
     go with it, and what was not downloaded completely of its repository.
     """
+    if unfinished and whole:
+        raise UsageError("--all and --unfinished cannot be given together", hint="--all takes what is unfinished too")
     from edgespec.models.removal import plan_removal, remove
 
     output = Output(quiet=False)
-    removal = plan_removal(models, unfinished_only=unfinished)
+    removal = plan_removal(models, unfinished_only=unfinished, whole=whole)
     for file in removal.files:
         if not as_json:
             output.line(_line(file))

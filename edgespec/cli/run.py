@@ -13,7 +13,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_models
 from edgespec.cli.footer import explanation, footer
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import NO_MODEL, generation_options, load_settings, request
@@ -23,7 +23,7 @@ from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
-from edgespec.settings import LoadSettings, Request, check_rule
+from edgespec.settings import CONSTRAINTS, LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime import Answers, Runtime
@@ -57,7 +57,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     if values["model"] is None:
         values["model"] = "demo"
         output.note(NO_MODEL)
-    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     settings = replace(load_settings(values), measure_rounding=values["stats"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
@@ -86,6 +86,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             stack.enter_context(closing(stream))
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
             failure = _show_answers(llm, stream, output, shown)
+        if asked.constraint is not None and shown.is_cut_off:
+            output.note(f"cut off before its end (-n): it may not fit the {CONSTRAINTS[asked.constraint[0]]}")
         if values["as_json"]:
             output.json(_as_json(llm, asked, shown))
         if values["explain"]:
@@ -146,6 +148,11 @@ class _Samples:
         while self._shown < len(self.events) - 1:
             self._show_next()
         self._output.end_answer()
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether one of them is, by a limit."""
+        return any(events[-1].finish_reason == "length" for events in self.events if events)
 
     def _is_over(self, index: int) -> bool:
         events = self.events[index]

@@ -10,7 +10,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.common import JSON, QUIET, VERBOSE
-from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model, with_options
 from edgespec.cli.output import Output
@@ -67,7 +67,7 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     values["model"] = one_model(target, values["model"])
-    fetch_missing(ctx, [values["model"], values["draft_model"]], output, yes=values["yes"])
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune as tune_pair

@@ -1,0 +1,72 @@
+"""`edgespec pull --list`: what a repository offers, with sizes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgespec.cli.output import Output
+from edgespec.cli.table import Row, table
+from edgespec.errors import UsageError
+from edgespec.figures import size_of
+from edgespec.models.spec import NAMES, HubSpec, hub_specs, is_path
+
+if TYPE_CHECKING:
+    from edgespec.models.listing import Repository
+    from edgespec.models.offers import Offer
+
+HEADER = ("model", "size", "files", "here")
+
+
+def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, as_json: bool) -> None:
+    """List the models in the repositories that are named. Raises UsageError, ModelNotFoundError, DownloadError."""
+    from edgespec.models.hub import free_bytes, look_at_offers
+
+    found: list[dict[str, Any]] = []
+    for spec in dict.fromkeys(specs):
+        if spec in NAMES or is_path(spec):
+            raise UsageError(f"'{spec}' is in no repository", why="it is a file of this machine")
+        wanted = hub_specs(spec, revision or "main")[0]
+        output.progress(f"looking for {spec}", None)
+        try:
+            repository = look_at_offers(wanted, output.note)
+        finally:
+            output.end_progress()
+        if as_json:
+            found.append(_about(spec, wanted, repository, free_bytes()))
+            continue
+        output.line(f"{repository.name}, {size_of(free_bytes())} free here")
+        rows = [_row(_name(spec, wanted, offer), wanted, offer, free_bytes()) for offer in repository.offers()]
+        for line in table(HEADER, rows, columns=shutil.get_terminal_size().columns, right=("size", "files")):
+            output.line(line)
+    if as_json:
+        output.json({"repositories": found})
+
+
+def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
+    """What to type for it: a name of the catalogue stays one, so that its draft comes along."""
+    if "/" not in spec and offer.quant:
+        return f"{spec.partition(':')[0]}:{offer.quant}"
+    return str(HubSpec(wanted.repository, "" if offer.quant else offer.file, offer.quant, wanted.revision))
+
+
+def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> Row:
+    here = "yes" if _is_here(wanted, offer) else "no room" if offer.size_bytes > free else "no"
+    return name, size_of(offer.size_bytes), str(offer.n_parts), here
+
+
+def _about(spec: str, wanted: HubSpec, repository: Repository, free: int) -> dict[str, Any]:
+    models = [
+        {"model": _name(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
+         "size_bytes": offer.size_bytes, "here": _is_here(wanted, offer)}
+        for offer in repository.offers()
+    ]  # fmt: skip
+    about = {"spec": spec, "repository": repository.name, "revision": wanted.revision, "commit": repository.commit}
+    return about | {"free_bytes": free, "models": models}
+
+
+def _is_here(wanted: HubSpec, offer: Offer) -> bool:
+    from edgespec.models.spec import cached
+
+    return cached(HubSpec(wanted.repository, offer.file, revision=wanted.revision)) is not None

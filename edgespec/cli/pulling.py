@@ -1,0 +1,243 @@
+"""Models that are to be fetched: planned all of them, then begun, so that none comes which is of no use alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.output import Output
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.figures import clock, rate, size_of
+from edgespec.models.spec import NAMES, hub_specs, is_path, resolve, stays_within
+
+if TYPE_CHECKING:
+    from edgespec.models.fetch import Progress
+    from edgespec.models.hub import Download
+    from edgespec.models.spec import HubSpec
+
+SPEED_OVER_S = 5.0
+
+
+class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
+    """A model was not begun because of another one."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One model to be fetched, and what became of it. `wanted` is None for what lies here anyway, at `path`; `targets`
+    are those that a draft comes along with, none for what was named."""
+
+    spec: str
+    wanted: HubSpec | None = None
+    targets: list[Item] = field(default_factory=list)
+    path: Path | None = None
+    download: Download | None = None
+    error: EdgespecError | None = None
+    was_here: bool = False
+    transferred_bytes: int = 0
+    elapsed_s: float = 0.0
+    is_done: bool = False
+    is_verified: bool = False  # the hash of all of it was computed just now
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it only comes along with a name of the catalogue."""
+        return bool(self.targets)
+
+
+def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collection[str]) -> list[Item]:
+    """The models that are named, each once, and for those in `drafts_of` the draft that comes with them.
+
+    Raises UsageError.
+    """
+    if revision is not None and not stays_within(revision):
+        raise UsageError(f"{revision!r} cannot be a revision", hint="give a branch, a tag or a commit")
+    named: list[Item] = []
+    coming: list[tuple[Item, HubSpec]] = []
+    for spec in dict.fromkeys(specs):
+        try:
+            if spec in NAMES or is_path(spec):
+                named.append(_file_here(spec, revision))
+                continue
+            target, *drafts = hub_specs(spec, revision or "main")
+        except ModelNotFoundError as error:
+            named.append(Item(spec, error=error))
+            continue
+        if revision is not None and target.revision != revision:
+            raise UsageError(
+                f"'{spec}' names a revision", why=f"--revision says {revision}", hint="leave one of them out"
+            )
+        item = next((item for item in named if item.wanted == target), None)
+        if item is None:
+            named.append(item := Item(spec, target))
+        coming += [(item, draft) for draft in drafts[: int(spec in drafts_of)]]
+    return _with_drafts(named, coming)
+
+
+def _file_here(spec: str, revision: str | None) -> Item:
+    if revision is not None:
+        raise UsageError(f"'{spec}' has no revisions", why="it is a file of this machine", hint="leave --revision out")
+    path = resolve(spec).path
+    if not path.is_file():
+        raise ModelNotFoundError(f"{spec} is no file")
+    return Item(spec, path=path, was_here=True, is_done=True)
+
+
+def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, HubSpec]]) -> list[Item]:
+    """What is named, each followed by the drafts that come with it and were not there yet."""
+    items: list[Item] = []
+    drafts: dict[HubSpec, Item] = {}
+    for item in named:
+        items.append(item)
+        for target, wanted in coming:
+            if target is not item or wanted in [each.wanted for each in named]:
+                continue
+            if wanted not in drafts:
+                items.append(drafts.setdefault(wanted, Item(str(wanted), wanted)))
+            drafts[wanted].targets.append(target)
+    return items
+
+
+def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
+    """Find out what has to be fetched, with `verify` also of what is here and damaged; what keeps it from being fetched
+    is in the item."""
+    from edgespec.models.hub import check_access, plan
+    from edgespec.models.room import check_space
+
+    if item.wanted is None:
+        return
+    output.progress(f"looking for {item.spec}", None)
+    try:
+        item.download = plan(item.wanted, output.note)
+        if verify:
+            _examine(item, item.download, output)
+        item.was_here, item.path = item.download.is_here, item.download.path
+        check_space([item.download])
+        check_access(item.download, output.note)
+    except EdgespecError as error:
+        item.error = error
+    finally:
+        output.end_progress()
+
+
+def _examine(item: Item, download: Download, output: Output) -> None:
+    """Compare what is here with its hashes. Raises DownloadError where that cannot be done, or mended."""
+    from edgespec.models.content import examined
+    from edgespec.models.hub import is_offline
+    from edgespec.models.hub_requests import DownloadError
+
+    here_bytes, read_bytes = sum(download.here_bytes), 0
+
+    def tell(n_bytes: int) -> None:
+        nonlocal read_bytes
+        read_bytes += n_bytes
+        output.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
+
+    item.download = examined(download, tell)
+    item.is_verified = True
+    if not item.download.damaged:
+        return
+    names = ", ".join(file.name for file in item.download.damaged)
+    if is_offline():
+        hint = f"without --offline this fetches it again: edgespec pull --verify {item.spec}"
+        raise DownloadError(f"{names} is damaged", why="its hash is another one", hint=hint)
+    output.note(f"{names} is damaged: its hash is not the one that the hub tells")
+
+
+def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
+    """What to say where those that could be fetched one by one have no room together."""
+    from edgespec.models.room import check_space
+
+    coming = [item for item in items if item.download is not None and item.error is None]
+    try:
+        check_space([item.download for item in coming if item.download is not None])
+    except EdgespecError as error:
+        named = [item.spec for item in coming if not item.is_draft]
+        fewer = f"leave the draft out (edgespec pull {' '.join(named)} --no-draft)"
+        fewer = fewer if len(named) < len(coming) else "fetch fewer of them"
+        hint = f"make room, {fewer}, or set HF_HOME to a folder on another disk" if len(coming) > 1 else error.hint
+        return type(error)(error.what, why=error.why, hint=hint)
+    return None
+
+
+def announce(item: Item, output: Output) -> None:
+    """Say what will be fetched, if anything will."""
+    if item.download is not None and not item.was_here and item.error is None:
+        files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
+        parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
+        of_it = f", {size_of(here)} of it here" if here else ""
+        name = f"its draft {item.spec}" if item.is_draft else item.spec
+        output.note(f"{name} is {files[0].name}{parts}, {size_of(item.download.size_bytes)}{of_it}")
+
+
+def fetch_items(items: Sequence[Item], output: Output, cancel: CancelFlag) -> None:
+    """Fetch one after another what was planned, no draft without its target; what comes of them is in the items."""
+    for item in items:
+        if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
+            item.error = LeftOut(f"{item.spec} was not begun", why="the model that it is a draft for was not fetched")
+        _fetch_item(item, output, cancel)
+
+
+def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
+    from edgespec.models.content import discard_damaged
+    from edgespec.models.fetch import DownloadCancelled, fetch
+
+    if item.download is None or item.error is not None or cancel.is_set():
+        return
+    speed, started_s, was_verified = Speed(), perf_counter(), item.is_verified
+
+    def tell(progress: Progress) -> None:
+        item.transferred_bytes = progress.transferred_bytes
+        if item.download is None or item.was_here:
+            return
+        item.is_verified = was_verified or progress.files_verified == len(item.download.files)
+        speed.add(perf_counter(), progress.transferred_bytes)
+        output.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
+
+    try:
+        item.download = discard_damaged(item.download)
+        fetch(item.download, tell, cancel, output.note)
+        item.is_done = True
+    except DownloadCancelled as stopped:
+        output.control("\r\x1b[K")  # the terminal has written ^C behind what is taken away
+        output.note(str(stopped))
+    except EdgespecError as error:
+        item.error = error
+    finally:
+        item.elapsed_s = perf_counter() - started_s
+        output.end_progress()
+
+
+class Speed:
+    """Bytes a second, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now_s: float, n_bytes: int) -> None:
+        self._seen.append((now_s, n_bytes))
+        while now_s - self._seen[0][0] > SPEED_OVER_S and len(self._seen) > 2:
+            self._seen.popleft()
+
+    @property
+    def bytes_per_s(self) -> float:
+        (then_s, then), (now_s, now) = self._seen[0], self._seen[-1]
+        return (now - then) / (now_s - then_s) if now_s > then_s else 0.0
+
+
+def _line(download: Download, progress: Progress, speed: Speed) -> str:
+    total = size_of(download.size_bytes)
+    if progress.is_verifying:
+        return f"checking the hash of {total}"
+    n_files = len(download.files)
+    file = f"file {min(progress.files_done + 1, n_files)} of {n_files}, " if n_files > 1 else ""
+    here = size_of(progress.here_bytes)
+    line = f"{file}{here} of {total}, {rate(speed.bytes_per_s / 1e6)} MB/s"
+    if speed.bytes_per_s > 0:
+        line += f", {clock((download.size_bytes - progress.here_bytes) / speed.bytes_per_s)} left"
+    return line

@@ -1,0 +1,43 @@
+"""Whether there is room for what is to be fetched, and what of the same repository there would be room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgespec.figures import size_of
+from edgespec.models.cache import hub_cache
+from edgespec.models.hub import Download, free_bytes
+from edgespec.models.hub_requests import DownloadError
+from edgespec.models.spec import HubSpec
+from edgespec.paths import is_writable
+
+
+def check_space(downloads: Sequence[Download]) -> None:
+    """Raises DownloadError where what is missing of all these has no place or no room."""
+    missing_bytes = {
+        download.blob(file): file.size_bytes - here_bytes
+        for download in downloads
+        for file, here_bytes in zip(download.files, download.here_bytes, strict=True)
+    }
+    free, needed = free_bytes(), sum(missing_bytes.values())
+    if needed and not is_writable(hub_cache()):
+        raise DownloadError(f"{hub_cache()} cannot be written", hint="set HF_HOME to a folder of yours")
+    if needed > free:
+        what, instead = "all of them", ""
+        if len(downloads) == 1:
+            what, instead = str(downloads[0].wanted), _that_fits(downloads[0], free)
+        raise DownloadError(
+            f"there is not enough space for {what}",
+            why=f"{size_of(needed)} are needed, and {size_of(free)} are free where {hub_cache()} is",
+            hint=f"make room, {instead}or set HF_HOME to a folder on another disk",
+        )
+
+
+def _that_fits(download: Download, free: int) -> str:
+    """The largest smaller model of the repository that there is room for, as a part of a hint."""
+    fitting = [offer for offer in download.offers if offer.size_bytes <= min(free, download.size_bytes - 1)]
+    if not fitting:
+        return ""
+    best = fitting[-1]
+    name = HubSpec(download.wanted.repository, "" if best.quant else best.file, best.quant, download.wanted.revision)
+    return f"take {best.quant or best.file} ({size_of(best.size_bytes)}: edgespec pull {name}), "
