@@ -352,9 +352,10 @@ def test_what_is_damaged_is_found_by_its_hash_and_fetched_again(hub: FakeHub) ->
     wanted = HubSpec("owner/split-GGUF", quant="Q8_0")
     pull(wanted)
     read: list[int] = []
-    assert examined(plan(wanted), read.append) == plan(wanted)
-    assert sum(read) == plan(wanted).size_bytes
-    damage(plan(wanted), 3)
+    planned = plan(wanted)
+    assert examined(planned, read.append) == planned
+    assert sum(read) == planned.size_bytes
+    damage(planned, 3)
     found = examined(plan(wanted), lambda _: None)
     assert [file.name for file in found.damaged] == [PARTS[3]]
     assert (found.is_here, found.missing_bytes, plan(wanted).is_here) == (False, found.files[3].size_bytes, True)
