@@ -21,9 +21,10 @@ JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_s
 
 def settled(kind: Constraint, given: str) -> str:
     """The same, with a file named by its whole path. Raises UsageError for one that cannot be read or used."""
-    if not given or is_text(kind, given):
-        if given:
-            compiled(kind, given)
+    if not given:
+        return given
+    if is_text(kind, given):
+        compiled(kind, given)
         return given
     compiled(kind, constraint_text(kind, given), f"the {CONSTRAINTS[kind]} in {given}")
     return str(Path(given).expanduser().absolute())

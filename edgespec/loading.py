@@ -120,7 +120,7 @@ class Loaded(Closable):
                 self._note(f"decoding plainly: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
-        if found.missing_draft and self._wants_draft and not settings.draft_model and not self._why_plain():
+        if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"it goes without its draft model; 'edgespec pull {found.missing_draft}' fetches it")
         drafters: list[Drafter] = []
         if "grammar" in names:
@@ -179,16 +179,11 @@ class Loaded(Closable):
             return self_draft(
                 resolve(settings.model).path, settings.self_draft, lambda done: self._progress("making", done)
             )
-        if not self._wants_draft:
+        if not settings.uses_draft:
             return None
         if settings.draft_model == AUTO_DRAFT:
             return default or self._best_draft(header)
         return resolve(settings.draft_model).path if settings.draft_model else default
-
-    @property
-    def _wants_draft(self) -> bool:
-        """Whether a draft model guesses if there is one; one that the target makes of itself takes its place."""
-        return "draft" in self._settings.drafters and self._n_max > 0 and self.self_draft is None
 
     def _best_draft(self, header: Header) -> Path | None:
         """The best draft of this machine for the target, if there is one."""

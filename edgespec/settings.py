@@ -104,6 +104,11 @@ class LoadSettings:
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
     @property
+    def uses_draft(self) -> bool:
+        """Whether a draft model guesses if there is one; one that the target makes of itself takes its place."""
+        return "draft" in self.drafters and self.draft_n_max > 0 and self.self_draft is None
+
+    @property
     def with_draft(self) -> str:
         """A `spec_type` that lets a draft model guess too."""
         return self.spec_type if "draft" in self.drafters else "auto"

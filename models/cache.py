@@ -10,6 +10,8 @@ import os
 import re
 from pathlib import Path
 
+_PREFIX = "models--"
+
 
 def hub_cache() -> Path:
     """Where huggingface_hub keeps what it downloads."""
@@ -24,7 +26,16 @@ def token_file() -> Path:
 
 
 def repository_folder(repository: str) -> Path:
-    return hub_cache() / f"models--{repository.replace('/', '--')}"
+    return hub_cache() / f"{_PREFIX}{repository.replace('/', '--')}"
+
+
+def cached_repositories() -> list[str]:
+    """The repositories with a folder here, in order."""
+    try:
+        folders = [folder.name for folder in hub_cache().iterdir() if folder.name.startswith(_PREFIX)]
+    except OSError:
+        return []
+    return sorted(map(_repository_called, folders))
 
 
 def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
@@ -55,9 +66,14 @@ def repository_of(path: Path) -> tuple[str, str] | None:
         parts = path.absolute().relative_to(hub_cache()).parts
     except ValueError:
         return None
-    if len(parts) < 4 or parts[1] != "snapshots" or not parts[0].startswith("models--"):
+    if len(parts) < 4 or parts[1] != "snapshots" or not parts[0].startswith(_PREFIX):
         return None
-    return parts[0].removeprefix("models--").replace("--", "/", 1), "/".join(parts[3:])
+    return _repository_called(parts[0]), "/".join(parts[3:])
+
+
+def _repository_called(folder: str) -> str:
+    """The repository whose folder has this name."""
+    return folder.removeprefix(_PREFIX).replace("--", "/", 1)
 
 
 def _hub_home() -> Path:

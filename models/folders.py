@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgespec.errors import UsageError
 from edgespec.models import catalog
-from edgespec.models.cache import hub_cache
+from edgespec.models.cache import cached_repositories, repository_folder
 
 VARIABLE = "EDGESPEC_MODELS"
 DEPTH = 3  # levels of folders that are looked into
@@ -43,9 +43,7 @@ def own_folders() -> dict[Path, str]:
 
 def _usual_folders() -> Iterator[tuple[Path, int]]:
     """Each with how many levels of it are looked into."""
-    with suppress(OSError):
-        kept = [folder for folder in hub_cache().iterdir() if folder.name.startswith("models--")]
-        yield from ((folder / "snapshots", DEPTH) for folder in sorted(kept))
+    yield from ((repository_folder(name) / "snapshots", DEPTH) for name in cached_repositories())
     with suppress(OSError):  # someone may have removed it
         here = Path.cwd()
         yield here, 0 if _holds_more_than_models(here) else DEPTH

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import PureWindowsPath
 from typing import TYPE_CHECKING
 
 from edgespec.models.hub_requests import DownloadError, host
 from edgespec.models.offers import Offer, offers
+from edgespec.models.spec import stays_within
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
@@ -46,7 +46,7 @@ def read_listing(about: ModelInfo, name: str) -> Repository:
         file = sibling.rfilename
         if not isinstance(file, str) or not file.lower().endswith(".gguf"):
             continue
-        if not _is_name(file):
+        if not stays_within(file):
             raise DownloadError(f"{name} is refused", why=f"it lists a file called {file!r}")
         files[file] = RemoteFile(file, *_content(sibling))
     if not re.fullmatch("[0-9a-f]{40}", about.sha or ""):
@@ -60,9 +60,3 @@ def _content(sibling: RepoSibling) -> tuple[int, str]:
     if not isinstance(size, int) or size < 0 or not isinstance(etag, str):
         return 0, ""
     return (size, etag) if re.fullmatch(ETAG, etag) else (0, "")
-
-
-def _is_name(name: str) -> bool:
-    """Whether a name stays within the folder it is put into, on any system."""
-    inside = {"", ".", ".."}.isdisjoint(name.split("/"))
-    return inside and "\\" not in name and not PureWindowsPath(name).anchor and name.isprintable()

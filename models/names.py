@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import ModelNotFoundError, UsageError
-from edgespec.models.cache import cached_files, hub_cache, repository_of
+from edgespec.models.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.quants import models_in, quant_of
 from edgespec.models.spec import NAMES, HubSpec, resolve
 
@@ -41,15 +41,6 @@ def known_names() -> Iterator[str]:
     for repository in filter(_can_be_typed, cached_repositories()):
         names = models_in(list(cached_files(repository)))
         yield from dict.fromkeys(_spec(repository, name) for name in names)
-
-
-def cached_repositories() -> list[str]:
-    """The repositories with a folder in the hub's cache, in order."""
-    try:
-        folders = [folder.name for folder in hub_cache().iterdir() if folder.name.startswith("models--")]
-    except OSError:
-        return []
-    return sorted(name.removeprefix("models--").replace("--", "/", 1) for name in folders)
 
 
 def _candidates(path: Path) -> Iterator[str]:

@@ -15,8 +15,7 @@ import psutil
 from filelock import Timeout
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.cache import cached_files, hub_cache, repository_folder, repository_of
-from edgespec.models.names import cached_repositories
+from edgespec.models.cache import cached_files, cached_repositories, hub_cache, repository_folder, repository_of
 from edgespec.models.offers import offers
 from edgespec.models.placing import lock
 from edgespec.models.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
@@ -124,7 +123,7 @@ def _meant(spec: str) -> tuple[list[Path], str]:
     try:
         path = _without_dots(resolve(spec).path.absolute())
     except NotFetchedError as error:
-        return _remains(spec, error.wanted), error.wanted.repository
+        return _remains(error), error.wanted.repository
     if path.parent.resolve() == BUNDLED.resolve():
         raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is a part of edgespec")
     if not path.is_file() or path.suffix.lower() != ".gguf":
@@ -139,8 +138,9 @@ def _without_dots(path: Path) -> Path:
     return path.parent.resolve() / path.name if ".." in path.parts else path
 
 
-def _remains(spec: str, wanted: HubSpec) -> list[Path]:
+def _remains(missing: NotFetchedError) -> list[Path]:
     """The parts that are here of a model that is not whole. Raises ModelNotFoundError where there are none."""
+    wanted = missing.wanted
     files = cached_files(wanted.repository, wanted.revision)
     split = [name for name in files if part_of(name)[1] > 1]
     if wanted.file:
@@ -153,7 +153,7 @@ def _remains(spec: str, wanted: HubSpec) -> list[Path]:
             hint = f"to delete what is not downloaded completely: edgespec rm --unfinished {wanted.repository}"
         elif models_in(list(files)) and not wanted.file:
             _say_which(wanted, list(files))
-        raise ModelNotFoundError(f"model '{spec}' is not on this machine", why=f"it is {wanted}", hint=hint)
+        raise ModelNotFoundError(missing.what, why=missing.why, hint=hint)
     return found
 
 

@@ -13,6 +13,8 @@ import os
 import re
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,9 +23,21 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from edgespec.models.spec import BUNDLED
+
 PIECE = 4096
 PAGE = b"<html>please log in to this network</html>"
 _OF_OTHERS = re.compile("HF_|HUGGING|TRANSFORMERS_|[A-Z]+_PROXY$", re.IGNORECASE)
+CATALOGUE = """
+[demo-pair]
+repository = "owner/demo-GGUF"
+quant = "Q8_0"
+drafts = ["demo-draft"]
+
+[demo-draft]
+repository = "owner/draft-GGUF"
+quant = "Q8_0"
+"""
 
 
 @dataclass
@@ -69,6 +83,17 @@ class Request:
     range: str
     token: str
     sent_bytes: int = 0
+
+
+@contextmanager
+def hub_with_demo_pair(home: Path) -> Iterator[FakeHub]:
+    """A hub with the bundled pair, which the user's catalogue in `home` knows as demo-pair and its draft demo-draft."""
+    (home / "config").mkdir()
+    (home / "config" / "models.toml").write_text(CATALOGUE, encoding="utf-8")
+    with FakeHub() as hub:
+        hub.add("owner/demo-GGUF", {"demo-Q8_0.gguf": (BUNDLED / "target.gguf").read_bytes()})
+        hub.add("owner/draft-GGUF", {"draft-Q8_0.gguf": (BUNDLED / "draft.gguf").read_bytes()})
+        yield hub
 
 
 class FakeHub:

@@ -8,33 +8,19 @@ from pathlib import Path
 
 import pytest
 from cli_program import Finished, edgespec
-from fake_hub import FakeHub
+from fake_hub import CATALOGUE, FakeHub, hub_with_demo_pair
 from terminal import at_terminal, read_rest, read_until
 
 from edgespec.figures import size_of
 from edgespec.models.spec import BUNDLED
 
-CATALOGUE = """
-[demo-pair]
-repository = "owner/demo-GGUF"
-quant = "Q8_0"
-drafts = ["demo-draft"]
-
-[demo-draft]
-repository = "owner/draft-GGUF"
-quant = "Q8_0"
-"""
 ASKED = ["run", "def add(a, b):", "-m", "demo-pair", "-n", "4", "-t", "1", "--raw", "--seed", "1", "--no-store"]
 SIZE = size_of(sum((BUNDLED / name).stat().st_size for name in ("target.gguf", "draft.gguf")))
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FakeHub]:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "models.toml").write_text(CATALOGUE, encoding="utf-8")
-    with FakeHub() as hub:
-        hub.add("owner/demo-GGUF", {"demo-Q8_0.gguf": (BUNDLED / "target.gguf").read_bytes()})
-        hub.add("owner/draft-GGUF", {"draft-Q8_0.gguf": (BUNDLED / "draft.gguf").read_bytes()})
+    with hub_with_demo_pair(tmp_path) as hub:
         yield hub
 
 

@@ -11,28 +11,18 @@ from typing import Any
 import pytest
 from cli_program import Finished, edgespec_here
 from cli_program import edgespec as edgespec_process
-from fake_hub import FakeHub
+from fake_hub import FakeHub, hub_with_demo_pair
 from other_vocabulary import permute_vocabulary
 from terminal import at_terminal, read_until
 from tiny_gguf import model_metadata, write_model
 
 import edgespec
 from edgespec.core.costs import Costs
-from edgespec.models.spec import BUNDLED, resolve
+from edgespec.models.spec import resolve
 from edgespec.paths import file_facts
 
 WIDTHS = {1: 0.010, 2: 0.011, 4: 0.012, 8: 0.014, 16: 0.020}
 GUESS_S = 0.001
-CATALOGUE = """
-[demo-pair]
-repository = "owner/demo-GGUF"
-quant = "Q8_0"
-drafts = ["demo-draft"]
-
-[demo-draft]
-repository = "owner/draft-GGUF"
-quant = "Q8_0"
-"""
 
 
 def pair(home: Path, *args: str, code: int = 0) -> Finished:
@@ -213,11 +203,7 @@ def test_drafts_of_the_catalogue_come_with_the_command_that_fetches_them(tmp_pat
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FakeHub]:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "models.toml").write_text(CATALOGUE, encoding="utf-8")
-    with FakeHub() as hub:
-        hub.add("owner/demo-GGUF", {"demo-Q8_0.gguf": (BUNDLED / "target.gguf").read_bytes()})
-        hub.add("owner/draft-GGUF", {"draft-Q8_0.gguf": (BUNDLED / "draft.gguf").read_bytes()})
+    with hub_with_demo_pair(tmp_path) as hub:
         yield hub
 
 

@@ -38,7 +38,7 @@ def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
 
         possible = possible_drafters(settings, has_draft=True)
         return any("draft" in parse_mode(mode, possible).drafters for mode in modes)
-    return "draft" in settings.drafters and settings.draft_n_max > 0 and settings.self_draft is None
+    return settings.uses_draft
 
 
 def fetch_missing(

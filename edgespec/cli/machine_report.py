@@ -89,10 +89,9 @@ def _settings() -> Facts:
 
 def _hub() -> Facts:
     """Where models from the Hugging Face hub lie, and whether more of them can come."""
-    from edgespec.models.cache import hub_cache, token_file
+    from edgespec.models.cache import cached_repositories, hub_cache, token_file
     from edgespec.models.hub import free_bytes, is_offline
     from edgespec.models.hub_requests import shown
-    from edgespec.models.names import cached_repositories
     from edgespec.models.removal import unfinished
     from edgespec.paths import is_writable
 
