@@ -1,4 +1,4 @@
-"""Fast, exact answers from local GGUF models.
+"""Run GGUF models locally, with speculative decoding that preserves their output.
 
 with edgespec.load("demo") as llm:
     for token in llm.generate("def quicksort(xs):", max_tokens=64, seed=7):
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgespec.runtime import Runtime
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "load"]
 
 

@@ -43,7 +43,7 @@ def stored() -> list[dict[str, Any]]:
         try:
             kept = _Kept.read(file)
         except _UNREADABLE as error:
-            log.debug("the store %s cannot be read: %s", file, error)
+            log.debug("answer store %s cannot be read: %s", file, error)
             continue
         found.append(
             {
@@ -62,7 +62,7 @@ def clear(names: Sequence[str] = ()) -> int:
     files = {file.stem: file for file in store_dir().glob("*.npz")}
     unknown = [name for name in names if name not in files]
     if unknown:
-        raise UsageError(f"there is no store {unknown[0]}", hint="'edgespec store ls' lists them")
+        raise UsageError(f"there is no answer store {unknown[0]}", hint="'edgespec store ls' lists them")
     for name in names or files:
         files[name].unlink(missing_ok=True)
         files[name].with_suffix(".lock").unlink(missing_ok=True)
@@ -83,12 +83,12 @@ class _Kept:
         """Raises one of `_UNREADABLE` for what is no store."""
         with np.load(file, allow_pickle=False) as parts:
             if int(parts["version"]) != VERSION:
-                raise ValueError("another version of edgespec wrote it")
+                raise ValueError("it was written by another version of edgespec")
             tokens, order, model = parts["tokens"], parts["order"], str(parts["model"])
         if tokens.dtype != np.uint32 or order.dtype != np.uint32 or tokens.shape != order.shape or tokens.ndim != 1:
-            raise ValueError("its parts do not fit together")
+            raise ValueError("its parts do not match")
         if len(order) and not 1 <= order.min() <= order.max() <= len(tokens):
-            raise ValueError("its order is none")
+            raise ValueError("its index is invalid")
         return cls(tokens, order, model)
 
     @property
@@ -140,7 +140,7 @@ class AnswerStore:
                 kept = _Kept(tokens, order_of(tokens), self._model)
                 kept.write(self.file)
         except (OSError, Timeout) as error:
-            log.debug("the store %s cannot be written: %s", self.file, error)
+            log.debug("answer store %s cannot be written: %s", self.file, error)
             return
         self._index, self._new, self.recent = kept.index, [], SuffixAutomaton()
 
@@ -150,5 +150,5 @@ class AnswerStore:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except _UNREADABLE as error:
-            self._note(f"the store of earlier answers cannot be read and is begun anew ({error})")
+            self._note(f"the store of earlier answers cannot be read; starting a new one ({error})")
         return _Kept(np.zeros(0, np.uint32), np.zeros(0, np.uint32))

@@ -1,38 +1,38 @@
 """The clock and the disk of the pace: what passes take on this machine, and what is known about a pair.
 
-A first answer starts from an assumed cost curve, which depends on how the weights are stored: the fewer bits, the less
-there is to read from memory a pass, and the sooner a wider pass costs arithmetic. Everything learnt since is kept per
-model file, draft, machine, build, threads and cache, and is where the next start begins.
+Where nothing is known about a pair, passes of the widths that drafts may have are measured once, for a second at most;
+widths that had no turn are taken from an assumed cost curve, which depends on how the weights are stored. Everything
+learnt since is kept per model file, draft, machine, build, threads and cache, and is where the next start begins.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.auto_pace import AutoPace
+from edgespec.core.auto_pace import AutoPace, pass_widths
 from edgespec.core.costs import Costs, Shape
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
-from edgespec.paths import read_cache, write_cache
+from edgespec.paths import cache_dir, read_cache, write_cache
 
-VERSION = 1
+VERSION = 2
 SAVE_EVERY_S = 60.0
 CHUNK = 64
+MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # for measuring the widths of drafts, each of them so often
 
-# Rather too flat than too steep: a width that looks cheap is tried and then known, one that looks dear never is.
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
 BY_BITS: tuple[tuple[float, Shape], ...] = (
-    (12.0, {1: 1.0, 2: 1.05, 4: 1.15, 8: 1.5, 16: 2.4, 64: 8.0, 512: 60.0}),
-    (7.0, {1: 1.0, 2: 1.1, 4: 1.3, 8: 2.0, 16: 3.6, 64: 13.0, 512: 100.0}),
-    (0.0, {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.2, 16: 4.0, 64: 15.0, 512: 115.0}),
+    (12.0, {1: 1.0, 2: 1.3, 4: 1.5, 8: 2.3, 16: 3.3, 64: 9.0, 512: 60.0}),
+    (7.0, {1: 1.0, 2: 1.6, 4: 2.2, 8: 3.2, 16: 4.4, 64: 13.0, 512: 100.0}),
+    (0.0, {1: 1.0, 2: 1.6, 4: 2.2, 8: 3.2, 16: 5.0, 64: 15.0, 512: 115.0}),
 )
 
 
@@ -58,28 +58,59 @@ def measure_passes(
     `rows` asks for the logits of every token, for which the context must have room, else for those of the last one.
     Uses sequence 0 of the context, which is empty afterwards.
     """
-    token = context.model.tokenize("a")[-1:] or [0]
     depth = max(1, min(depth, context.n_ctx - max(widths)))
     times: dict[int, list[float]] = {width: [] for width in widths}
     try:
         context.forget(0)
         for turn in range(repeat + 1):
             for place, width in enumerate(widths):
-                if context.length(0) != depth and not context.truncate(0, depth):
-                    context.forget(0)
-                for start in range(context.length(0), depth, CHUNK):
-                    n = min(CHUNK, depth - start)
-                    context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
-                wanted = [rows] * (width - 1) + [True]
-                started_s = perf_counter()
-                context.decode(token * width, range(depth, depth + width), [(0,)] * width, wanted)
+                seconds = _timed_pass(context, width, depth, rows=rows)
                 if turn:
-                    times[width].append(perf_counter() - started_s)
+                    times[width].append(seconds)
                 if progress is not None:
                     progress((turn * len(widths) + place + 1) / ((repeat + 1) * len(widths)))
     finally:
         context.forget(0)
     return {width: median(taken) for width, taken in times.items()}
+
+
+def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) -> float:
+    """Seconds of a pass over `width` tokens behind `depth` others, which are decoded before if they are not there."""
+    token = context.model.tokenize("a")[-1:] or [0]
+    if context.length(0) != depth and not context.truncate(0, depth):
+        context.forget(0)
+    for start in range(context.length(0), depth, CHUNK):
+        n = min(CHUNK, depth - start)
+        context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
+    wanted = [rows] * (width - 1) + [True]
+    started_s = perf_counter()
+    context.decode(token * width, range(depth, depth + width), [(0,)] * width, wanted)
+    return perf_counter() - started_s
+
+
+def _spread_out(widths: Sequence[int]) -> list[int]:
+    """Widths in an order in which the first ones tell the most: 1, the widest, then always the middle of a gap."""
+    order, gaps = [widths[0], widths[-1]], [(0, len(widths) - 1)]
+    while gaps:
+        low, high = gaps.pop(0)
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(widths[middle])
+            gaps += [(low, middle), (middle, high)]
+    return list(dict.fromkeys(order))
+
+
+def remembered_costs() -> Iterator[tuple[dict[str, Any], Costs]]:
+    """What is known of every target that has drafted on this machine with this build: facts and costs."""
+    for file in sorted(cache_dir().glob("pace/*.json")):
+        try:
+            state = json.loads(read_cache(f"pace/{file.name}") or "")
+            costs = Costs(BY_BITS[-1][1])
+            costs.restore(state["costs"])
+            if state["version"] == VERSION and state["facts"]["build"] == build_id():
+                yield state["facts"], costs
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            continue
 
 
 class Tuning:
@@ -97,6 +128,7 @@ class Tuning:
         self._least_width = least_width
         drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
         self._facts = facts = {
+            "version": VERSION,
             "build": build_id(),
             "target": context.fingerprint,
             "least_width": least_width,
@@ -109,12 +141,37 @@ class Tuning:
             try:
                 self._restore(json.loads(stored))
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-                note(f"what was learnt about this pair cannot be read and is learnt anew ({error})")
+                note(f"the saved measurements of this pair cannot be read; measuring again ({error})")
                 self.costs, self._paces = self._new_costs(context), {}
 
     def _new_costs(self, context: Context) -> Costs:
         assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
         return Costs(assumed_shape(context.model), assumed)
+
+    def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
+        """Find out what passes up to `widest` tokens wide cost. That takes about a second, for which some widths are
+        left out where the model is large."""
+        depth = max(1, min(MEASURED_DEPTH, context.n_ctx - widest))
+        narrow = self._least_width
+        order = _spread_out(sorted({max(narrow, width) for width in pass_widths(widest - 1)}))
+        try:
+            context.forget(0)
+            _timed_pass(context, narrow, depth)  # to warm up
+            least_s = {narrow: _timed_pass(context, narrow, depth)}
+            self.costs.observe_target(narrow, least_s[narrow])
+            left_s = MEASURE_S
+            for turn in range(TURNS):
+                for place, width in enumerate(order):
+                    if least_s.get(width, self.costs.target(width)) > left_s:
+                        continue
+                    seconds = _timed_pass(context, width, depth)
+                    left_s -= seconds
+                    least_s[width] = min(seconds, least_s.get(width, seconds))
+                    progress((turn * len(order) + place + 1) / (TURNS * len(order)))
+        finally:
+            context.forget(0)
+        for width, seconds in least_s.items():
+            self.costs.observe_target(width, seconds)
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> AutoPace:
         """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""
@@ -142,7 +199,7 @@ class Tuning:
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["version"] != VERSION:
-            raise ValueError("another version of edgespec wrote it")
+            raise ValueError("it was written by another version of edgespec")
         self.costs.restore(state["costs"])
         for drafters, leaves, learnt in state["paces"]:
             self._pace(str(drafters), int(leaves)).restore(learnt)

@@ -23,6 +23,7 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.model_check import check_model
 from edgespec.models.spec import lasting, resolve
 from edgespec.recording import Recording, turn_of
+from edgespec.repetition import RepetitionDetector
 from edgespec.settings import AUTO_DRAFT, CONSTRAINTS, LoadSettings, Message, Request
 from edgespec.store import Answer, Branch, ChatInfo, Store, StoreError, Turn, UnknownChatError, new_id
 from edgespec.store.data import first_line
@@ -30,6 +31,7 @@ from edgespec.thinking import OPEN
 from edgespec.worker import Remedy, WorkerDiedError, remedies
 
 RACE_TOKENS = 256
+AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 Level = Literal["info", "warning", "error"]
 
 
@@ -70,7 +72,7 @@ class Notice:
 
     text: str
     level: Level = "info"
-    about: Literal["", "context"] = ""
+    about: Literal["", "context", "loop"] = ""
 
 
 Events = Iterator[TokenEvent | Notice]
@@ -80,9 +82,10 @@ class Session(Closable):
     """One conversation, the model that answers it, and the store that keeps it.
 
     `turns` is the open path from the first message on; those before `first_sent` have left the context. `engine` is
-    None while no model is loaded, and after one has died. `used` tokens of the context were in use after the last
-    answer. Nothing said is lost where the store fails: it is kept here and tried again at the next write, `unsaved`
-    counts it and `store_error` says why.
+    None while no model is loaded, and after one has died. `used` tokens of the context are in use, counted while an
+    answer is made too. `system` is the system prompt of the open chat; a new one begins with the one given here.
+    Nothing said is lost where the store fails: it is kept here and tried again at the next write, `unsaved` counts it
+    and `store_error` says why.
     """
 
     def __init__(
@@ -95,10 +98,9 @@ class Session(Closable):
         store_notes: list[str] | None = None,
     ) -> None:
         self.store, self._open_engine = store, open_engine
-        self.load_settings, self.settings, self.system = load_settings, settings or ChatSettings(), system
+        self.load_settings, self.settings, self._own_system = load_settings, settings or ChatSettings(), system
         self.engine: Answerer | None = None
         self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
-        self.last_stats: Stats | None = None
         self.begun = ""  # of an answer that is gone on with
         self._about: dict[str, Any] = {}
         self._drafting: dict[str, Any] = {}  # as the engine has it
@@ -186,7 +188,7 @@ class Session(Closable):
         self._save_settings()
 
     def set_system(self, text: str) -> None:
-        """What the model is told before the conversation, from the next message on."""
+        """Change the system prompt of this chat, from the next answer on."""
         self.system = text
         self._save_settings()
 
@@ -233,13 +235,14 @@ class Session(Closable):
     def _check_idle(self) -> None:
         """Raises UsageError while an answer is made."""
         if self._is_answering:
-            raise UsageError("an answer is being made", hint="stop it first")
+            raise UsageError("an answer is being generated", hint="stop it first")
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
     def new(self) -> None:
         """Begin another conversation; it comes into the store with its first message."""
         self._check_idle()
+        self.system = self._own_system
         self.chat: str | None = None
         self._id = new_id()
         self.title = ""
@@ -294,7 +297,7 @@ class Session(Closable):
             self._show(self.turns[: index + 1])
             return self._answer(cancel)
         if not index:
-            raise UsageError("this answer follows no message")
+            raise UsageError("this answer has no preceding message")
         # The same seed would say the same again: the next sample of it does not.
         tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and self.settings.seed >= 0 else 0
         replaced = self.turns[index:]
@@ -306,7 +309,7 @@ class Session(Closable):
         self._check_idle()
         self._need_engine()
         if len(self.turns) < 2 or self.turns[-1].role != "assistant":
-            raise UsageError("there is no answer to go on with")
+            raise UsageError("there is no answer to continue")
         begun = self.turns[-1]
         self._show(self.turns[:-1])
         self.begun = begun.content
@@ -337,7 +340,7 @@ class Session(Closable):
         self._check_idle()
         last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
         if last is None:
-            raise UsageError("there is nothing to take back")
+            raise UsageError("there is nothing to undo")
         text = self.turns[last].content
         self._show(self.turns[:last])
         self._save_head()
@@ -399,13 +402,17 @@ class Session(Closable):
         return int(self._about.get("ctx_size", 0))
 
     @property
+    def last_stats(self) -> Stats | None:
+        """The figures of the last answer on the open path; None where there is none, or it came without."""
+        last = next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), None)
+        return Stats.from_json(last.stats) if last is not None and last.stats.get("timings") else None
+
+    @property
     def _head(self) -> str | None:
         return self.turns[-1].key if self.turns else None
 
     def _go_to(self, head: str | None) -> None:
         self._show(self.store.path(head))
-        last = next((turn.answer.stats for turn in reversed(self.turns) if turn.answer is not None), {})
-        self.used = int(last.get("context_used", 0))
 
     def _save_head(self) -> None:
         if (chat := self.chat) is not None:
@@ -415,6 +422,8 @@ class Session(Closable):
     def _show(self, turns: list[Turn]) -> None:
         """Make these the open path; of the context has left what had when its last answer was made."""
         self.turns = turns
+        last = next((turn.answer.stats for turn in reversed(turns) if turn.answer is not None), {})
+        self.used = int(last.get("context_used", 0))
         starts = [str(turn.answer.settings.get("first_sent", "")) for turn in turns if turn.answer is not None]
         keys = {turn.key: index for index, turn in enumerate(turns)}
         self.first_sent = self._left_told = keys.get(starts[-1], 0) if starts else 0
@@ -485,28 +494,35 @@ class Session(Closable):
             self._is_answering = False
             self._finish(recording, replaced)
         yield from self.new_notes()
+        if begun is not None and recording.reason == "stop" and not recording.new_text:
+            yield Notice("the answer was complete: the model added nothing")
         yield recording.last_event()
         if failure is not None:
             raise failure
 
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """The answer in one stretch, or in several: where it fills the context, older messages leave in between."""
+        loops = RepetitionDetector()
         opened = f"{OPEN}\n" if self._about.get("opens_thinking") and not recording.content else ""
         while True:
             messages, left = self._sent(recording)
             if self.first_sent != self._left_told:
                 self._left_told = left_now = self.first_sent
-                said = f"{left_now} earlier messages have left the context of {self.context_size:,} tokens"
+                dropped = "1 older message was" if left_now == 1 else f"{left_now} older messages were"
+                said = f"the context of {self.context_size:,} tokens is full: {dropped} dropped"
                 yield Notice(said, about="context")
             told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
             stretch = replace(request, messages=tuple(messages), left=left, max_tokens=told)
             with closing(engine.answer(stretch, cancel)) as events:
                 for event in events:
+                    self.used += event.id >= 0
                     if opened and event.finish_reason is None:
                         event, opened = replace(event, text=opened + event.text), ""
                     recording.take(event)
                     if event.finish_reason is None:
                         yield event
+                        if event.id >= 0 and loops.add(event.id):
+                            yield Notice(f"the answer repeats itself ({loops.found})", "warning", "loop")
                         yield from self.new_notes()
                     elif event.text:
                         yield replace(event, finish_reason=None, stats=None)
@@ -516,9 +532,7 @@ class Session(Closable):
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
         self.begun = ""
-        stats = recording.stats
-        self.last_stats = stats
-        self.used = recording.context_used
+        self.used = recording.context_used or self.used
         first = self.turns[self.first_sent].key if self.turns else ""
         turn = recording.end(self._write, first)
         self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
@@ -578,7 +592,9 @@ class Session(Closable):
                 return engine.count([*self._messages(turns, first), *last])
 
         reserve = n_ctx // 4 if self.settings.max_tokens < 0 else min(self.settings.max_tokens, n_ctx // 4)
-        if size(self.first_sent) <= n_ctx - reserve:
+        needed = size(self.first_sent)
+        if needed <= n_ctx - reserve:
+            self.used = needed
             return
         starts = self._later_starts(turns)
         at = bisect_left(starts, True, key=lambda start: size(start) <= n_ctx // 2)
@@ -586,10 +602,10 @@ class Session(Closable):
         needed = size(start)
         if needed >= n_ctx - 1:
             raise UsageError(
-                f"the message has {needed:,} tokens with what the model is told, the context holds {n_ctx:,}",
+                f"the message and the system prompt have {needed:,} tokens, the context holds {n_ctx:,}",
                 hint="shorten it, or use a larger context (-c)",
             )
-        self.first_sent = start
+        self.first_sent, self.used = start, needed
 
     def _overflowed(self, recording: Recording, told: int) -> bool:
         """Whether the answer stopped because the context was full, and can go on once old messages have left."""

@@ -12,6 +12,7 @@ from typing import Protocol
 from edgespec.cancel import CancelFlag
 from edgespec.chat import Events, Level, Session
 from edgespec.chat_settings import SETTINGS, setting
+from edgespec.code_blocks import code_blocks
 from edgespec.errors import UsageError
 from edgespec.figures import percent, size_of
 from edgespec.model_check import check_model
@@ -19,6 +20,7 @@ from edgespec.models.local import local_models
 from edgespec.models.spec import resolve
 from edgespec.models.suggest import catalogue_drafts, instead, suggestions
 from edgespec.paths import write_whole
+from edgespec.printable import one_line
 from edgespec.settings import LoadSettings
 from edgespec.store import ChatInfo, Turn
 from edgespec.thinking import split, without_thinking
@@ -96,7 +98,7 @@ class Commands:
         if about:
             lines.append(f"{about['description']}, context of {about['ctx_size']:,} tokens")
             lines.append(f"draft model {about['draft_model'] or 'none'}")
-            lines.append(f"guessing: {', '.join(about['drafters']) or 'nobody'}, pace {about['pace']}")
+            lines.append(f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}")
         self.front.say("\n".join(lines))
 
     def models(self, _: str) -> None:
@@ -111,7 +113,7 @@ class Commands:
             lines += [f"as drafts for {spec}:", *(f"  {each.label:6}  {each.spec}: {each.why}" for each in drafts)]
         if what_else := instead(drafts):
             lines.append(what_else)
-        self.front.say("\n".join([*lines, "/model MODEL loads one, /draft MODEL lets one guess"]))
+        self.front.say("\n".join([*lines, "/model MODEL loads a model, /draft MODEL a draft model"]))
 
     def draft(self, spec: str) -> None:
         session = self.session
@@ -131,24 +133,33 @@ class Commands:
         offers = session.remedies()
         if not number and offers:
             lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
-            self.front.say("\n".join([*lines, "/restart N loads the model so"]))
+            self.front.say("\n".join([*lines, "/restart N uses one of these"]))
             return
         self.front.load(offers[_number(number, len(offers))].settings if number else session.load_settings)
 
     def system(self, text: str) -> None:
         session = self.session
         if not text:
-            self.front.say(session.system or "no system message; /system TEXT sets one, /system none takes it away")
+            said = f"system prompt: {session.system}\n" if session.system else "no system prompt\n"
+            self.front.say(f"{said}/system TEXT sets it for this chat, /system none removes it")
             return
         session.set_system("" if text == "none" else text)
-        self.front.say("the system message counts from the next message on")
+        said = "system prompt " + ("set" if session.system else "removed")
+        if session.turns:
+            said += " from the next answer on: earlier messages stay, and the model reads all of them again"
+        self.front.say(said)
 
     def set(self, argument: str) -> None:
         session = self.session
         name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
+        if name == "system":
+            self.system(text.strip())
+            return
         if not name:
             width = max(len(item.name) for item in SETTINGS)
-            self.front.say("\n".join(f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS))
+            lines = [f"{'system':{width}}  {one_line(session.system) or 'none'}"]
+            lines += [f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS]
+            self.front.say("\n".join(lines))
             return
         item = setting(name)
         before = session.settings
@@ -156,7 +167,7 @@ class Commands:
             session.change(item.name, text)
         lines = [f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")]
         lines += [
-            f"{other.name} {other.show(session.settings)}, as this takes its place"
+            f"{other.name} {other.show(session.settings)}, replaced by this setting"
             for other in SETTINGS
             if other is not item and other.value(before) != other.value(session.settings)
         ]
@@ -166,31 +177,35 @@ class Commands:
         session = self.session
         stats = session.last_stats
         if stats is None:
-            raise UsageError("there is no answer yet to tell about")
+            raise UsageError("there is no answer in this chat yet")
+        speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
         lines = [
-            f"prompt {stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} remembered, {stats.prompt_s:.2f} s",
-            f"answer {stats.generated_tokens:,} tokens, {stats.tokens_per_s:.1f} tokens/s, {stats.generation_s:.2f} s",
+            f"prompt {stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} from the KV cache, {stats.prompt_s:.2f} s",
+            f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s",
             f"context {session.used:,} of {session.context_size:,} tokens",
         ]
         if stats.proposed:
-            accepted = f"{stats.accepted:,} of {stats.proposed:,} guessed tokens accepted"
+            accepted = f"{stats.accepted:,} of {stats.proposed:,} draft tokens accepted"
             share, per_round = percent(stats.acceptance_rate), stats.tokens_per_round
-            lines.append(f"{accepted} ({share}), {per_round:.2f} tokens a round")
+            lines.append(f"{accepted} ({share}), {per_round:.2f} tokens per step")
             lines += [
                 f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
                 for name, counts in stats.by_source.items()
                 if counts.proposed
             ]
         for verdict in session.verdicts():
-            what = "rests" if verdict.rests else "guesses"
+            what = "backed off" if verdict.rests else "active"
             lines.append(
-                f"{verdict.drafter} {what}: a guess is worth {verdict.gain:.2g} tokens and costs {verdict.cost:.2g}"
+                f"{verdict.drafter}: {what} ({verdict.gain:.2g} expected tokens per draft, cost "
+                f"{verdict.cost:.2g} of a pass)"
             )
         self.front.say("\n".join(lines))
 
     def thought(self, _: str) -> None:
         parts = split(self._last_answer().content)
-        self.front.say("".join(text for kind, text in parts if kind == "thinking") or "nothing was thought aloud")
+        self.front.say(
+            "".join(text for kind, text in parts if kind == "thinking") or "the last answer has no reasoning"
+        )
 
     def race(self, prompt: str) -> None:
         last = next((turn.content for turn in reversed(self.session.turns) if turn.role == "user"), "")
@@ -236,7 +251,7 @@ class Commands:
     def fork(self, _: str) -> None:
         chat = self.session.fork()
         self.front.redraw()
-        self.front.say(f"this is chat {chat} now; the other one stays as it was")
+        self.front.say(f"now in chat {chat}; the other one is unchanged")
 
     def branches(self, number: str) -> None:
         session = self.session
@@ -251,7 +266,7 @@ class Commands:
             f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
             for place, branch in enumerate(branches, 1)
         ]
-        self.front.say("\n".join([*lines, "/branches N goes there"]))
+        self.front.say("\n".join([*lines, "/branches N switches to one"]))
 
     def clear(self, _: str) -> None:
         self.session.new()
@@ -282,7 +297,7 @@ class Commands:
 
     def search(self, query: str) -> None:
         if not query:
-            raise UsageError("what is to be found?", hint="/search WORDS")
+            raise UsageError("what should be found?", hint="/search WORDS")
         hits = self.session.store.search(query, limit=LISTED)
         if not hits:
             raise UsageError(f"nothing was found for {query!r}")
@@ -295,20 +310,20 @@ class Commands:
 
     def rename(self, title: str) -> None:
         if not title:
-            raise UsageError("what is it to be called?", hint="/rename TITLE")
+            raise UsageError("what is the new title?", hint="/rename TITLE")
         self.session.rename(title)
         self.front.redraw()
 
     def delete(self, name: str) -> None:
         if not name:
-            raise UsageError("which chat is to go for good?", hint="/delete ID; 'edgespec history list' shows ids")
+            raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
         session = self.session
         info = session.store.find(name)
         if info.id == session.chat:
             session.new()
             self.front.redraw()
         session.store.remove([info.id])
-        self.front.say(f"{info.title or info.id} is deleted")
+        self.front.say(f"deleted {info.title or info.id}")
 
     def export(self, argument: str) -> None:
         """`/export`, `/export jsonl`, `/export FILE`: by its ending md or jsonl."""
@@ -321,9 +336,9 @@ class Commands:
         title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
         file = Path(name or f"{title}.{'jsonl' if jsonl else 'md'}").expanduser()
         if file.is_dir():
-            raise UsageError(f"{file} is a folder", hint="name a file in it")
+            raise UsageError(f"{file} is a folder", hint="give a file name in it")
         if file.exists():
-            raise UsageError(f"{file} is there already", hint="/export FILE with another name")
+            raise UsageError(f"{file} already exists", hint="/export FILE with another name")
         text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
         try:
             write_whole(file, text)
@@ -331,14 +346,22 @@ class Commands:
             raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
         self.front.say(f"written to {file.absolute()}")
 
-    def copy(self, number: str) -> None:
-        turns = self.session.turns
+    def copy(self, what: str) -> None:
+        """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
+        word, _, number = what.partition(" ")
+        if word == "code":
+            blocks = code_blocks(without_thinking(self._last_answer().content))
+            if not blocks:
+                raise UsageError("the last answer has no code block")
+            self.front.copy(blocks[_number(number.strip(), len(blocks)) if number else -1])
+            return
+        turns, number = self.session.turns, what
         turn = turns[_number(number, len(turns))] if number else self._last_answer()
         self.front.copy(without_thinking(turn.content))
 
     def file(self, name: str) -> None:
         if not name:
-            raise UsageError("which file?", hint="/file PATH puts a text file before your next message")
+            raise UsageError("which file?", hint="/file PATH adds a text file to your next message")
         path = Path(name).expanduser()
         try:
             with path.open("rb") as opened:
@@ -347,11 +370,11 @@ class Commands:
         except OSError as error:
             raise UsageError(f"{path} cannot be read", why=error.strerror or str(error)) from error
         except UnicodeDecodeError:
-            raise UsageError(f"{path} is no text", why="it is not UTF-8") from None
+            raise UsageError(f"{path} is not a text file", why="it is not UTF-8") from None
         if len(data) > MOST_FILE_BYTES:
-            raise UsageError(f"{path} is too long", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
+            raise UsageError(f"{path} is too large", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
         self.session.attached.append((path.name, text))
-        self.front.say(f"{path.name} ({len(text):,} characters) goes with your next message")
+        self.front.say(f"{path.name} ({len(text):,} characters) will be sent with your next message")
 
     def _last_answer(self) -> Turn:
         for turn in reversed(self.session.turns):
@@ -372,47 +395,43 @@ class Commands:
 
 
 COMMANDS = (
-    Command("help", "[COMMAND]", "Show the commands, or what one of them does.", Commands.help, "f1"),
-    Command(
-        "model", "[MODEL]", "Load another model, or show the one that answers.", Commands.model, "ctrl+l", waits=True
-    ),
-    Command("models", "", "Show the models of this machine, and which would fit as drafts.", Commands.models),
+    Command("help", "[COMMAND]", "List the commands, or explain one.", Commands.help, "f1"),
+    Command("model", "[MODEL]", "Load another model, or show the current one.", Commands.model, "ctrl+l", waits=True),
+    Command("models", "", "List the models on this machine, and compatible drafts.", Commands.models),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", Commands.draft, waits=True),
-    Command("system", "[TEXT|none]", "What the model is told before the conversation.", Commands.system),
-    Command("set", "[NAME [VALUE]]", "Show or change how the next message is answered.", Commands.set, "ctrl+s"),
-    Command("stats", "", "What the last answer cost, and what guessing earned.", Commands.stats, "ctrl+t"),
-    Command("tokens", "", "Show by whom each token was guessed, or no longer.", Commands.tokens, "ctrl+o"),
-    Command("thought", "", "Show what was thought before the last answer.", Commands.thought),
-    Command(
-        "race", "[PROMPT]", "Answer a prompt plainly and with guessing, and compare.", Commands.race, "f4", waits=True
-    ),
+    Command("system", "[TEXT|none]", "Show or set the system prompt of this chat.", Commands.system),
+    Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", Commands.set, "ctrl+s"),
+    Command("stats", "", "Show speed and acceptance rate of the last answer.", Commands.stats, "ctrl+t"),
+    Command("tokens", "", "Show or hide which drafter proposed each token.", Commands.tokens, "ctrl+o"),
+    Command("thought", "", "Show the reasoning of the last answer.", Commands.thought),
+    Command("race", "[PROMPT]", "Compare with and without speculation.", Commands.race, "f4", waits=True),
     Command(
         "regen",
         "[N]",
-        "Answer the last message again, or make answer N anew.",
+        "Regenerate the last answer, or answer N.",
         Commands.regen,
         "ctrl+r",
         ("regenerate", "retry"),
         waits=True,
     ),
-    Command("continue", "", "Go on with an answer that had stopped.", Commands.go_on, "", ("goon",), waits=True),
-    Command("edit", "[N] [TEXT]", "Say something else, and get another answer.", Commands.edit, "f3", waits=True),
-    Command("undo", "", "Take the last message and its answer back.", Commands.undo, "f9", waits=True),
-    Command("fork", "", "Go on in a new chat that begins like this one.", Commands.fork, "f5", waits=True),
-    Command("branches", "[N]", "Show where this chat has gone, or go there.", Commands.branches, waits=True),
+    Command("continue", "", "Resume an answer that was stopped.", Commands.go_on, "", ("goon",), waits=True),
+    Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", Commands.edit, "f3", waits=True),
+    Command("undo", "", "Remove the last message and its answer.", Commands.undo, "f9", waits=True),
+    Command("fork", "", "Copy this conversation into a new chat.", Commands.fork, "f5", waits=True),
+    Command("branches", "[N]", "List the branches of this chat, or switch to one.", Commands.branches, waits=True),
+    Command("clear", "", "Start a new chat; this one is saved.", Commands.clear, "ctrl+n", ("new",), waits=True),
+    Command("list", "[WORDS]", "List recent chats, or those with these words.", Commands.list, "ctrl+b"),
+    Command("load", "N|ID|last", "Open a chat.", Commands.load, waits=True),
+    Command("search", "WORDS", "Search all chats.", Commands.search, "ctrl+g"),
+    Command("rename", "TITLE", "Rename this chat.", Commands.rename, "f2"),
     Command(
-        "clear", "", "Begin another conversation; this one is kept.", Commands.clear, "ctrl+n", ("new",), waits=True
+        "restart", "[N]", "Reload the model, or after a failure reload with less (N).", Commands.restart, waits=True
     ),
-    Command("list", "[WORDS]", "Show the latest chats, or those with these words.", Commands.list, "ctrl+b"),
-    Command("load", "N|ID|last", "Go on with a chat.", Commands.load, waits=True),
-    Command("search", "WORDS", "Find what was said in any chat.", Commands.search, "ctrl+g"),
-    Command("rename", "TITLE", "Give this chat another title.", Commands.rename, "f2"),
-    Command("restart", "[N]", "Load the model again, N: with less, after it has failed.", Commands.restart, waits=True),
-    Command("delete", "ID", "Delete a chat for good.", Commands.delete, waits=True),
-    Command("export", "[md|jsonl|FILE]", "Write this chat to a file.", Commands.export, "f8"),
-    Command("copy", "[N]", "Copy the last answer, or message N.", Commands.copy, "f12"),
-    Command("file", "PATH", "Put a text file before your next message.", Commands.file),
-    Command("bye", "", "Leave the chat.", Commands.bye, "ctrl+q", ("exit", "quit")),
+    Command("delete", "ID", "Delete a chat permanently.", Commands.delete, waits=True),
+    Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", Commands.export, "f8"),
+    Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", Commands.copy, "f12"),
+    Command("file", "PATH", "Add a text file to your next message.", Commands.file),
+    Command("bye", "", "Quit.", Commands.bye, "ctrl+q", ("exit", "quit")),
 )
 
 
@@ -433,7 +452,9 @@ def find(name: str) -> Command:
 def _number(text: str, most: int) -> int:
     """The place, from 0, that a number from 1 to `most` means. Raises UsageError."""
     if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise UsageError(f"a number from 1 to {most} is wanted, not {text!r}" if most else "there is nothing to choose")
+        raise UsageError(
+            f"choose a number from 1 to {most}, not {text!r}" if most else "there is nothing to choose from"
+        )
     return int(text) - 1
 
 

@@ -97,7 +97,7 @@ class Setting:
         """The value as one would type it."""
         value = self.value(settings)
         if value is None:
-            return "as loaded"
+            return "default"
         if self.field in CLEARED:
             value = ", ".join(map(_quoted, value)) if isinstance(value, tuple) else value
             return value or NONE
@@ -114,7 +114,7 @@ class Setting:
             try:
                 return int(text) if self.kind == "integer" else float(text)
             except ValueError:
-                what = "a whole number" if self.kind == "integer" else "a number"
+                what = "an integer" if self.kind == "integer" else "a number"
                 raise UsageError(f"{self.name} must be {what}, not {text!r}") from None
         if self.field == "stop":
             if text == NONE:
@@ -126,26 +126,62 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("temp", "temperature", "number", "sampling", "Temperature; 0 takes the likeliest token."),
-    Setting("top-k", "top_k", "integer", "sampling", "Keep the N likeliest tokens; 0 keeps all."),
-    Setting("top-p", "top_p", "number", "sampling", "Keep the likeliest tokens up to this probability; 1 keeps all."),
-    Setting("min-p", "min_p", "number", "sampling", "Keep tokens this many times as likely as the best; 0 keeps all."),
-    Setting("typical-p", "typical_p", "number", "sampling", "Keep the most typical tokens; 1 keeps all."),
-    Setting("repeat-penalty", "repeat_penalty", "number", "sampling", "Less of what occurred; 1 is off."),
-    Setting("repeat-last-n", "repeat_last_n", "integer", "sampling", "Tokens that penalties look back on; -1 all."),
-    Setting("presence-penalty", "presence_penalty", "number", "sampling", "Off the logit of what occurred; 0 is off."),
-    Setting("frequency-penalty", "frequency_penalty", "number", "sampling", "The same for each time it occurred."),
-    Setting("seed", "seed", "integer", "answer", "Same seed, same text; -1 draws one for each answer."),
-    Setting("max-tokens", "max_tokens", "integer", "answer", "Most tokens of an answer; -1 until it ends."),
-    Setting("stop", "stop", "text", "answer", "Texts that end an answer, with commas between."),
-    Setting("json-schema", "json_schema", "text", "answer", "Answers are JSON that fits this: a file, or the schema."),
-    Setting("grammar", "grammar", "text", "answer", "Answers are what this allows: a file, or rules in GBNF."),
-    Setting("regex", "regex", "text", "answer", "Whole answers match this regular expression."),
-    Setting("verify", "verify", "choice", "answer", "How guesses are judged.", get_args(VerifyRule)),
-    Setting("spec-type", "spec_type", "text", "drafting", "Who guesses: auto, none, or drafters with commas between."),
-    Setting("pace", "pace", "text", "drafting", "How much is guessed: auto, fixed:K or off."),
-    Setting("spec-draft-n-max", "n_max", "integer", "drafting", f"Most tokens guessed at a time, up to {MAX_DRAFT}."),
-    Setting("spec-tree", "tree", "integer", "drafting", f"Most branches of a guess, up to {MAX_LEAVES}."),
+    Setting("temp", "temperature", "number", "sampling", "Temperature; 0 is greedy."),
+    Setting("top-k", "top_k", "integer", "sampling", "Sample from the N most likely tokens; 0 is off."),
+    Setting(
+        "top-p",
+        "top_p",
+        "number",
+        "sampling",
+        "Sample from the most likely tokens up to this total probability; 1 is off.",
+    ),
+    Setting(
+        "min-p",
+        "min_p",
+        "number",
+        "sampling",
+        "Sample from tokens at least this many times as likely as the best; 0 is off.",
+    ),
+    Setting("typical-p", "typical_p", "number", "sampling", "Locally typical sampling; 1 is off."),
+    Setting(
+        "repeat-penalty",
+        "repeat_penalty",
+        "number",
+        "sampling",
+        "Penalty factor for repeated tokens; 1 is off.",
+    ),
+    Setting(
+        "repeat-last-n",
+        "repeat_last_n",
+        "integer",
+        "sampling",
+        "Number of last tokens the penalties look at; -1 is all.",
+    ),
+    Setting(
+        "presence-penalty",
+        "presence_penalty",
+        "number",
+        "sampling",
+        "Subtract this from the logits of repeated tokens; 0 is off.",
+    ),
+    Setting("frequency-penalty", "frequency_penalty", "number", "sampling", "The same, for each repetition; 0 is off."),
+    Setting("seed", "seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
+    Setting("max-tokens", "max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
+    Setting("stop", "stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
+    Setting(
+        "json-schema",
+        "json_schema",
+        "text",
+        "answer",
+        "Constrain answers to JSON that matches a schema (a file, or the schema).",
+    ),
+    Setting("grammar", "grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
+    Setting("regex", "regex", "text", "answer", "Constrain whole answers to a regular expression."),
+    Setting("verify", "verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),
+    Setting("spec-type", "spec_type", "text", "drafting", "Drafters: auto, none, or names separated by commas."),
+    Setting("pace", "pace", "text", "drafting", "Draft length: auto, fixed:K or off."),
+    Setting("spec-draft-n-max", "n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}."),
+    Setting("spec-tree", "tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}."),
 )
 
 
@@ -159,9 +195,9 @@ def setting(name: str) -> Setting:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{name!r} is short for several", hint=", ".join(item.name for item in found))
+        raise UsageError(f"{name!r} matches several settings", hint=", ".join(item.name for item in found))
     close = [f"did you mean {meant}?" for meant in get_close_matches(wanted, names, 1)]
-    raise UsageError(f"there is no setting {name!r}", hint="".join(close) or ", ".join(item.name for item in SETTINGS))
+    raise UsageError(f"unknown setting {name!r}", hint="".join(close) or ", ".join(item.name for item in SETTINGS))
 
 
 def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:

@@ -99,6 +99,6 @@ def _begun(out: Path) -> tuple[set[str], bytes]:
             if number == len(lines) and not line.endswith(b"\n"):
                 return known, data[: -len(line)]
             raise UsageError(
-                f"{out} holds something else than collected answers", why=f"line {number}", hint="name another file"
+                f"{out} was not written by draft collect", why=f"line {number}", hint="use another file name"
             ) from error
     return known, data

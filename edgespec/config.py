@@ -52,20 +52,23 @@ def config_files(folder: Path | None) -> list[Path]:
     return [file for file in (user, project) if file is not None and file.is_file()]
 
 
-def read_settings(files: Iterable[Path], checks: Mapping[str, Check]) -> dict[str, Setting]:
+def read_settings(
+    files: Iterable[Path], checks: Mapping[str, Check], aliases: Mapping[str, str] | None = None
+) -> dict[str, Setting]:
     """The settings of all `files`, a later file over an earlier one; `checks` holds the keys there are.
 
-    Raises UsageError naming the file and the key.
+    `aliases` are other names of keys, which are no keys but are known to be meant. Raises UsageError naming the file
+    and the key.
     """
     settings: dict[str, Setting] = {}
     for file in files:
         for key, value in _parse(file).items():
             if key not in checks:
-                raise UsageError(f"{file}: there is no setting '{key}'", hint=_near(key, checks))
+                raise UsageError(f"{file}: unknown setting '{key}'", hint=_near(key, checks, aliases or {}))
             try:
                 settings[key] = Setting(checks[key](value, file), file)
             except ValueError as error:
-                raise UsageError(f"{file}: setting '{key}' cannot be used", why=str(error)) from error
+                raise UsageError(f"{file}: invalid value for '{key}'", why=str(error)) from error
     return settings
 
 
@@ -80,6 +83,11 @@ def _parse(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} is not valid TOML", why=str(error)) from error
 
 
-def _near(key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
-    return f"did you mean '{near[0]}'?" if near else "'edgespec run --help' lists them: keys are the long option names"
+def _near(key: str, known: Iterable[str], aliases: Mapping[str, str]) -> str:
+    """What was probably meant: another name of a key, or one that is spelt almost like it."""
+    spelt = key.lower().replace("_", "-")
+    names = {key: key for key in known} | {alias.replace("_", "-"): key for alias, key in aliases.items()}
+    near = difflib.get_close_matches(spelt, names, n=1)
+    if near:
+        return f"did you mean '{names[near[0]]}'?"
+    return "'edgespec run --help' lists them: keys are the long option names"

@@ -38,7 +38,7 @@ def constraint_text(kind: Constraint, given: str) -> str:
     try:
         file = Path(given).expanduser()
         if file.stat().st_size > MOST_BYTES:
-            raise UsageError(f"cannot use {given} as a {what}", why="it is too large for one")
+            raise UsageError(f"cannot use {given} as a {what}", why="it is too large")
         text = file.read_text("utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~nobody
         why = getattr(error, "strerror", None) or str(error)
@@ -89,9 +89,9 @@ def readable(said: str) -> str:
     if "lookarounds not supported" in said:
         return r"look-around and word boundaries (\b) are not supported"
     if re.search("[Tt]oo many (expressions|items)", said):
-        return "it is too large, or has no end that can be reached"
+        return "it is too large, or can never end"
     if "Regex is empty" in said or "NoExtension" in said:
-        return "nothing can fit it"
+        return "nothing can match it"
     said = said.replace("<non-verbose/>", "").strip()
     return said if len(said) <= MOST_WORDS else said[:MOST_WORDS] + " ..."
 
@@ -100,14 +100,14 @@ def _schema_object(text: str) -> str:
     """The schema as an object, which `true` and `false` can be written as too. Raises ValueError."""
     schema = json.loads(text)  # says where it is wrong
     if schema is False:
-        raise ValueError("nothing can fit it")
+        raise ValueError("nothing can match it")
     if not isinstance(schema, dict | bool):
         raise ValueError("a schema is an object, true or false")
     return "{}" if schema is True else text
 
 
 _HINTS: dict[Constraint, str] = {
-    "json_schema": "name a file, or write the schema itself: it begins with {",
-    "grammar": "name a file, or write rules: root ::= ...",
+    "json_schema": "give a file, or the schema itself, starting with {",
+    "grammar": "give a file, or rules: root ::= ...",
     "regex": "",
 }

@@ -59,7 +59,7 @@ class Corpus:
     def check(self) -> None:
         """Read all of it. Raises UsageError if a byte has changed since it was made."""
         if _digest(self.path) != self.about.sha256:
-            raise UsageError(f"{self.path} is damaged", why="its data have changed", hint="build it again")
+            raise UsageError(f"{self.path} is damaged", why="its data has changed", hint="build it again")
 
 
 def find(name: str) -> Path:
@@ -103,7 +103,7 @@ def read_about(path: Path) -> About:
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
     if not start.startswith(MAGIC):
-        raise UsageError(f"{path} is no corpus", hint=hint)
+        raise UsageError(f"{path} is not a corpus", hint=hint)
     try:
         found = json.loads(start[len(MAGIC) :].rstrip(b"\0"))
         if found["version"] != VERSION:
@@ -123,7 +123,7 @@ def check_fits(corpus: Corpus, model: Model) -> None:
         raise UsageError(
             f"the corpus {corpus.path} does not fit {model.path.name}",
             why=f"it was made with the vocabulary of {corpus.about.model}",
-            hint="build it again with this model (edgespec corpus build -m)",
+            hint="build it again for this model (edgespec corpus build -m)",
         )
 
 
@@ -168,7 +168,7 @@ def build(
                     n_bytes += _write_tokens(file, model, scratch)
                     n_files += 1
                 except UnicodeDecodeError:
-                    left_out.append(f"{file}: no UTF-8 text")
+                    left_out.append(f"{file}: not UTF-8 text")
                 except OSError as error:
                     if error.filename is None:  # the corpus itself: the disk is full
                         raise
@@ -180,7 +180,7 @@ def build(
             if n == n_files:  # nothing but the marks between them
                 raise UsageError("there is nothing to build a corpus from", why="; ".join(left_out[:3]) or "no files")
             if n > MOST_TOKENS:
-                raise UsageError(f"a corpus holds up to {MOST_TOKENS:,} tokens, these are {n:,}")
+                raise UsageError(f"a corpus holds up to {MOST_TOKENS:,} tokens, this text has {n:,}")
             tokens = np.fromfile(unfinished, np.uint32, offset=START)
             scratch.write(order_of(tokens, lambda share: progress("sorting", share)).data)
             scratch.flush()

@@ -24,10 +24,12 @@ from edgespec.drafters.base import Budget, Drafter
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import FinishReason
 from edgespec.llama.context import Batch, CacheFullError, CancelledError, Context
+from edgespec.llama.kernels import NARROW
 
 logger = logging.getLogger("edgespec.engine")
 
 LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
+WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads prompts
 LOOK_EVERY = 16  # rounds, for a drafter that rests
 
 
@@ -67,6 +69,15 @@ class Sequence:
     def remaining(self) -> int:
         """How many tokens may still be generated."""
         return self.n_prompt + self.max_tokens - len(self.tokens)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.tokens[: self.n_prompt]
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether some of the prompt is still to be decoded."""
+        return len(self.tokens) == self.n_prompt
 
     @property
     def round(self) -> int:
@@ -153,7 +164,8 @@ class Engine:
 
     Drafters are asked in turn, and `pace` says which and for how much; without one every draft is as long as it may be.
     `draft_n_max` is the most tokens of a draft, `tree_width` the most leaves. Passes are padded to `least_width`
-    tokens.
+    tokens, those that verify drafts have at most `most_rows`. In an exact context a token's logits depend on its own
+    sequence alone: what is generated never shares a pass with prompts, and these none with each other.
     """
 
     def __init__(
@@ -165,12 +177,13 @@ class Engine:
         pace: Pace | None = None,
         tree_width: int = 1,
         least_width: int = 1,
+        most_rows: int | None = None,
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.context, self.drafters, self.warn = context, list(drafters), warn
         self.draft_n_max, self.tree_width = draft_n_max, tree_width
         self.pace = pace or FixedPace(draft_n_max)
-        self.least_width = least_width
+        self.least_width, self.most_rows = least_width, min(most_rows or context.n_batch, context.n_batch)
         self._free = list(range(context.sequences))
         self.active: list[Sequence] = []
 
@@ -243,7 +256,10 @@ class Engine:
             return None
         before = self.active[: self.active.index(sequence)] if sequence in self.active else self.active
         going_on = [other for other in before if other.finish is None]
-        lengths = ((other, common_prefix(other.tokens, sequence.tokens[:-1])) for other in going_on)
+        lengths = (
+            (other, self.reusable(common_prefix(other.prompt, sequence.prompt), other.n_prompt, sequence.n_prompt))
+            for other in going_on
+        )
         other, length = max(lengths, key=lambda pair: pair[1], default=(sequence, 0))
         return (other, length) if length >= max(LEAST_SHARED, sequence.n_decoded + 1) else None
 
@@ -266,13 +282,34 @@ class Engine:
 
     def _share_out(self, sequences: list[Sequence]) -> list[_Part]:
         """What of each sequence goes into the next batch: those with little to decode first, long prompts fill up."""
-        room, parts = self.context.n_batch, []
-        for sequence in sorted(sequences, key=lambda s: len(s.tokens) - s.n_decoded):
-            n_pending = min(room, len(sequence.tokens) - sequence.n_decoded)
+        sequences = sorted(sequences, key=lambda s: len(s.tokens) - s.n_decoded)
+        room = self.context.n_batch
+        if self.context.exact and len(sequences) > 1:
+            reading = [sequence for sequence in sequences if sequence.is_reading]
+            sequences, room = (reading[:1], room) if reading else (sequences, self.most_rows)
+        parts = []
+        for sequence in sequences:
+            n_left = len(sequence.tokens) - sequence.n_decoded
+            n_pending = min(room, n_left)
+            if self.context.exact and sequence.is_reading and 0 < n_left - n_pending < WIDE:
+                n_pending = n_left - WIDE  # so that the end of the prompt is read as the rest of it
             if n_pending:
                 parts.append(_Part(sequence, n_pending))
                 room -= n_pending
         return parts
+
+    def reusable(self, n_shared: int, n_other: int, n_prompt: int) -> int:
+        """How many of the first `n_shared` tokens of a prompt need not be decoded again where another prompt was that
+        begins with them; `n_other` and `n_prompt` are their lengths.
+
+        In an exact context they have to be the same bits: prompts are read in wide passes, with kernels that agree
+        among themselves, or in a narrow one if they are short.
+        """
+        if not self.context.exact:
+            return min(n_shared, n_prompt - 1)
+        if (n_prompt < WIDE) != (n_other < WIDE):
+            return 0
+        return min(n_shared, n_prompt - (WIDE if n_prompt >= WIDE else 1))
 
     # --- propose --------------------------------------------------------------------------------------------------
 
@@ -294,8 +331,8 @@ class Engine:
                 self._ask(drafter, plans, parts)
         if len(parts) > 1:
             self._share_width(parts)
-        if not self.context.model.can_roll_back and len(parts) > 2:
-            # These memories can be set back only where all sequences of a pass are equally long.
+        if self.context.streams or (not self.context.model.can_roll_back and len(parts) > 2):
+            # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
             least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
             for part in parts:
                 if len(part.draft) > least:
@@ -308,7 +345,8 @@ class Engine:
             return
         offers = [(part.plans[part.draft.source], part.draft) for part in guessing]
         width, depth = sum(part.n_pending for part in parts), parts[0].sequence.n_decoded
-        for part, draft in zip(guessing, self.pace.share_width(offers, width, depth), strict=True):
+        room = min(self.most_rows - width, self.context.max_outputs - len(parts))
+        for part, draft in zip(guessing, self.pace.share_width(offers, width, depth, room), strict=True):
             part.draft = draft
             if not draft:
                 part.drop()
@@ -316,9 +354,10 @@ class Engine:
     def _room(self, part: _Part) -> int:
         """How many tokens can be guessed now: none while the prompt is decoded, else what has room."""
         sequence = part.sequence
-        if part.n_pending > 1 or not part.is_complete:
+        if (sequence.is_reading and part.n_pending > 1) or not part.is_complete:
             return 0
-        return min(self.draft_n_max, sequence.remaining - 1, self.context.n_ctx - len(sequence.tokens))
+        room = self.context.n_ctx - len(sequence.tokens)
+        return min(self.draft_n_max, self.most_rows - 1, sequence.remaining - 1, room)
 
     def _plan(self, drafter: Drafter, part: _Part, parts: list[_Part]) -> Plan | None:
         sequence = part.sequence
@@ -334,6 +373,7 @@ class Engine:
             settled=sequence.is_settled,
             best=part.value,
             leaves=self._leaves(part, len(parts)),
+            round=sequence.round,
         )
         try:
             return self.pace.plan(turn)
@@ -368,7 +408,7 @@ class Engine:
             part.sequence.stats.count_guess(drafter.name, took_s, plan.price(took_s))
 
     def _budgets(self, plans: list[tuple[_Part, Plan]], parts: list[_Part]) -> list[Budget]:
-        room = self.context.n_batch - sum(part.n_pending + len(part.draft) for part in parts)
+        room = self.most_rows - sum(part.n_pending + len(part.draft) for part in parts)
         return [
             Budget(min(plan.tokens, room // len(plans)), self._leaves(part, len(plans)), worth=plan.worth)
             for part, plan in plans
@@ -380,7 +420,7 @@ class Engine:
 
     def _switch_off(self, drafter: Drafter, parts: list[_Part], error: Exception) -> None:
         logger.debug("drafter failed", exc_info=error)
-        self.warn(f"drafting by {drafter.name} is switched off for this answer: it failed ({error!r})")
+        self.warn(f"drafter {drafter.name} failed and is off for this answer ({error!r})")
         for part in parts:
             part.sequence.off.add(drafter.name)
 
@@ -410,7 +450,7 @@ class Engine:
             return
         for part in parts:
             sequence = part.sequence
-            if len(sequence.tokens) > sequence.n_prompt:
+            if not sequence.is_reading:
                 sequence.stats.target_s += (perf_counter() - started_s) / len(parts)
             if not part.is_complete:
                 sequence.n_decoded += part.n_pending
@@ -447,21 +487,20 @@ class Engine:
         except UsageError as error:  # a grammar that nobody could tell from a good one
             sequence.error = GenerationError(error.what, why=error.why)
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
-            sequence.error = GenerationError("cannot choose a token", why=str(error))
+            sequence.error = GenerationError("cannot sample a token", why=str(error))
         sequence.finish = "error"
         self._keep(sequence, 0)
         return None
 
     def _commit(self, part: _Part, verdict: Verdict) -> Emission:
         sequence, stats, now_s = part.sequence, part.sequence.stats, perf_counter()
-        if len(sequence.tokens) == sequence.n_prompt:
+        if sequence.is_reading:
             stats.prompt_s = now_s - sequence.started_s
             sequence.first_token_s = now_s
         first = len(sequence.tokens)
         sequence.tokens += [choice.id for choice in verdict.choices]
         self._show(part, verdict.path)
-        self._adopt(part, verdict.path, first)
-        self._keep(sequence, len(sequence.tokens) - 1)
+        self._keep(sequence, self._adopt(part, verdict.path, first))
         stats.count_round(part.draft, verdict.path, len(verdict.choices))
         part.judge(verdict.path)
         known = [choice.near_tie for choice in verdict.choices if choice.near_tie is not None]
@@ -503,12 +542,20 @@ class Engine:
             emitted = [choice.id for choice in emission.choices]
             self.pace.observe_round(part.sequence.kind, emitted, width, part.sequence.n_decoded, len(parts))
 
-    def _adopt(self, part: _Part, path: list[int], first: int) -> None:
-        """Bring the accepted path, which begins at position `first`, into the slot if it lies on another branch."""
-        slot = part.sequence.slot
+    def _adopt(self, part: _Part, path: list[int], first: int) -> int:
+        """How much of the sequence is in its slot now that `path`, which begins at position `first`, was accepted.
+
+        What lies on another branch is taken over; but in an exact context it is decoded again beside the next draft:
+        its cells lie behind those of the first branch, and the order of cells is the order of sums.
+        """
+        slot, length = part.sequence.slot, len(part.sequence.tokens) - 1
         astray = next((depth for depth, node in enumerate(path) if slot not in part.ids[node]), None)
-        if astray is not None:
-            self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))
+        if astray is None:
+            return length
+        if self.context.exact:
+            return first + astray
+        self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))
+        return length
 
     def _cancel(self, sequences: list[Sequence]) -> None:
         """After an aborted decode: back to what is known to be in the cache, and say who asked to stop."""
@@ -529,9 +576,9 @@ class Engine:
 def check_draft(draft: Draft, budget: Budget, n_vocab: int) -> None:
     """Raises ValueError for a draft that cannot be decoded."""
     if len(draft) > budget.tokens or any(not 0 <= token < n_vocab for token in draft.tokens):
-        raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget.tokens}, or ids no token has")
+        raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget.tokens}, or invalid token ids")
     if not all(-1 <= parent < node for node, parent in enumerate(draft.parents)):
-        raise ValueError("in its tree a token comes before the one it hangs off")
+        raise ValueError("in its tree a token comes before its parent")
     if len({len(draft), len(draft.parents), len(draft.confidence), len(draft.laws)}) > 1:
         raise ValueError("its draft has parts of different lengths")
     if draft.n_leaves > budget.leaves:

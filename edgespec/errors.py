@@ -1,4 +1,4 @@
-"""What can go wrong, said so that a user can act on it: what happened, why, what to do next, and the exit code."""
+"""Errors for users: what happened, why, what to do next, and the exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GenerationError(EdgespecError):
 
 
 class UsageError(EdgespecError):
-    """A setting that cannot be meant."""
+    """Invalid settings."""
 
     exit_code = 2
 
@@ -34,24 +34,24 @@ class ModelNotFoundError(EdgespecError):
 
 
 class ModelFileError(EdgespecError):
-    """The file is there, but it is no model that can be loaded."""
+    """The file exists, but is not a model that can be loaded."""
 
     exit_code = 3
 
 
 class PairError(EdgespecError):
-    """Target and draft model do not fit together."""
+    """Target and draft model are incompatible."""
 
     exit_code = 4
 
 
 class FailedRowsError(EdgespecError):
-    """A job is done, or stopped, with rows that failed."""
+    """A job has finished, or was stopped, with rows that failed."""
 
     exit_code = 6
 
 
 class OutOfMemoryError(EdgespecError):
-    """Weights, KV cache or buffers do not fit into the memory there is."""
+    """Weights, KV cache or buffers do not fit into the available memory."""
 
     exit_code = 5

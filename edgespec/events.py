@@ -14,10 +14,10 @@ Progress = Callable[[str, float], None]
 
 PROGRESS = {
     "loading": "loading {}",
-    "making": "making a draft of {}",
+    "making": "creating a draft of {}",
     "rounding": "measuring rounding",
     "costs": "measuring passes",
-    "prompt": "reading the prompt",
+    "prompt": "prefill",
 }
 """What is done, in words; the braces stand for the model."""
 
@@ -28,14 +28,14 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 class TokenEvent:
     """One token of an answer, or its end.
 
-    `text` is complete UTF-8 only: bytes of an unfinished character, and text that may yet become a stop string, are
-    held back and come with a later event. The last event has `id` -1, the rest of the text, `finish_reason`, `stats`,
-    and tells whether the text was `cut` at a stop string, so that the tokens say more than it does.
-    `logprob` is the natural logarithm of the token's probability after bias and penalties, before truncation and
-    temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names the drafter when `from_draft`.
-    `round` counts target passes of this answer from 0, `proposed` tells how many drafted tokens that one verified;
-    `gap` is how far the token's score lay above the second best's, and `near_tie` whether the measured rounding of
-    kernels could have made it another token.
+    `text` is complete UTF-8 only: bytes of an unfinished character, and text that may become a stop string, are held
+    back and come with a later event. The last event has `id` -1, the rest of the text, `finish_reason`, `stats`, and
+    whether the text was `cut` at a stop string, in which case the tokens hold more than the text. `logprob` is the
+    natural logarithm of the token's probability after bias and penalties, before truncation and temperature;
+    `top_logprobs` holds (id, logprob) pairs, best first. `source` names the drafter if `from_draft`. `round` counts the
+    steps (target passes) of this answer from 0, `proposed` is the number of draft tokens verified in it; `gap` is the
+    distance of the token's score from the second best, and `near_tie` whether the measured rounding of kernels could
+    have changed it.
     """
 
     id: int

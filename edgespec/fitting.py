@@ -6,21 +6,25 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.figures import size_of
 from edgespec.header import Header
+from edgespec.llama.kernels import have_bounds, repacking_differs
 from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu
 from edgespec.llama.trial import self_check
-from edgespec.models.memory import Plan, estimate
+from edgespec.models.memory import Plan, estimate, scores_bytes
 from edgespec.models.offload import GPU_RESERVE_BYTES, placed, placement
 from edgespec.models.what_fits import largest_context, what_would_fit, with_context
-from edgespec.settings import Offload
+from edgespec.settings import CACHE_TYPES, Offload
 
 # A model may have been trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
 # Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
 MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
+# Passes that read prompts; the smallest still holds a wide pass and its rest (`Engine`), and is hardly slower on a CPU.
+BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 256_000_000
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +51,7 @@ def fitted(
     free_vram = _free_vram()
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
     if not free_vram and wanted - {"auto", 0}:
-        note("no GPU can be used by this build of llama.cpp: all layers stay on the CPU")
+        note("this build of llama.cpp has no usable GPU: all layers stay on the CPU")
     fit = _repacked(placed(plan, gpu_layers, gpu_layers_draft, free_vram))
     needed, free = estimate(fit), available_memory_bytes()
     if needed.allocated > free:
@@ -55,16 +59,15 @@ def fitted(
         if not (may_shrink and n_ctx):
             raise OutOfMemoryError(
                 f"a context of {plan.n_ctx * plan.sequences:,} tokens does not fit",
-                why=f"it needs {size_of(needed.allocated)} beside weights that are mapped, "
-                f"{size_of(free)} of memory are free",
+                why=f"it needs {size_of(needed.allocated)} besides memory-mapped weights, {size_of(free)} are free",
                 hint="; ".join(what_would_fit(fit, free + needed.mapped)) or "use a smaller model",
             )
-        note(f"a context of {plan.n_ctx} tokens does not fit into memory, so it is {n_ctx}")
+        note(f"a context of {plan.n_ctx} tokens does not fit into memory; using {n_ctx}")
         fit = _repacked(placed(with_context(plan, n_ctx), gpu_layers, gpu_layers_draft, free_vram))
     elif needed.mapped > free:
         note(
-            f"the weights take {size_of(needed.mapped)}, and {size_of(free)} of memory are free: they will be read "
-            "from the disk again and again, which is very slow"
+            f"the weights take {size_of(needed.mapped)}, but only {size_of(free)} of memory are free: they will be "
+            "read from disk again and again, which is very slow"
         )
     if free_vram:
         where = placement(fit, free_vram)
@@ -94,12 +97,49 @@ def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draf
 def _times(plan: Plan, sequences: int) -> Plan:
     """The plan of one sequence with more of them."""
     draft = _times(plan.draft, sequences) if plan.draft else None
-    return replace(plan, sequences=sequences, max_outputs=plan.max_outputs * sequences, draft=draft)
+    return replace(
+        plan,
+        sequences=sequences,
+        max_outputs=plan.max_outputs * sequences,
+        streams=plan.exact and not plan.branches,
+        draft=draft,
+    )
 
 
 def _is_left_out(plan: Plan, wanted: Offload) -> bool:
     """Whether layers stay on the CPU though nobody said that they should."""
     return wanted == "auto" and plan.gpu_layers < plan.n_layers
+
+
+def can_be_exact(gpu_layers: Offload = "auto") -> bool:
+    """Whether passes can give each token the logits of a pass of its own: not on GPUs, nor in all builds."""
+    return have_bounds() and (gpu_layers == 0 or not supports_gpu())
+
+
+def exact_attention(header: Header, cache_type_v: str, *, trees: bool = False) -> Literal["on", "off"]:
+    """Whether a context whose passes are to be exact takes flash attention, where nobody asks for it.
+
+    Without it single tokens and drafts cost less (docs/performance.md). With it sliding windows do, and the cells of
+    other branches are passed over, so that a branch's sums are those of a chain; quantised values need it. A rule, not
+    a measurement: one that came out otherwise the next time would change texts.
+    """
+    is_quantised = CACHE_TYPES[cache_type_v].block > 1
+    return "on" if is_quantised or trees or header.number("attention.sliding_window") else "off"
+
+
+def with_room_for_scores(plan: Plan) -> Plan:
+    """The plan with prompts read in smaller passes, where without flash attention the scores of all cells would take
+    more than `SCORES_BYTES`; with flash attention where the smallest ones do too."""
+    if plan.flash_attention != "off":
+        return plan
+    sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
+    fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)
+    return fit or replace(plan, flash_attention="on")
+
+
+def repacks(plan: Plan) -> bool:
+    """Whether weights may be repacked: not where that crashes, nor where it would make exact passes differ."""
+    return self_check() == "works" and not (plan.exact and repacking_differs(plan.header.weight_types))
 
 
 def _free_vram() -> list[int]:
@@ -111,6 +151,5 @@ def _free_vram() -> list[int]:
 def _repacked(plan: Plan) -> Plan:
     """The plan with what this build does to weights, unless that crashes. Beside layers on a GPU it leaves those that
     stay as they are, in the GPU's own kind of main memory."""
-    on_cpu = not plan.gpu_layers and self_check() == "works"
-    types = repacked_types() if on_cpu else frozenset[str]()
+    types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
     return replace(plan, repacked=types, draft=_repacked(plan.draft) if plan.draft else None)

@@ -73,6 +73,11 @@ class Header:
         return sum(tensor.size_bytes for tensor in self.tensors.values())
 
     @property
+    def weight_types(self) -> frozenset[str]:
+        """The types that its tensors have, by ggml's names."""
+        return frozenset(tensor.type for tensor in self.tensors.values())
+
+    @property
     def n_params(self) -> int:
         """How many numbers the weights are."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
@@ -138,6 +143,12 @@ def read_header(path: str | Path) -> Header:
         return _read(_Walk(path, data))
 
 
+def shown(value: object) -> str:
+    """A name or a value of a header as messages have it: not all of it if it is long."""
+    text = repr(value) if not isinstance(value, Array) else f"a list of {value.length:,}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
@@ -195,11 +206,11 @@ def _appearance(start: bytes) -> str:
     """What a file that is not GGUF seems to be, from its first bytes."""
     text = start.lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
-        return "it is a git-lfs pointer; `git lfs pull` fetches the file it points to"
+        return "it is a git-lfs pointer; `git lfs pull` downloads the real file"
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32:
-        return "it looks like a safetensors file, which has to be converted to GGUF first"
+        return "it looks like a safetensors file; convert it to GGUF first"
     if b"data.pkl" in start or start.startswith(b"\x80\x02"):
-        return "it looks like a PyTorch checkpoint, which has to be converted to GGUF first"
+        return "it looks like a PyTorch checkpoint; convert it to GGUF first"
     if start.startswith((b"PK", b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
         return "it looks like an archive; unpack it first"
     if text.startswith((b"<!doctype", b"<html", b"<?xml", b"{")):
@@ -207,8 +218,8 @@ def _appearance(start: bytes) -> str:
     if start[:4] in (b"ggml", b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"):
         return "it is in a format older than GGUF, which llama.cpp no longer reads"
     if not start.strip(b"\0"):
-        return "it begins with zeros only, as an interrupted download leaves them"
-    return f"it begins with {start[:4].decode('latin-1')!r} instead of 'GGUF'"
+        return "it starts with zeros only, like an interrupted download"
+    return f"it starts with {start[:4].decode('latin-1')!r} instead of 'GGUF'"
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
@@ -315,7 +326,7 @@ def _read(walk: _Walk) -> Header:
     metadata = _read_metadata(walk, walk.count("metadata entries", 13))
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise walk.damaged(f"its alignment is {alignment!r}, not a power of two")
+        raise walk.damaged(f"its alignment is {shown(alignment)}, not a power of two")
     tensors = _read_tensors(walk, n_tensors, alignment)
     return Header(walk.path, version, metadata, tensors, alignment, walk.end)
 
@@ -336,12 +347,15 @@ def _read_metadata(walk: _Walk, n: int) -> dict[str, Scalar | tuple[Scalar, ...]
     metadata: dict[str, Scalar | tuple[Scalar, ...] | Array] = {}
     for index in range(n):
         walk.place = f"metadata entry {index + 1} of {n}"
-        key = walk.string().decode("utf-8", "backslashreplace")
-        if not key:
+        stored = walk.string()
+        if not stored:
             raise walk.damaged(f"{walk.place} has no name")
+        if len(stored) > _MAX_KEY_BYTES:
+            raise walk.damaged(f"{walk.place} has a name of {len(stored):,} bytes")
+        key = stored.decode("utf-8", "backslashreplace")
         if key in metadata:
-            raise walk.damaged(f"it has two metadata entries called {key!r}")
-        walk.place = f"{key!r}"
+            raise walk.damaged(f"it has two metadata entries called {shown(key)}")
+        walk.place = shown(key)
         metadata[key] = walk.value(walk.u32())
     return metadata
 
@@ -367,7 +381,7 @@ def _read_tensor(walk: _Walk, name: str) -> TensorInfo:
     shape = struct.unpack(f"<{n_dims}q", walk.take(8 * n_dims))
     n_elements = math.prod(shape)
     if min(shape, default=1) < 1 or n_elements >= 1 << 63:
-        raise walk.damaged(f"tensor {name!r} has the impossible shape {shape}")
+        raise walk.damaged(f"tensor {name!r} has the invalid shape {shape}")
     kind = walk.u32()
     if kind not in GGML_TYPES:
         why = f"tensor {name!r} has type {kind}, which this llama.cpp does not know"
@@ -390,7 +404,7 @@ def _placed(walk: _Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict
         needed = _aligned(tensor.offset + tensor.size_bytes, alignment)
         if start + tensor.offset + tensor.size_bytes > walk.end:
             size_bytes = start + sum(_aligned(other.size_bytes, alignment) for other in tensors.values())
-            why = f"it should have about {size_bytes:,} bytes, but has {walk.end:,}; the data end inside {name!r}"
+            why = f"it should have about {size_bytes:,} bytes, but has {walk.end:,}; the data ends inside {name!r}"
             raise ModelFileError(f"{walk.path} {INCOMPLETE}", why=why, hint=AGAIN)
     return placed
 
@@ -411,12 +425,14 @@ def _aligned(offset: int, alignment: int) -> int:
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-AGAIN = "Download it again, or check it against the size and checksum given where it comes from."
+AGAIN = "Download it again, or compare its size and checksum with those published by its source."
 _DAMAGED = "is damaged"
 INCOMPLETE = "is incomplete"
 
 _SHORT_ARRAY = 1024
+_SHOWN = 60  # characters
 _MAX_TENSOR_NAME = 63
+_MAX_KEY_BYTES = (1 << 16) - 1  # as the specification of GGUF has it
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _STRING, _ARRAY = 8, 9

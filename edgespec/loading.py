@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from edgespec.answer_store import AnswerStore
 from edgespec.calibrate import Tuning
@@ -22,9 +23,17 @@ from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
-from edgespec.figures import percent
-from edgespec.fitting import fitted, sequences_that_fit, usual_context
+from edgespec.fitting import (
+    can_be_exact,
+    exact_attention,
+    fitted,
+    repacks,
+    sequences_that_fit,
+    usual_context,
+    with_room_for_scores,
+)
 from edgespec.header import Header
+from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.model import Model
@@ -32,18 +41,21 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
 from edgespec.models.memory import Plan
-from edgespec.models.pair import vocabulary_difference
+from edgespec.models.pair import overlap_of, vocabulary_difference
 from edgespec.models.spec import resolve
 from edgespec.rounding import Widths, measured_widths
 from edgespec.settings import (
     AUTO_DRAFT,
+    DRAFT_N_MAX,
     MAX_LEAVES,
     MAX_SEQUENCES,
     MAX_STRICT_DRAFT,
+    SHARED_DRAFT_TOKENS,
     LoadSettings,
     fixed_length,
 )
 
+LEAST_NARROW = 4  # tokens of a pass; with room for fewer, drafting would not pay
 CHAINS = {"lookup", "grammar"}  # drafters that guess no trees
 
 
@@ -91,13 +103,17 @@ class Loaded(Closable):
     @property
     def rounding(self) -> float | None:
         """By how much a logit may depend on how drafts are decoded; None where that is unknown, or cannot matter."""
-        return None if self._widths is None or self._settings.strict else self._widths.max_difference
+        if self._widths is None or self._settings.strict:
+            return None
+        return 0.0 if self._narrow <= self._widths.exact_to else self._widths.max_difference
 
     def _load(self) -> None:
         settings = self._settings
         found = resolve(settings.model)
         header = check_model(found.path)
         draft_path = self._draft_path(header, found.default_draft)
+        if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
+            raise _no_draft_model(settings, header, found.missing_draft)
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
         draft_header = check_model(draft_path) if draft_path else None
         names = [
@@ -117,11 +133,11 @@ class Loaded(Closable):
         why_not = self._why_plain() if drafts else ""
         if why_not:
             if draft_header is not None or corpus is not None or settings.spec_type != "auto":  # somebody was named
-                self._note(f"decoding plainly: {why_not}")
+                self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
-            self._note(f"it goes without its draft model; 'edgespec pull {found.missing_draft}' fetches it")
+            self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
         drafters: list[Drafter] = []
         if "grammar" in names:
             drafters.append(GrammarDrafter())
@@ -141,22 +157,36 @@ class Loaded(Closable):
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
+            most_rows=self._narrow,
             warn=self._note,
         )
         self.drafters = {drafter.name: drafter for drafter in drafters}
         self.tuning = Tuning(self.context, drafters, self.engine.least_width, self._note)
+        if drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
+            self.tuning.measure(
+                self.context, min(1 + self._n_max, self.engine.most_rows), lambda done: self._progress("costs", done)
+            )
         self.n_max = self._n_max
         self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
 
     def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
         names = [name for name in self.drafters if name in names]
-        self.engine.draft_n_max = min(n_max, self.context.rollback) if names else 0
+        if names and n_max >= self._narrow and n_max > DRAFT_N_MAX:
+            self._note(
+                f"drafts are at most {self._narrow - 1} tokens: wider passes round differently on this machine "
+                "(--fast allows them)"
+            )
+        self.engine.draft_n_max = min(n_max, self.context.rollback, self.engine.most_rows - 1) if names else 0
         self.engine.drafters = [self.drafters[name] for name in names]
         self.engine.pace, self.engine.tree_width = self._pace(names, pace, leaves), leaves
 
     def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
-        return self.tuning.pace(names, leaves) if pace == "auto" else FixedPace(fixed_length(pace) or 0)
+        if pace != "auto":
+            return FixedPace(fixed_length(pace) or 0)
+        measured = self.tuning.pace(names, leaves)
+        measured.longest = self.engine.draft_n_max
+        return measured
 
     def _open_corpus(self) -> Corpus | None:
         """What is to be looked into, if anything is. Raises UsageError."""
@@ -164,7 +194,7 @@ class Loaded(Closable):
         if "corpus" not in settings.drafters or self._n_max == 0:
             return None
         if settings.corpus is None:
-            raise UsageError("there is no corpus to look into", hint="name one (--corpus)")
+            raise UsageError("no corpus was given", hint="name one with --corpus")
         corpus = Corpus(find(settings.corpus))
         check_fits(corpus, self.model)
         return corpus
@@ -192,23 +222,27 @@ class Loaded(Closable):
 
         found = best(suggestions(header, local_models()))
         if found is None:
-            self._note(f"no model here is a draft for {header.path.name}: 'edgespec pair suggest' says why")
+            self._note(f"no model here can draft for {header.path.name}: 'edgespec pair suggest' shows why")
             return None
-        self._note(f"drafting with {found.spec}, {found.why}")
+        self._note(f"draft model {found.spec}: {found.why}")
         return resolve(found.spec).path
 
     def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
         settings = self._settings
         if settings.draft_model and "draft" not in names and ("draft" not in settings.drafters or not drafts):
-            self._note(f"{settings.draft_model} does not draft here: --spec-type or --spec-draft-n-max leaves it out")
+            self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
         if settings.corpus and "corpus" not in settings.drafters:
-            self._note(f"{settings.corpus} is not looked into: --spec-type leaves the corpus out")
+            self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
         if settings.spec_tree > 1 and drafts and {*names} <= CHAINS:
-            self._note(f"drafting chains: {' and '.join(names)} guess no trees")
+            self._note(f"drafting chains only: {' and '.join(names)} cannot draft trees")
         elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
-            self._note(f"drafting chains: the memory of a {self.model.architecture} model has no branches")
+            self._note(
+                f"drafting chains only: the state of a {self.model.architecture} model does not support branches"
+            )
+        elif settings.spec_tree > 1 and drafts and self.context.streams:
+            self._note("drafting chains only: several sequences have a KV cache each, without branches (unless --fast)")
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
-            self._note(f"drafting chains: {settings.sequences} sequences leave no room for branches")
+            self._note(f"drafting chains only: {settings.sequences} sequences leave no room for branches")
 
     def _plan(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
         """What is to be loaded, in what contexts, and where; settles how many sequences there are, and their context.
@@ -230,33 +264,58 @@ class Loaded(Closable):
         settings = self._settings
         sequences, branches = settings.sequences, self._branches(leaves)
         width = self._widest if drafts or settings.strict else 1
+        exact, outputs = self._is_exact, sequences + self._drafted(width - 1)
         plan = Plan(
             header,
             n_ctx=settings.ctx_size or usual_context(header),
             sequences=sequences,
-            max_outputs=width * sequences,
+            max_outputs=min(outputs, kernels.NARROW) if exact else outputs,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
-            flash_attention="off" if settings.strict else settings.flash_attention,
+            flash_attention="off" if settings.strict else self._attention(header, settings.cache_type_v),
             branches=branches,
             scratch=width if settings.strict else 0,
             rollback=width - 1,
+            exact=exact,
+            streams=exact and sequences > 1 and not branches,
         )
-        if draft is None:
-            return plan
-        return replace(
-            plan,
-            draft=Plan(
+        if draft is not None:
+            drafting = Plan(
                 draft,
                 n_ctx=settings.ctx_size_draft or plan.n_ctx,
                 sequences=sequences,
                 max_outputs=leaves * sequences,
                 cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
                 cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
-                flash_attention=settings.flash_attention,
+                flash_attention=self._attention(draft, settings.cache_type_v_draft or settings.cache_type_v),
+                exact=exact,
                 branches=branches + sequences if branches else 0,
-            ),
-        )
+            )
+            plan = replace(plan, draft=self._with_room(drafting))
+        return self._with_room(plan)
+
+    def _with_room(self, plan: Plan) -> Plan:
+        """The plan with an attention that fits into memory, unless somebody said which it is to be."""
+        given = self._settings.strict or self._settings.flash_attention != "auto"
+        return plan if given else with_room_for_scores(plan)
+
+    def _drafted(self, n_max: int) -> int:
+        """The most tokens of drafts in one pass, over all sequences."""
+        settings, most = self._settings, n_max * self._settings.sequences
+        if settings.spec_draft_n_max is not None or fixed_length(settings.pace) is not None:
+            return most
+        return min(most, max(n_max, SHARED_DRAFT_TOKENS))
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether passes are to give each token the logits of a pass of its own."""
+        return self._settings.exact and can_be_exact(self._settings.gpu_layers)
+
+    def _attention(self, header: Header, cache_type_v: str) -> Literal["auto", "on", "off"]:
+        """Whether a context takes flash attention; "auto" leaves it to llama.cpp."""
+        if self._settings.flash_attention != "auto" or not self._is_exact:
+            return self._settings.flash_attention
+        return exact_attention(header, cache_type_v, trees=self._settings.spec_tree > 1)
 
     @property
     def sequences(self) -> int:
@@ -265,7 +324,8 @@ class Loaded(Closable):
 
     def _open_target_context(self, plan: Plan) -> Context:
         if plan.n_ctx > self.model.n_ctx_train:
-            self._note(f"the model was trained for {self.model.n_ctx_train} tokens of context, not for {plan.n_ctx}")
+            self._note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
+        plan = replace(plan, streams=plan.streams and self.model.can_roll_back)
         return self._open_context(self.model, plan, self._settings.threads, self._settings.threads_batch)
 
     @property
@@ -276,17 +336,28 @@ class Loaded(Closable):
     def _measure_widths(self, *, drafts: bool) -> None:
         """Find out which widths of the target's passes round alike, if anyone wants to know."""
         settings = self._settings
-        if self._n_max and (settings.strict or (settings.measure_rounding and drafts)):
-            self._widths = measured_widths(
-                self.context, min(self._widest, 1 + MAX_STRICT_DRAFT), lambda done: self._progress("rounding", done)
-            )
+        if self._n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
+            widest = min(self._widest * settings.sequences, kernels.NARROW, self.context.max_outputs)
+            if settings.strict:
+                widest = min(widest, 1 + MAX_STRICT_DRAFT)
+            self._widths = measured_widths(self.context, widest, lambda done: self._progress("rounding", done))
+
+    @property
+    def _narrow(self) -> int:
+        """Tokens of a pass that drafts may fill: where some do, as many as give each the logits of its own pass."""
+        if not self.context.exact:
+            return self.context.n_batch
+        if self._widths is None:
+            return kernels.NARROW
+        exact_to = self._widths.exact_to
+        return exact_to if exact_to >= min(LEAST_NARROW, self._widths.widest) else self.context.n_batch
 
     def _why_plain(self) -> str:
         """Why this target cannot have drafts; empty if it can."""
         if not self.context.rollback:
-            return f"the memory of a {self.model.architecture} model cannot be rolled back"
+            return f"the state of a {self.model.architecture} model cannot be rolled back"
         if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
-            return "that a token's logits do not depend on its batch cannot be shown (strict)"
+            return "no pass width was found at which logits are independent of the batch (--strict)"
         return ""
 
     # --- the draft ------------------------------------------------------------------------------------------------
@@ -297,11 +368,11 @@ class Loaded(Closable):
         if not draft.can_roll_back:
             raise PairError(
                 f"{draft.path.name} cannot draft",
-                why=f"the memory of a {draft.architecture} model cannot be rolled back",
+                why=f"the state of a {draft.architecture} model cannot be rolled back",
                 hint="use a draft with attention, or none (--spec-type none)",
             )
         if draft.n_params > self.model.n_params:
-            self._note("the draft model is larger than the target: it will slow it down")
+            self._note("the draft model is larger than the target: it will slow decoding down")
         branches = self._branches(leaves)
         context = self._open_context(
             draft,
@@ -325,19 +396,20 @@ class Loaded(Closable):
         if translation.overlap < LEAST_OVERLAP:
             raise PairError(
                 f"{draft.path.name} cannot draft for {self.model.path.name}",
-                why=reason,
+                why=f"{overlap_of(translation.overlap)}; {reason}",
                 hint="use a draft of the same model family, or none (--spec-type none)",
             )
-        shared = percent(translation.overlap)
-        self._note(
-            f"{draft.path.name} has another vocabulary: it guesses the {shared} of the target's tokens it shares"
-        )
+        overlap = overlap_of(translation.overlap)
+        name = draft.path.name
+        self._note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
         return translation
 
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _branches(self, leaves: int) -> int:
         """Sequence ids for trees of that many leaves, from a pool that all sequences share."""
+        if self._is_exact and self._settings.sequences > 1:
+            return 0  # a stream for each sequence, where branches would need one that they share
         wanted = (leaves - 1) * self._settings.sequences
         return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
 
@@ -352,8 +424,20 @@ class Loaded(Closable):
         return model
 
 
+def _no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
+    """Drafting with a draft model was asked for by name."""
+    name = header.path.name
+    has_none = f"no model here can draft for {name}" if settings.draft_model else f"none comes with {name}"
+    get_one = f"'edgespec pull {missing}' downloads one" if missing else "'edgespec pair suggest' lists what would fit"
+    return UsageError(
+        f"--spec-type {settings.spec_type} needs a draft model",
+        why=has_none,
+        hint=f"name one (-md MODEL); {get_one}; --spec-type {settings.without_draft} goes without",
+    )
+
+
 def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
     """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
-    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers)
+    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
     return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, progress=progress)

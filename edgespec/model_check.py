@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.errors import ModelFileError
-from edgespec.header import AGAIN, INCOMPLETE, Array, Header, read_header
+from edgespec.header import AGAIN, INCOMPLETE, Header, read_header, shown
 
 
 def check_model(model: Header | str | Path) -> Header:
@@ -57,12 +57,12 @@ def _check_kind(header: Header) -> None:
         raise _unusable(header, "it does not name its architecture ('general.architecture' is missing)")
     if architecture not in ARCHITECTURES:
         hint = "A newer version of edgespec may know it."
-        raise _unusable(header, f"this llama.cpp does not know its architecture {architecture!r}", hint)
+        raise _unusable(header, f"this llama.cpp does not know its architecture {shown(architecture)}", hint)
     pooling, causal = header.number("pooling_type"), header.metadata.get(f"{architecture}.attention.causal", True)
     if pooling or not causal:
         raise _unusable(header, f"it is {_EMBEDDING}")
     if not header.tensors and _split_count(header) < 2:  # the first part of a split may hold none
-        raise _unusable(header, "it holds a vocabulary only, no weights")
+        raise _unusable(header, "it has only a vocabulary, no weights")
 
 
 def _split_count(header: Header) -> int:
@@ -77,8 +77,8 @@ def _parts(header: Header) -> tuple[Path, ...]:
         return ()
     match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", header.path.name)
     if not match or int(match[3]) != count:
-        why = f"it is one of {count} parts, but is not called ...-00001-of-{count:05d}.gguf"
-        raise _unusable(header, why, "Give all parts the names they were downloaded under.")
+        why = f"it is one of {count} parts, but its name does not end in -00001-of-{count:05d}.gguf"
+        raise _unusable(header, why, "Restore the file names under which the parts were downloaded.")
     parts = tuple(header.path.with_name(f"{match[1]}-{part + 1:05d}-of-{count:05d}.gguf") for part in range(count))
     if header.metadata.get("split.no", 0) != 0:
         raise _unusable(header, f"it is not the first of its {count} parts", f"Load {parts[0]} instead.")
@@ -94,15 +94,15 @@ def _joined(header: Header, parts: tuple[Path, ...]) -> Header:
     for number, path in enumerate(parts[1:], start=1):
         part = read_header(path)
         stranger = f"{path} does not belong to {header.path.name}"
-        if part.metadata.get("split.no") != number:
-            raise ModelFileError(stranger, why=f"it says it is part {part.metadata.get('split.no')}", hint=AGAIN)
+        if (claimed := part.metadata.get("split.no")) != number:
+            raise ModelFileError(stranger, why=f"it claims to be part {shown(claimed)}", hint=AGAIN)
         if twice := tensors.keys() & part.tensors.keys():
             raise ModelFileError(stranger, why=f"tensor {min(twice)!r} is in both", hint=AGAIN)
         tensors |= {name: replace(tensor, part=number) for name, tensor in part.tensors.items()}
         size_bytes += part.size_bytes
     if header.metadata.get("split.tensors.count") != len(tensors):
         raise _broken(
-            header, f"its parts hold {len(tensors)} tensors, not {header.metadata.get('split.tensors.count')}"
+            header, f"its parts hold {len(tensors)} tensors, not {shown(header.metadata.get('split.tensors.count'))}"
         )
     return replace(header, tensors=tensors, size_bytes=size_bytes, parts=parts)
 
@@ -116,7 +116,7 @@ def _check_vocabulary(header: Header) -> None:
         raise _unusable(header, "it has no vocabulary")
     texts = header.strings("tokenizer.ggml.tokens")
     if not texts:
-        raise _broken(header, "its vocabulary is not a list of texts")
+        raise _broken(header, "its vocabulary is not a list of strings")
     for what in ("token_type", "scores"):
         values = header.numbers(f"tokenizer.ggml.{what}")
         if f"tokenizer.ggml.{what}" in header.metadata and len(values) < n_vocab:
@@ -130,7 +130,7 @@ def _check_vocabulary(header: Header) -> None:
     known = set(texts)
     if len(known) < n_vocab:
         twice = next(text for text, n in Counter(texts).items() if n > 1)
-        raise _broken(header, f"token {twice.decode('utf-8', 'replace')!r} stands in its vocabulary twice")
+        raise _broken(header, f"token {shown(twice.decode('utf-8', 'replace'))} is in its vocabulary twice")
     if model in ("llama", "plamo2", "t5"):
         for byte in _UTF8_BYTES:
             if b"<0x%02X>" % byte not in known and bytes([byte]) not in known:
@@ -142,11 +142,11 @@ def _check_special_tokens(header: Header, model: str) -> None:
     for name, flag in (("bos", "add_bos_token"), ("eos", "add_eos_token")):
         id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
         if not isinstance(id, int):
-            raise _broken(header, f"its {name} token is {id!r}, not a number")
+            raise _broken(header, f"its {name} token is {shown(id)}, not a number")
         if not 0 <= id < header.n_vocab:  # llama.cpp then takes the tokenizer's usual one
             id = _USUAL_TOKENS.get(model, {}).get(name, -1)
         if not 0 <= id < header.n_vocab and header.metadata.get(f"tokenizer.ggml.{flag}") is True:
-            raise _broken(header, f"it asks for a {name} token around every prompt, but has none")
+            raise _broken(header, f"it needs a {name} token around every prompt, but has none")
 
 
 # --- sizes and constants ----------------------------------------------------------------------------------------------
@@ -210,12 +210,12 @@ def _size(header: Header, key: str, low: int, high: int, *, required: bool = Tru
     value = header.metadata.get(key)
     if value is None:
         if required:
-            raise _broken(header, f"{key!r} is missing")
+            raise _broken(header, f"{shown(key)} is missing")
         return 0
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _broken(header, f"{key!r} is {_shown(value)}, not a whole number")
+        raise _broken(header, f"{shown(key)} is {shown(value)}, not an integer")
     if not low <= value <= high:
-        raise _broken(header, f"{key!r} is {value:,}, which cannot be")
+        raise _broken(header, f"{shown(key)} is {value:,}, which is impossible")
     return value
 
 
@@ -230,7 +230,7 @@ def _per_layer(header: Header, key: str, n_layers: int, high: int) -> list[int]:
         raise _broken(header, f"'{header.architecture}.{key}' has {len(value)} values for {n_layers} layers")
     layers = [number for number in value if isinstance(number, int) and 0 <= number <= high]
     if len(layers) != n_layers:
-        raise _broken(header, f"'{header.architecture}.{key}' is {_shown(value)}, which cannot be")
+        raise _broken(header, f"'{header.architecture}.{key}' is {shown(value)}, which is impossible")
     return layers
 
 
@@ -241,15 +241,10 @@ def _check_scalars(header: Header) -> None:
             continue
         positive = key.endswith(("epsilon", "rope.freq_base", "rope.freq_base_swa"))
         if isinstance(value, float) and (not math.isfinite(value) or (positive and value <= 0)):
-            raise _broken(header, f"{key!r} is {_shown(value)}, which cannot be")
+            raise _broken(header, f"{shown(key)} is {shown(value)}, which is impossible")
     scaling = header.metadata.get(f"{prefix}rope.scaling.type", "none")
     if scaling not in ("none", "linear", "yarn", "longrope"):
-        raise _broken(header, f"'{prefix}rope.scaling.type' is {_shown(scaling)}, which llama.cpp does not know")
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, Array) else f"a list of {value.length:,}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        raise _broken(header, f"'{prefix}rope.scaling.type' is {shown(scaling)}, which llama.cpp does not know")
 
 
 # --- the weights ------------------------------------------------------------------------------------------------------
@@ -258,9 +253,9 @@ def _shown(value: object) -> str:
 def _check_weights(header: Header) -> None:
     for name, tensor in header.tensors.items():
         if tensor.type in _NOT_WEIGHTS and _INTEGERS not in name:
-            raise _broken(header, f"tensor {name!r} is of type {tensor.type}, which is none for weights")
+            raise _broken(header, f"tensor {name!r} has type {tensor.type}, which is not a weight type")
         if tensor.type != "F32" and name.endswith(("norm.weight", ".bias")):
-            raise _broken(header, f"tensor {name!r} is of type {tensor.type}; llama.cpp scales and adds in F32 only")
+            raise _broken(header, f"tensor {name!r} has type {tensor.type}; llama.cpp scales and adds in F32 only")
         if tensor.offset % _MMAP_ALIGNMENT:
             why = f"tensor {name!r} is not aligned to {_MMAP_ALIGNMENT} bytes (alignment {header.alignment})"
             raise _broken(header, why)
@@ -305,8 +300,8 @@ _WHOLE_HEAD_ROTATED = """
 WHOLE_HEAD_ROTATED = frozenset(_WHOLE_HEAD_ROTATED.split())
 
 # Those it knows, but that cannot answer a prompt by themselves
-_EMBEDDING = "an embedding model: it turns text into vectors and cannot write"
-_DIFFUSION = "a diffusion model: it fills in a whole text at once instead of going on from left to right"
+_EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
+_DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"
 _HEAD = "a speculation head that runs on the hidden states of another model, not a model of its own"
 _SPEECH = "a speech model"
 OTHER_ARCHITECTURES: dict[str, str] = {
@@ -331,7 +326,7 @@ OTHER_ARCHITECTURES: dict[str, str] = {
     "wavtokenizer-dec": _SPEECH,
     "qwen3tts": _SPEECH,
     "pockettts": _SPEECH,
-    "t5": "an encoder-decoder model, which edgespec does not run",
+    "t5": "an encoder-decoder model, which edgespec does not support",
     "clip": "a vision projector (mmproj), not a language model",
     "controlvector": "a control vector, not a language model",
     "imatrix": "an importance matrix for quantising, not a language model",

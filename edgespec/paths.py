@@ -36,6 +36,11 @@ def data_dir() -> Path:
     return _home("data") or platformdirs.user_data_path("edgespec", appauthor=False)
 
 
+def models_dir() -> Path:
+    """Folder of the models that come from packages; those of the hub lie in its own cache."""
+    return data_dir() / "models"
+
+
 def read_cache(name: str) -> str | None:
     """What `write_cache` stored under `name`, or None if that cannot be read; "" where bytes were damaged."""
     try:
@@ -43,7 +48,7 @@ def read_cache(name: str) -> str | None:
     except FileNotFoundError:
         return None
     except ValueError as error:  # no text: nothing that was written here
-        log.debug("cache %s is no text: %s", name, error)
+        log.debug("cache %s is not text: %s", name, error)
         return ""
     except OSError as error:
         log.debug("cache %s cannot be read: %s", name, error)
@@ -94,7 +99,7 @@ def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, need
         raise UsageError(
             f"{no_room} {folder}",
             why=f"{size_of(free)} are free, and {needs} {size_of(n_bytes)}",
-            hint=f"{less}make room, or move the cache (EDGESPEC_HOME)",
+            hint=f"{less}free some space, or move the cache (EDGESPEC_HOME)",
         )
 
 

@@ -132,20 +132,20 @@ class Race:
             stopped = self.plain.was_cancelled or self.drafted.was_cancelled
             return "stopped before there was anything to compare" if stopped else "too short to compare"
         plain, drafted = ((self.n_common - 1) / lane.generation_s(self.n_common) for lane in (self.plain, self.drafted))
-        rates = f"{rate(drafted)} against {rate(plain)} tok/s"
+        rates = f"{rate(drafted)} vs. {rate(plain)} tok/s"
         if not self.drafted.stats.proposed:
-            return f"nothing was guessed, a difference is chance: {rates}, {self._same_text()}"
+            return f"nothing was drafted, any difference is noise: {rates}, {self._same_text()}"
         if abs(speedup - 1) < NOTABLE:
-            return f"{speedup:.2f}x, guessing changed nothing: {rates}, {self._same_text()}"
-        lost = ", guessing lost" if speedup < 1 else ""
+            return f"{speedup:.2f}x, speculation made no difference: {rates}, {self._same_text()}"
+        lost = ", slower with speculation" if speedup < 1 else ""
         return f"{speedup:.2f}x{lost}: {rates}, {self._same_text()}"
 
     def _same_text(self) -> str:
         index = self.differs_at
         if index is None:
             return f"the same {self.n_common} tokens"
-        why = "by rounding" if self.verify == "coupled" else f"as {self.verify} may make it"
-        return f"another text from token {index + 1} on, {why}"
+        why = "by rounding" if self.verify == "coupled" else f"as {self.verify} allows"
+        return f"different text from token {index + 1} on, {why}"
 
 
 def run_race(

@@ -51,6 +51,11 @@ class Recording:
         return len(self._ids) - self._n_begun
 
     @property
+    def new_text(self) -> str:
+        """What came behind what had begun."""
+        return self.content[len(self._begun.content) if self._begun else 0 :]
+
+    @property
     def content(self) -> str:
         return "".join(piece.text for piece in self._pieces)
 
@@ -86,7 +91,7 @@ class Recording:
         self._ended.set()
         self._saver.join()
         row, content, pieces = self._row, self.content, list(self._pieces)
-        if len(content) == (len(self._begun.content) if self._begun else 0):
+        if not self.new_text:
             if row is not None:
                 write(lambda: self._store.drop(row))
             return self._begun

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.llama.context import Context
+from edgespec.llama.kernels import NARROW
 from edgespec.llama.library import build_id
 from edgespec.paths import read_cache, write_cache
 from edgespec.settings import MAX_STRICT_DRAFT
@@ -26,6 +27,9 @@ ROWS = 32
 NEAR_STEP, FEW_ROWS = 250, 1 + MAX_STRICT_DRAFT
 # What branches do to a cache shows in some rows only.
 BRANCH_ROWS = 48
+# Within bounds the width decides nothing else; other kernels may treat each number of leftover rows in its own way.
+_BOUNDED_WIDTHS = (*range(2, 9), 12, 15, 16, 24, 31, 32, 48)
+_OTHER_WIDTHS = (*range(2, 17), 24, 31, 32, 48)
 _TEXT = (
     "The river rose in the night, and by the morning the lower road was gone. People came out to look at it.\n"
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
@@ -103,7 +107,7 @@ def measure_rounding(
     if widest < 2 or widths[-1] > min(context.max_outputs, context.n_batch):
         raise ValueError(f"widths up to {widest} need as many outputs, the context allows {context.max_outputs}")
     if not context.model.can_roll_back:
-        raise ValueError("this memory cannot be rolled back, so that nothing can be decoded a second time")
+        raise ValueError("the state of this model cannot be rolled back, so nothing can be decoded twice")
     steps = _Steps(n_past, sum(-(-ROWS // width) for width in widths), progress)
     try:
         tokens, plain = _go_on(context, _prefix(context, n_past), steps, ROWS)
@@ -129,13 +133,15 @@ class Widths:
     """Which widths of a pass, up to a widest one, give the same rows.
 
     `max_difference` is the largest of any logit between plain decoding and any of the widths. From `exact_from` on a
-    row depends neither on the width nor on the token's place in the batch; None if it always does. It is at least 2:
-    single tokens go through kernels of their own, and where these round differently so rarely that a short measurement
-    misses it, a long text does not.
+    row depends neither on the width nor on the token's place in the batch; None if it always does. Passes of up to
+    `exact_to` tokens give each the row of a pass of its own. `exact_from` is at least 2 where kernels have no bounds:
+    single tokens go through others there, and a short measurement misses what a long text does not.
     """
 
+    widest: int
     max_difference: float
     exact_from: int | None
+    exact_to: int
 
 
 def measured_widths(context: Context, widest: int, progress: Callable[[float], None] | None = None) -> Widths | None:
@@ -161,35 +167,46 @@ def measured_widths(context: Context, widest: int, progress: Callable[[float], N
 def measure_widths(
     context: Context, n_past: int, widest: int, progress: Callable[[float], None] | None = None
 ) -> Widths:
-    """Decode the same tokens at every width up to `widest`, at most `FEW_ROWS`, each in two places of its batch.
+    """Decode the same tokens at widths up to `widest`, each in two places of its batch.
 
-    Takes some fifty passes for a width of 4, 150 with branches: what these do to the rows that come after them counts
-    among the differences. Uses sequence 0, which is empty afterwards, and needs `widest` outputs.
+    Uses sequence 0, which is empty afterwards, and needs `widest` outputs. What branches do to the rows that come after
+    them counts among the differences.
     """
+    looked_at = _BOUNDED_WIDTHS if context.exact else _OTHER_WIDTHS
+    widths = [width for width in looked_at if width < widest] + [widest]
     n_rows = BRANCH_ROWS if context.free_branches else FEW_ROWS
-    n_passes = n_rows + sum(2 * -(-FEW_ROWS // width) for width in range(2, widest + 1))
-    steps = _Steps(n_past, n_passes + (2 * n_rows if context.free_branches else 0), progress)
+    n_passes = n_rows + 2 * len(widths) + (2 * n_rows if context.free_branches else 0)
+    steps = _Steps(n_past, n_passes, progress)
     try:
         prefix = _prefix(context, n_past)
         tokens, plain = _go_on(context, prefix, steps, n_rows)
-        few = tokens[:FEW_ROWS]
-        rows = {1: [plain[:FEW_ROWS]]}
-        for width in range(2, widest + 1):
-            shifted = _decode_again(context, prefix[-1:] + few, n_past - 1, width, steps)[1:]
-            rows[width] = [_decode_again(context, few, n_past, width, steps), shifted]
+        text, few = prefix + tokens, plain[:FEW_ROWS]
+        rows: dict[int, list[NDArray[np.float32]]] = {}
+        for width in widths:
+            # The few rows at the start of a batch, and at its end, behind as much of what comes before as fits.
+            whole = _decode_once(context, text, n_past, min(width, FEW_ROWS), width, steps)
+            shifted = _decode_once(context, text, n_past - max(1, width - FEW_ROWS), width, width, steps)
+            rows[width] = [whole, shifted[max(1, width - FEW_ROWS) :]]
         branched = 0.0
         if context.free_branches:
             for every in (n_rows, 4):
                 branched = max(branched, _difference(_decode_on_branches(context, tokens, n_past, every, steps), plain))
     finally:
         context.forget(0)
-    exact_from = None
-    for width in range(widest, 1, -1):
-        if any(_difference(found, rows[widest][0]) for found in rows[width]):
+    exact_to = 1
+    for width in widths:
+        if any(_difference(found, few[: len(found)]) for found in rows[width]):
+            break
+        exact_to = width
+    exact_from, reference = None, rows[widest][0]
+    for width in reversed(widths):
+        if any(_difference(found[: len(reference)], reference[: len(found)]) for found in rows[width]):
             break
         exact_from = width
-    between_widths = max(_difference(found, plain[:FEW_ROWS]) for same in rows.values() for found in same)
-    return Widths(max(between_widths, branched), exact_from)
+    differences = [_difference(found, few[: len(found)]) for same in rows.values() for found in same]
+    if context.exact and exact_to == widest and not branched:
+        exact_from = 1
+    return Widths(widest, max(*differences, branched), exact_from, 1 if branched else exact_to)
 
 
 class _Steps:
@@ -215,9 +232,12 @@ def _prefix(context: Context, length: int) -> list[int]:
 def _go_on(context: Context, prefix: list[int], steps: _Steps, n_rows: int) -> tuple[list[int], NDArray[np.float32]]:
     """Decode the prefix, then the best token each time: ids[n] and the rows float32[n, V] after each of them."""
     context.forget(0)
+    # The end of the prefix is decoded again with what follows it, so that it has to come from a narrow pass.
+    wide = max(0, len(prefix) - NARROW)
     chunk = min(context.n_batch, 64)
-    for start in range(0, len(prefix), chunk):
-        part = prefix[start : start + chunk]
+    starts = [*range(0, wide, chunk), wide]
+    for start, end in zip(starts, [*starts[1:], len(prefix)], strict=True):
+        part = prefix[start:end]
         n = len(part)
         context.decode(part, range(start, start + n), [(0,)] * n, [False] * (n - 1) + [True])
         steps.add(n / 8)
@@ -246,10 +266,24 @@ def _decode_again(context: Context, tokens: list[int], n_past: int, width: int, 
     return rows
 
 
+def _decode_once(
+    context: Context, text: list[int], start: int, n_rows: int, width: int, steps: _Steps
+) -> NDArray[np.float32]:
+    """The first rows float32[n_rows, V] of one batch of `width` tokens of `text` from position `start` on."""
+    part = (text[start : start + width] + text[:width])[:width]
+    context.truncate(0, start)
+    context.decode(part, range(start, start + width), [(0,)] * width, [row < n_rows for row in range(width)])
+    steps.add(1)
+    return np.array([context.logits(row) for row in range(n_rows)])
+
+
 def _decode_on_branches(
     context: Context, tokens: list[int], n_past: int, every: int, steps: _Steps
 ) -> NDArray[np.float32]:
-    """The rows float32[n, V] after `tokens`, of which each `every`-th and the one behind it come on a second branch."""
+    """The rows float32[n, V] after `tokens`, of which each `every`-th and the one behind it come on a second branch.
+
+    What lay on the branch is taken over as the engine does: decoded again in an exact context, else kept.
+    """
     rows = np.empty((len(tokens), context.model.n_vocab), np.float32)
     context.truncate(0, n_past)
     index = 0
@@ -264,11 +298,17 @@ def _decode_on_branches(
                 wrong = [(token + 1) % context.model.n_vocab for token in part]
                 positions = [*range(at, at + n)] * 2
                 context.decode(wrong + part, positions, [(0,)] * n + [(branch,)] * n, [False] * n + [True] * n)
-                context.adopt(0, branch, at, at + n)
+                for row in range(n):
+                    rows[index + row] = context.logits(n + row)
+                if not context.exact:
+                    context.adopt(0, branch, at, at + n)
             finally:
                 context.release([branch])
-        for row in range(n):
-            rows[index + row] = context.logits(row if index % every else n + row)
+            if context.exact:
+                context.truncate(0, at)
+                context.decode(part, range(at, at + n), [(0,)] * n, [False] * (n - 1) + [True])
+        if index % every:
+            rows[index] = context.logits(0)
         index += n
         steps.add(1)
     return rows

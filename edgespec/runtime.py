@@ -1,4 +1,4 @@
-"""What a user calls: a target with its draft, loaded from settings, that answers requests as streams of tokens."""
+"""The Python API: a target model with its drafters that answers requests as streams of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from edgespec.calibrate import measure_passes
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core.auto_pace import LENGTHS, AutoPace, PaceVerdict
+from edgespec.core.auto_pace import AutoPace, PaceVerdict, pass_widths
 from edgespec.core.choose import Chooser, ReferenceChooser
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
@@ -55,9 +55,9 @@ Stream = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 
 
 class Runtime(Closable):
-    """A loaded target, with its draft if it has one. `notes` tells what the user should know about how it runs.
+    """A loaded target, with its draft model if it has one. `notes` are messages for the user about how it runs.
 
-    `progress` is called with "loading", "rounding" or "prompt" and how much of it is done, 0 to 1.
+    `progress` is called with "loading", "rounding" or "prompt" and the part that is done, 0 to 1.
     Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
 
@@ -69,6 +69,7 @@ class Runtime(Closable):
         self.notes: list[str] = []
         self.stats = Stats()
         self._cached: list[int] = []
+        self._cached_prompt = self._read_from = 0
         self._loaded = loaded = Loaded(settings, self._progress, self.note)
         self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
@@ -81,9 +82,9 @@ class Runtime(Closable):
         n_max: int | None = None,
         tree: int | None = None,
     ) -> None:
-        """Guess in another way from the next answer on, with what is loaded; None leaves a setting as it is.
+        """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
 
-        Raises UsageError for a drafter that is not loaded, and for lengths or trees beyond what was loaded for.
+        Raises UsageError for a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
         """
         changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": n_max, "spec_tree": tree}
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
@@ -91,25 +92,25 @@ class Runtime(Closable):
         check_load_settings(wanted)
         if wanted.draft_n_max > self._loaded.n_max:
             raise UsageError(
-                f"drafts of {wanted.draft_n_max} tokens have no room", hint="load the model with --spec-draft-n-max"
+                f"drafts of {wanted.draft_n_max} tokens do not fit", hint="load the model with --spec-draft-n-max"
             )
         missing = [name for name in wanted.drafters if name not in self._loaded.drafters]
         if wanted.self_draft is not None and wanted.self_draft != self._loaded.self_draft:
             missing = [wanted.spelling("self")]
         if spec_type not in (None, "auto") and missing:
-            raise UsageError(f"no drafter {missing[0]} is loaded", hint="load the model with it (--spec-type, -md)")
+            raise UsageError(f"drafter {missing[0]} is not loaded", hint="load the model with it (--spec-type, -md)")
         if wanted.spec_tree > self._loaded.leaves:
-            raise UsageError(f"trees of {wanted.spec_tree} leaves have no room", hint="load the model with --spec-tree")
+            raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with --spec-tree")
         self.settings = wanted
         self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.draft_n_max, wanted.spec_tree)
 
     def note(self, text: str) -> None:
-        """Keep something that the user should know."""
+        """Add a message for the user."""
         if text not in self.notes:
             self.notes.append(text)
 
     def close(self) -> None:
-        """End the answer in the making, and free models and caches; safe to call twice."""
+        """End the current answer, and free models and caches; safe to call twice."""
         for stream in list(self._streams):
             stream.close()
         self._loaded.tuning.save()
@@ -136,6 +137,7 @@ class Runtime(Closable):
             "drafters": [drafter.name for drafter in self.engine.drafters],
             "pace": self.settings.pace,
             "strict": self.settings.strict,
+            "fast": not self.settings.exact,
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.is_offloaded,
@@ -145,14 +147,14 @@ class Runtime(Closable):
         }
 
     def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
-        """Why drafters guess or rest on requests like this one; empty where no pace measures it."""
+        """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
         pace = self.engine.pace
         if isinstance(pace, Recorder):
             pace = pace.pace
         return pace.verdicts(_kind(request)) if isinstance(pace, AutoPace) else []
 
     def forget(self) -> None:
-        """Let the next answer find nothing in a cache that the last one has left."""
+        """Clear the KV caches, so that the next answer starts from nothing."""
         self._cached = []
         for drafter in self._draft_models():
             drafter.forget()
@@ -162,12 +164,11 @@ class Runtime(Closable):
 
     @contextmanager
     def recording(self, file: Path, request: Request) -> Iterator[Recorder]:
-        """Trace answers to requests like this one into `file`. At every token that no drafter is to guess at, it
-        guesses in the shadow. Measures passes first. Raises UsageError, EdgespecError.
-        """
+        """Trace answers to requests like this one into `file`. At every token where the policy drafts nothing, a draft
+        is made but not verified. Measures passes first. Raises UsageError, EdgespecError."""
         engine, n_max = self.engine, self.engine.draft_n_max
         if not engine.drafters:
-            raise UsageError("a trace needs something that guesses", hint="a draft model (-md), or --spec-type lookup")
+            raise UsageError("a trace needs a drafter", hint="pass a draft model (-md), or --spec-type lookup")
         if engine.tree_width > 1 or self.settings.sequences > 1:
             raise UsageError("a trace records chains of one answer", hint="leave out --spec-tree")
         header = {
@@ -179,7 +180,7 @@ class Runtime(Closable):
             "model": self.model.path.name,
             "draft_model": self.draft.path.name if self.draft else None,
             "threads": self.context.threads,
-            "costs": self.measure_costs([1, *(1 + length for length in LENGTHS if length < n_max), 1 + n_max]),
+            "costs": self.measure_costs(pass_widths(n_max)),
         }
         pace, models = engine.pace, self._draft_models()
         try:
@@ -197,7 +198,8 @@ class Runtime(Closable):
         self, widths: Sequence[int], repeat: int = 5, cancel: CancelFlag | None = None
     ) -> dict[str, dict[str, float]]:
         """Seconds of the target's passes by width, and of each draft model's: a pass over one token ("step"), and each
-        token of a longer one ("read"). The pace learns them too. Raises CancelledError when `cancel` is set."""
+        token of prefill ("read"). The draft-length policy learns them too. Raises CancelledError when `cancel` is
+        set."""
         costs, depth = self._loaded.tuning.costs, min(MEASURED_DEPTH, self.context.n_ctx // 2)
 
         def tell(done: float) -> None:
@@ -228,11 +230,11 @@ class Runtime(Closable):
         return self._loaded.rounding
 
     def token_text(self, token: int) -> str:
-        """What one id stands for; a part of a character shows as U+FFFD."""
+        """The text of one token id; a part of a character shows as U+FFFD."""
         return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
 
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **settings: Any) -> Answer:
-        """Go on from `prompt` as it stands. Keywords are the fields of `Request` and `SamplingSettings`."""
+        """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`."""
         return self.answer(_request(settings, prompt=prompt), cancel)
 
     def chat(
@@ -242,7 +244,7 @@ class Runtime(Closable):
         try:
             turns = tuple(m if isinstance(m, Message) else Message(**m) for m in messages)
         except TypeError as error:
-            raise UsageError("a message needs a role and a content, and nothing else", why=str(error)) from error
+            raise UsageError("a message must have exactly role and content", why=str(error)) from error
         return self.answer(_request(settings, messages=turns), cancel)
 
     def batch(
@@ -254,10 +256,10 @@ class Runtime(Closable):
         cancel: CancelFlag | None = None,
         **settings: Any,
     ) -> Generator[dict[str, Any], None, None]:
-        """The results of rows as they are finished, as `edgespec batch` takes and writes them (`batch.answer_rows`).
+        """The results of rows as they finish, in the format of `edgespec batch` (`batch.answer_rows`).
 
-        As many as the setting `sequences` allows are answered at a time. `chat` tells whether a prompt is a question;
-        None where the model has a template. Keywords are `answer_rows`' and fields of `Request` and `SamplingSettings`.
+        Up to `sequences` answers are decoded together. `chat` says whether prompts are user messages; None means if the
+        model has a template. Keywords are `answer_rows`' and fields of `Request` and `SamplingSettings`.
         """
         from edgespec.batch import answer_rows
 
@@ -282,14 +284,15 @@ class Runtime(Closable):
     def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
         """Several answers at once, each event with the index of its request.
 
-        As many as the setting `sequences` allows are decoded together; a finished one makes room for the next.
+        Up to `sequences` of them are decoded together; a finished one makes room for the next.
         """
         jobs = [self._checked(request) for request in requests]
         return self._raising(self._open(iter(jobs), cancel or CancelFlag(), self._tell_progress))
 
     def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Stream:
-        """As `answers`, for requests that are taken when there is room for them, until `cancel` is set; None says that
-        there is none right now. An error in place of an event says why a request is not answered; the others are."""
+        """As `answers`, for requests that are taken when there is room for them, until `cancel` is set; None means that
+        there is none right now. An error in place of an event is the reason why a request fails; the others
+        continue."""
         cancel = cancel or CancelFlag()
         return self._open(self._arriving(requests, cancel), cancel, lambda answers: None)
 
@@ -300,7 +303,7 @@ class Runtime(Closable):
             yield None if request is None else _attempted(partial(self._checked, request))
 
     def check_settings(self, request: Request) -> None:
-        """Whether this can be meant for this model, whatever the prompt. Raises UsageError."""
+        """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         if request.constraint is not None:
@@ -327,7 +330,7 @@ class Runtime(Closable):
                 yield index, event
 
     def count(self, messages: Sequence[Message]) -> int:
-        """How many tokens these messages make of a prompt, however many the context holds."""
+        """The number of prompt tokens of these messages, however many the context holds."""
         return len(self._tokenize(Request(messages=tuple(messages), lenient=True)).tokens)
 
     def tokenize(self, request: Request) -> list[int]:
@@ -339,13 +342,13 @@ class Runtime(Closable):
         n_characters = sum(map(len, said))
         if n_characters > LONGEST_TOKEN * self.context.n_ctx:  # which would take long to find out by tokens
             raise UsageError(
-                f"the prompt has {n_characters:,} characters, more than {self.context.n_ctx} tokens can stand for",
+                f"the prompt has {n_characters:,} characters, more than fit into {self.context.n_ctx} tokens",
                 hint="shorten it, or use a larger context (-c)",
             )
         prompt = self._tokenize(request)
         tokens = prompt.tokens
         if not tokens:
-            raise UsageError("the prompt is empty", hint="this model needs at least one token to go on from")
+            raise UsageError("the prompt is empty", hint="this model needs at least one token to start from")
         if len(tokens) >= self.context.n_ctx:
             raise UsageError(
                 f"the prompt has {len(tokens)} tokens, the context holds {self.context.n_ctx}",
@@ -366,15 +369,18 @@ class Runtime(Closable):
         for drafter in self.engine.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
             if rule in ("rejection", "block") and named:
-                self.note(f"what {drafter.name} guesses was not drawn, so {rule} keeps only what the target draws too")
+                self.note(
+                    f"{rule} accepts drafts of {drafter.name} only where the target samples the same token, since "
+                    "they are not sampled"
+                )
         if rule == "block" and self.engine.tree_width > 1:
-            self.note("drafting chains: block verification checks no trees")
+            self.note("drafting chains only: block verification does not support trees")
 
     def _run(
         self, jobs: Iterator[_Job | None], cancel: CancelFlag, tell: Callable[[Iterable[_Answer]], None]
     ) -> Stream:
         if self.engine.active:
-            raise UsageError("this model is answering already", hint="finish or close the other answer first")
+            raise UsageError("this model is already generating", hint="finish or close the other answer first")
         answers: dict[int, _Answer] = {}
         is_last, n_taken = False, 0
         self._watch(cancel)
@@ -468,7 +474,7 @@ class Runtime(Closable):
     def _end(self, sequence: EngineSequence) -> None:
         if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
             self.note(f"the context of {self.context.n_ctx} tokens is full")
-        self._cached = sequence.tokens[: sequence.n_decoded]
+        self._cached, self._cached_prompt = sequence.tokens[: sequence.n_decoded], sequence.n_prompt
         self.engine.end(sequence)
 
     def _tell_progress(self, answers: Iterable[_Answer]) -> None:
@@ -480,8 +486,15 @@ class Runtime(Closable):
     def _reusable(self, request: Request, tokens: list[int]) -> int:
         """How many tokens of this prompt the last conversation left in the cache: only chats continue each other."""
         if not request.messages or self.settings.sequences > 1 or not self.model.can_roll_back:
+            self._read_from = 0
             return 0
-        return common_prefix(self._cached, tokens)
+        common = common_prefix(self._cached, tokens)
+        if common > self._cached_prompt:  # the conversation goes on
+            self._read_from = common
+            return common
+        # The last prompt again, or another one in its place: what lay in the cache before it was read still does.
+        start = self._read_from = self._read_from if common >= self._read_from else 0
+        return start + self.engine.reusable(common - start, self._cached_prompt - start, len(tokens) - start)
 
     def _watch(self, cancel: CancelFlag | None) -> None:
         for context in self._loaded.contexts:
@@ -558,7 +571,16 @@ class _Answer:
 
     def last_event(self) -> tuple[int, TokenEvent]:
         finish, stats = self.sequence.finish, self.sequence.stats
+        if finish == "length" and self._is_whole():
+            finish = "stop"
         return self.index, TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats, cut=self.text.stopped)
+
+    def _is_whole(self) -> bool:
+        """Whether nothing but an end may follow, by what the answer is made of: no limit has cut that off."""
+        constraint, tokens = self.sequence.chooser.constraint, self.sequence.tokens
+        if constraint is None or len(tokens) == self.sequence.n_prompt:
+            return False
+        return {*constraint.allowed(tokens).nonzero()[0].tolist()} <= {*self.model.end_tokens}
 
 
 def _request(settings: dict[str, Any], **what: Any) -> Request:
@@ -569,7 +591,7 @@ def _request(settings: dict[str, Any], **what: Any) -> Request:
         if "json_schema" in settings:
             settings["json_schema"] = schema_text(settings["json_schema"])
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError("this JSON schema cannot be read", why=str(error)) from error
+        raise UsageError("this JSON schema cannot be parsed", why=str(error)) from error
     if "logit_bias" in sampling:
         sampling["logit_bias"] = bias_pairs(sampling["logit_bias"])
     unknown = [name for name in settings if name not in Request.__dataclass_fields__]

@@ -1,4 +1,4 @@
-"""Plain data that says what to load and what to generate; every default of the program stands here once."""
+"""Plain data: what to load and what to generate. Every default of the program is defined here once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 
 Constraint = Literal["grammar", "json_schema", "regex"]
-"""The fields of a request that say what an answer is to be made of."""
+"The fields of a request that constrain the answer."
 CONSTRAINTS: dict[Constraint, str] = {
     "grammar": "grammar",
     "json_schema": "JSON schema",
@@ -30,7 +30,8 @@ AUTO_DRAFT = "auto"  # the best draft model of this machine
 MAX_DRAFT = 64
 MAX_STRICT_DRAFT = 15
 # Most tokens of a draft unless one says otherwise: the pace finds out how many pay. Strict pads every pass for them.
-DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 8, 3
+DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 31, 3
+SHARED_DRAFT_TOKENS = 64  # of all sequences in a pass: a row of logits each, for more than pays on CPUs
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
@@ -58,17 +59,18 @@ CACHE_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """Which models to load, and how they are to be held in memory.
+    """Which models to load, and how.
 
-    `draft_model` None means the draft that comes with the model, if one does (the bundled target has one), "auto" then
-    also the best one among the models of this machine.
-    `spec_type` is "none", names drafters, separated by commas, or is "auto": all that are possible. `corpus` is the one
-    that the drafter of this name looks into. `spec_draft_n_max` is the most tokens (None: see
-    `draft_n_max`) and `spec_tree` the most leaves of a draft. `pace` is "auto" (as many as pay, as measured), "fixed:K"
-    (always K) or "off" (none). `strict` makes the bytes independent of drafting, `measure_rounding` finds out how far
-    they depend on it otherwise. `store` lets the suffix drafter look into answers of earlier runs. `sequences` is how
-    many answers are made at a time, each with a context of `ctx_size` tokens. Zero stands for "choose for me":
-    `ctx_size`, `threads`, `sequences`; for the draft model (`..._draft`) it and None mean "as for the target".
+    `draft_model` None means the default draft of the model, if it has one (the bundled target does), "auto" then also
+    the best one on this machine. `spec_type` is "none", drafters separated by commas, or "auto": every available one.
+    `corpus` is the one that the drafter of this name uses. `spec_draft_n_max` is the maximum number of tokens (None:
+    see `draft_n_max`) and `spec_tree` the maximum number of leaves of a draft. `pace` is the draft-length policy:
+    "auto" (as many tokens as pay off by measured costs), "fixed:K" (always K) or "off" (none). `exact` selects
+    the kernels and widths of a pass with which the output is identical with and without drafting, where this build has
+    them; `strict` pads passes where it has not, and `measure_rounding` measures how far the output may differ
+    otherwise. `store` lets the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded
+    together, each with a context of `ctx_size` tokens. Zero means "choose for me": `ctx_size`, `threads`, `sequences`;
+    for the draft model (`..._draft`) it and None mean "as for the target".
     """
 
     model: str
@@ -77,6 +79,7 @@ class LoadSettings:
     spec_draft_n_max: int | None = None
     pace: str = "auto"
     spec_tree: int = 1
+    exact: bool = True
     strict: bool = False
     measure_rounding: bool = False
     store: bool = True
@@ -105,17 +108,17 @@ class LoadSettings:
 
     @property
     def uses_draft(self) -> bool:
-        """Whether a draft model guesses if there is one; one that the target makes of itself takes its place."""
+        """Whether a draft model is used if there is one; a self-draft takes its place."""
         return "draft" in self.drafters and self.draft_n_max > 0 and self.self_draft is None
 
     @property
     def with_draft(self) -> str:
-        """A `spec_type` that lets a draft model guess too."""
+        """A `spec_type` that includes a draft model."""
         return self.spec_type if "draft" in self.drafters else "auto"
 
     @property
     def without_draft(self) -> str:
-        """A `spec_type` of those that need no draft model."""
+        """A `spec_type` of the drafters that need no draft model."""
         return ",".join(name for name in self.drafters if name not in ("draft", "self")) or "none"
 
     def spelling(self, drafter: str) -> str:
@@ -124,13 +127,13 @@ class LoadSettings:
 
     @property
     def self_draft(self) -> str | None:
-        """What kind of draft the target is to make of itself, if any."""
+        """The self-draft to use, if any: layers or a type of weights."""
         names = self.spec_type.split(",")
         return next((name.removeprefix(SELF) for name in names if name.startswith(SELF)), None)
 
     @property
     def draft_n_max(self) -> int:
-        """The most tokens of a draft: as set, or as many as a fixed pace wants, or the default."""
+        """The maximum number of tokens of a draft: as set, or as a fixed length requires, or the default."""
         if self.spec_draft_n_max is not None:
             return self.spec_draft_n_max
         return fixed_length(self.pace) or (STRICT_DRAFT_N_MAX if self.strict else DRAFT_N_MAX)
@@ -138,8 +141,8 @@ class LoadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. `tokens` are the ids that `content` was generated as: they go into the prompt as they
-    are, so that the next turn finds them in the cache. Empty where the content is to be tokenized."""
+    """One message of a conversation. `tokens` are the ids that `content` was generated as: they go into the prompt
+    unchanged, so that the next turn finds them in the KV cache. Empty if the content is to be tokenized."""
 
     role: str
     content: str
@@ -148,18 +151,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answer to generate: a prompt to go on from as it stands, or the messages of a chat. Where the last message is
-    the assistant's, the answer goes on from there.
+    """One answer to generate: a prompt to complete verbatim, or the messages of a chat. If the last message is the
+    assistant's, it is continued.
 
-    `max_tokens` -1 means until the model stops or the context is full. `logprobs` is how many alternatives to report
-    beside each token's own log-probability; None reports nothing. `special` lets control tokens written in the prompt
-    text stand for themselves. `sample` tells samples of one prompt and seed apart. `verify` is the rule by which drafts
-    are judged: with "coupled" they never change the text, with "rejection" and "block" they keep its law, "typical"
-    changes that. Of `grammar` (GBNF, or llguidance's dialect of Lark), `json_schema` and `regex` one can say what the
-    whole answer is to be made of. `reference` are token ids that the answer consists of, whatever the model says: what
-    guessing would earn on a given text. `left` counts the tokens of the conversation that have left before the prompt:
-    noise goes on where it was. `lenient` mends what the chat template refuses, and says so, instead of raising an
-    error.
+    `max_tokens` -1 means until the model stops or the context is full. `logprobs` is the number of alternatives to
+    report beside each token's own log probability; None reports nothing. `special` parses special tokens written in the
+    prompt text. `sample` distinguishes samples of one prompt and seed. `verify` is the verification rule: with
+    "coupled" drafts never change the text, with "rejection" and "block" they keep its distribution, "typical" changes
+    that. One of `grammar` (GBNF, or llguidance's dialect of Lark), `json_schema` and `regex` can constrain the whole
+    answer. `reference` are token ids to force as the answer: measures the gain of drafting on a given text. `left`
+    counts the tokens of the conversation that were dropped before the prompt, so that sampling noise continues where it
+    was. `lenient` works around messages that the chat template rejects, with a note, instead of raising an error.
     """
 
     prompt: str = ""
@@ -182,20 +184,18 @@ class Request:
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:
-        """What the answer is to be made of, if anything was said about that."""
+        """The constraint of the answer, if there is one."""
         return next(((kind, text) for kind in CONSTRAINTS if (text := getattr(self, kind))), None)
 
 
 def check_load_settings(settings: LoadSettings) -> None:
-    """Refuse what cannot be meant before anything is loaded. Raises UsageError."""
+    """Refuse invalid combinations before anything is loaded. Raises UsageError."""
     check_pace(settings.pace)
     if settings.spec_draft_n_max is not None:
         _check_integer("spec_draft_n_max", settings.spec_draft_n_max, 0, MAX_DRAFT)
     length = fixed_length(settings.pace)
     if length is not None and length > settings.draft_n_max:
-        raise UsageError(
-            f"a pace of fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}"
-        )
+        raise UsageError(f"pace fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}")
     for name, least, most in (
         ("spec_tree", 1, MAX_LEAVES),
         ("ctx_size", 0, 2**31 - 1),
@@ -228,11 +228,11 @@ def check_load_settings(settings: LoadSettings) -> None:
                 "passes are padded for drafts; use --spec-type none",
             ),
             (settings.spec_tree > 1, "a tree (--spec-tree)", "branches leave the cache in another order"),
-            (settings.sequences > 1, "several sequences", "those decoded together change each other's rounding"),
+            (settings.sequences > 1, "several sequences", "sequences decoded together change each other's rounding"),
             (settings.flash_attention == "on", "flash attention", "it rounds differently at different widths"),
             (
                 settings.cache_type_v not in ("f32", "f16", "bf16"),
-                "a quantised cache of values (-ctv)",
+                "a quantised V cache (-ctv)",
                 "it needs flash attention, which rounds differently at different widths",
             ),
             (
@@ -242,19 +242,19 @@ def check_load_settings(settings: LoadSettings) -> None:
             ),
         ):
             if excluded:
-                raise UsageError(f"strict excludes {setting}", why=why)
+                raise UsageError(f"strict cannot be combined with {setting}", why=why)
 
 
 def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:
-    """Refuse a verify rule that what is loaded excludes. Raises UsageError."""
+    """Refuse a verification rule that the loaded settings exclude. Raises UsageError."""
     if settings.strict and rule != "coupled":
         raise UsageError(
-            f"strict and verify {rule} exclude each other", why="only the coupled rule leaves the text as it is"
+            f"strict cannot be combined with verify {rule}", why="only the coupled rule preserves the text"
         )
 
 
 def fixed_length(pace: str) -> int | None:
-    """The K of "fixed:K", None for another pace."""
+    """The K of "fixed:K", None for other policies."""
     return int(pace.removeprefix("fixed:")) if pace.startswith("fixed:") else None
 
 
@@ -268,7 +268,7 @@ def check_pace(pace: object) -> None:
 
 
 def in_order(names: Iterable[str]) -> str:
-    """A list of drafters as `spec_type` spells it, those first that are asked first."""
+    """A list of drafters as `spec_type` spells it, in the order in which they are asked."""
     return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(_drafter(name)), name)))
 
 
@@ -290,14 +290,16 @@ def check_spec_type(spec_type: object) -> None:
     if not names or not set(drafters) <= set(DRAFTERS) or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(
             f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, each once, not {spec_type!r}",
-            hint="self:8 takes 8 layers, self:Q2_K smaller weights; auto and none stand alone",
+            hint="self:8 uses 8 layers, self:Q2_K smaller weights; auto and none cannot be combined",
         )
     if {"draft", "self"} <= set(drafters):
-        raise UsageError("spec_type names two draft models", why="draft and self are one each", hint="leave one out")
+        raise UsageError(
+            "spec_type names two draft models", why="draft and self are one draft model each", hint="leave one out"
+        )
 
 
 def check_request(request: Request, n_vocab: int) -> None:
-    """Refuse what cannot be meant before anything is generated. Raises UsageError."""
+    """Refuse invalid combinations before anything is generated. Raises UsageError."""
     _check_integer("max_tokens", request.max_tokens, -1, 2**31 - 1)
     _check_integer("seed", request.seed, 0, 2**64 - 1)
     _check_integer("sample", request.sample, 0, 2**32 - 1)
@@ -309,32 +311,32 @@ def check_request(request: Request, n_vocab: int) -> None:
     if request.logprobs is not None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
-        raise UsageError("stop must be a tuple of texts, none of them empty")
+        raise UsageError("stop must be a tuple of non-empty strings")
     for name in CONSTRAINTS:
         if not isinstance(getattr(request, name), str):
-            raise UsageError(f"{name} must be a text, not {shown(getattr(request, name))}")
+            raise UsageError(f"{name} must be a string, not {shown(getattr(request, name))}")
     constraints = [name for name in CONSTRAINTS if getattr(request, name)]
     if len(constraints) > 1:
-        raise UsageError(f"{constraints[0]} and {constraints[1]} exclude each other", hint="name one of them")
+        raise UsageError(f"{constraints[0]} and {constraints[1]} cannot be combined", hint="use one of them")
     if constraints and (request.ignore_eos or request.reference):
         excluded = "ignore_eos" if request.ignore_eos else "a reference answer"
         raise UsageError(
-            f"{constraints[0]} and {excluded} exclude each other",
-            why=f"the {CONSTRAINTS[constraints[0]]} says where an answer ends",
+            f"{constraints[0]} and {excluded} cannot be combined",
+            why=f"the {CONSTRAINTS[constraints[0]]} determines where an answer ends",
         )
     for token in request.reference:
         _check_integer("a token id in reference", token, 0, n_vocab - 1)
     if request.reference and request.verify != "coupled":
-        raise UsageError(f"a reference answer is not judged by {request.verify}", hint="use the coupled rule")
+        raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
     for token, _ in request.sampling.logit_bias:
         _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
     for text in (request.prompt, *(text for message in request.messages for text in (message.role, message.content))):
         if not isinstance(text, str):
-            raise UsageError(f"a prompt or message must be a text, not {shown(text)}")
+            raise UsageError(f"a prompt or message must be a string, not {shown(text)}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise UsageError("the prompt is no valid text", why=str(error)) from error
+            raise UsageError("the prompt is not valid text", why=str(error)) from error
 
 
 def shown(value: object) -> str:
@@ -367,4 +369,4 @@ def _check_integer(name: str, value: object, least: int, most: int) -> None:
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise UsageError(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
+        raise UsageError(f"{name} must be an integer from {least} to {most}, not {shown(value)}")

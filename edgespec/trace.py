@@ -115,8 +115,8 @@ class Recorder:
         self._plans.append(recorded)
         return recorded
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
-        raise NotImplementedError("a trace is of one sequence")
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+        raise NotImplementedError("a trace records one sequence")
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         self._target_s = seconds
@@ -270,25 +270,25 @@ def read_trace(path: Path) -> list[Trace]:
         except json.JSONDecodeError as error:
             if header is not None and number == len(lines) and not line.endswith("\n"):
                 break
-            raise _unreadable(path, number, f"no JSON, {error.msg}") from error
+            raise _unreadable(path, number, f"not JSON, {error.msg}") from error
         except KeyError as error:
             raise _unreadable(path, number, f"{error} is missing") from error
         except (ValueError, TypeError, AttributeError) as error:
             raise _unreadable(path, number, str(error)) from error
     if header is None:
-        raise UsageError(f"{path} is no trace", why="it is empty")
+        raise UsageError(f"{path} is not a trace", why="it is empty")
     return traces
 
 
 def _unreadable(path: Path, line: int, reason: str) -> UsageError:
-    return UsageError(f"{path} is no trace that can be read", why=f"line {line}: {reason}")
+    return UsageError(f"{path} is not a valid trace", why=f"line {line}: {reason}")
 
 
 def _header(row: dict[str, Any]) -> dict[str, Any]:
     if row["type"] != "header":
-        raise ValueError("it does not begin with a header")
+        raise ValueError("it does not start with a header")
     if row["version"] != VERSION:
-        raise ValueError(f"version {row['version']!r} is not known, only {VERSION}")
+        raise ValueError(f"unknown version {row['version']!r}, expected {VERSION}")
     _trace(row)
     return row
 
@@ -299,7 +299,7 @@ def _trace(header: dict[str, Any]) -> Trace:
         for name, known in header["costs"].items()
     }
     if not costs["target"] or any(int(width) < 1 for width in costs["target"]):
-        raise ValueError("no costs of target passes by their widths")
+        raise ValueError("the costs of target passes by width are missing")
     costs.setdefault("step", {})
     return Trace(str(header["kind"]), float(header["temperature"]), int(header["n_max"]), costs, header)
 
@@ -335,11 +335,11 @@ def _guessed(row: dict[str, Any]) -> Guessed:
 
 def _ids(values: list[int]) -> list[int]:
     if not all(isinstance(value, int) for value in values):
-        raise ValueError("tokens are whole numbers")
+        raise ValueError("tokens must be integers")
     return list(values)
 
 
 def _positive(seconds: float) -> float:
     if not seconds > 0:
-        raise ValueError(f"{seconds!r} is no cost of a pass")
+        raise ValueError(f"{seconds!r} is not a cost of a pass")
     return float(seconds)

@@ -14,7 +14,6 @@ from edgespec.store import ChatInfo, Store, Turn, new_id
 from edgespec.thinking import split
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
-JSONL_MAGIC = b'{"chat": "'
 """What exported files begin with: only such a file is replaced unasked."""
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -116,7 +115,7 @@ def _values(text: str) -> Iterator[tuple[str, Any]]:
         whole = _parsed(text)
     except ValueError as error:
         if text.lstrip().startswith("[") and "Extra data" not in str(error):
-            raise UsageError("the JSON array cannot be read", why=str(error)) from error
+            raise UsageError("the JSON array cannot be parsed", why=str(error)) from error
     else:
         items = whole if isinstance(whole, list) else [whole]
         yield from ((f"item {number}", item) for number, item in enumerate(items, 1))
@@ -135,14 +134,14 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("brackets in brackets in brackets") from error
+        raise ValueError("brackets are nested too deeply") from error
 
 
 def _chat(value: Any) -> ImportedChat:
     """Raises ValueError."""
     messages, title = (value, "") if isinstance(value, list) else (value["messages"], value.get("title"))
     if not isinstance(messages, list) or not messages:
-        raise ValueError("messages is not a list, or an empty one")
+        raise ValueError("messages must be a non-empty list")
     return ImportedChat(title if isinstance(title, str) else "", tuple(_message(message) for message in messages))
 
 
@@ -152,13 +151,15 @@ def _message(value: Any) -> tuple[str, str]:
         raise ValueError("a message is not a JSON object")
     role, content = value.get("role"), value.get("content")
     if not isinstance(role, str) or role not in ROLES:
-        raise ValueError(f"the role {role!r} is none of {', '.join(ROLES)}" if "role" in value else "there is no role")
+        raise ValueError(
+            f"the role {role!r} is not one of {', '.join(ROLES)}" if "role" in value else "there is no role"
+        )
     if value.get("tool_calls") or value.get("function_call"):
-        raise ValueError("a message calls tools, which chats here cannot hold")
+        raise ValueError("a message calls tools, which is not supported")
     if isinstance(content, list):
         content = "\n".join(_part(part) for part in content)
     if not isinstance(content, str):
-        raise ValueError("content is not a text" if "content" in value else "there is no content")
+        raise ValueError("content is not a string" if "content" in value else "there is no content")
     return ROLES[role], content
 
 
@@ -166,7 +167,7 @@ def _part(part: Any) -> str:
     """Raises ValueError."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
-        raise ValueError(f"a part of the content is {kind!r} and not a text")
+        raise ValueError(f"a part of the content is {kind!r}, not text")
     return str(part["text"])
 
 

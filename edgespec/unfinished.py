@@ -17,9 +17,9 @@ def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None
     if not file.parent.is_dir():
         raise UsageError(f"cannot write {file}", why=f"there is no folder {file.parent}")
     if file.is_dir():
-        raise UsageError(f"cannot write {file}", why="it is a folder", hint="name a file in it")
+        raise UsageError(f"cannot write {file}", why="it is a folder", hint="give a file name in it")
     if file.exists() and any(file.samefile(source) for source in sources):
-        raise UsageError(f"cannot write {file} onto itself", hint="name another file to write to")
+        raise UsageError(f"cannot overwrite {file} with itself", hint="use another output file")
     check_replaceable(file, magic)
 
 
@@ -30,7 +30,7 @@ def check_replaceable(file: Path, magic: bytes) -> None:
     with file.open("rb") as there:
         start = there.read(len(magic))
     if start and start != magic:
-        raise UsageError(f"{file} holds something else", why="it would be replaced", hint="name another file")
+        raise UsageError(f"{file} is another kind of file", why="it would be overwritten", hint="use another file name")
 
 
 @contextmanager

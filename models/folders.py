@@ -11,6 +11,7 @@ from pathlib import Path
 from edgespec.errors import UsageError
 from edgespec.models import catalog
 from edgespec.models.cache import cached_repositories, repository_folder
+from edgespec.paths import models_dir
 
 VARIABLE = "EDGESPEC_MODELS"
 DEPTH = 3  # levels of folders that are looked into
@@ -19,8 +20,9 @@ DEPTH = 3  # levels of folders that are looked into
 def gguf_files(folders: Sequence[Path] = ()) -> Iterator[Path]:
     """The .gguf files in and below the usual folders and these, links that lead nowhere too.
 
-    The usual ones are the Hugging Face cache, the working folder, `~/models`, the user's own (`own_folders`), and those
-    of LM Studio and llama.cpp. What cannot be read is left out. A file that several names lead to comes as often.
+    The usual ones are the Hugging Face cache, the folder of models from packages, the working folder, `~/models`, the
+    user's own (`own_folders`), and those of LM Studio and llama.cpp. What cannot be read is left out. A file that
+    several names lead to comes as often.
     """
     for folder, depth in [*_usual_folders(), *((folder, DEPTH) for folder in folders)]:
         yield from _files(folder, depth)
@@ -44,6 +46,7 @@ def own_folders() -> dict[Path, str]:
 def _usual_folders() -> Iterator[tuple[Path, int]]:
     """Each with how many levels of it are looked into."""
     yield from ((repository_folder(name) / "snapshots", DEPTH) for name in cached_repositories())
+    yield models_dir(), 1
     with suppress(OSError):  # someone may have removed it
         here = Path.cwd()
         yield here, 0 if _holds_more_than_models(here) else DEPTH

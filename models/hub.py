@@ -100,18 +100,16 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     if wanted.file and wanted.file not in names:
         near = difflib.get_close_matches(wanted.file, names, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"GGUF files there: {', '.join(names[:5]) or 'none'}"
-        raise ModelNotFoundError(f"{repository.name} holds no file {wanted.file}", hint=hint)
+        raise ModelNotFoundError(f"{repository.name} has no file {wanted.file}", hint=hint)
     parts = parts_of(wanted.file or _chosen(repository, wanted.quant))
     missing = [part for part in parts if part not in names]
     if missing:
-        raise ModelNotFoundError(
-            f"{repository.name} holds only some parts of the model", why=f"{missing[0]} is missing"
-        )
+        raise ModelNotFoundError(f"{repository.name} has only some parts of the model", why=f"{missing[0]} is missing")
     files = tuple(repository.files[part] for part in parts)
     for file in files:
         if not file.size_bytes:
-            why = "it is empty" if file.etag else f"{host()} does not tell its size and hash"
-            raise DownloadError(f"{file.name} of {repository.name} cannot be fetched", why=why)
+            why = "it is empty" if file.etag else f"{host()} does not give its size and hash"
+            raise DownloadError(f"{file.name} of {repository.name} cannot be downloaded", why=why)
     empty = Download(wanted, repository.commit, files, (), free_bytes(), tuple(repository.offers()))
     return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
@@ -135,13 +133,13 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     try:
         return read_listing(_answered(ask, wanted, tell), wanted.repository)
     except HFValidationError as error:
-        raise ModelNotFoundError(f"no repository is called {wanted.repository}") from error
+        raise ModelNotFoundError(f"there is no repository {wanted.repository}") from error
     except (ValueError, KeyError, TypeError) as error:
         right = "; is HF_ENDPOINT right?" if os.environ.get("HF_ENDPOINT") else ""
         raise DownloadError(
-            f"{host()} does not answer as a hub does",
-            why="what comes is no list of a repository's files",
-            hint=f"does this network ask for a login? Open a page in a browser, and try again{right}",
+            f"{host()} does not respond like a model hub",
+            why="the response is not a list of files",
+            hint=f"does this network require a login? Open a page in a browser, and try again{right}",
         ) from error
 
 
@@ -149,7 +147,7 @@ def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
     """The repository of a model, which holds at least one. Raises ModelNotFoundError, DownloadError."""
     if is_offline():
         raise DownloadError(
-            f"what {wanted.repository} offers is not known offline", hint="'edgespec ls' shows what is here of it"
+            f"the contents of {wanted.repository} are not known offline", hint="'edgespec ls' shows what is downloaded"
         )
     repository = look_up(wanted, tell)
     _check_any_model(repository)
@@ -211,7 +209,7 @@ def _check_any_model(repository: Repository) -> None:
     if not models_in(list(repository.files)):
         page = f"{page_of('models')}?library=gguf&search={repository.name.rpartition('/')[2]}"
         raise ModelNotFoundError(
-            f"{repository.name} holds no GGUF model", hint=f"look for a repository that does: {page}"
+            f"{repository.name} has no GGUF model", hint=f"look for a repository with GGUF files: {page}"
         )
 
 
@@ -246,8 +244,8 @@ def _plan_offline(wanted: HubSpec) -> Download:
         check_unambiguous(wanted)
         missing = wanted.file or _missing_part(wanted)
         which = f"{missing} of {wanted.repository}" if missing else str(wanted)
-        why = "--offline or HF_HUB_OFFLINE forbids to fetch it"
-        hint = f"without these: edgespec pull {wanted}"
+        why = "--offline or HF_HUB_OFFLINE prevents the download"
+        hint = f"without them: edgespec pull {wanted}"
         raise DownloadError(f"{which} is not on this machine", why=why, hint=hint)
     here = cached_files(wanted.repository, wanted.revision)
     first_name = next(name for name, path in here.items() if path == first)

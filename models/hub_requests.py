@@ -13,7 +13,7 @@ from edgespec import __version__
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models.spec import HubSpec
 
-AGAIN = "what is here stays, and the same command goes on from there"
+AGAIN = "the part already downloaded is kept, and the same command resumes"
 
 _ADDRESS = re.compile(
     r"(?P<scheme>https?://)(?:[^/?#]*@)?(?P<place>(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[^?#@\s]*)?)",
@@ -23,7 +23,7 @@ _CONNECTING = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_F
 
 
 class DownloadError(EdgespecError):
-    """A model of the hub could not be fetched."""
+    """A model could not be downloaded."""
 
     exit_code = 3
 
@@ -38,7 +38,7 @@ def check_endpoint() -> None:
     if address == "":  # as if it were not set, which huggingface_hub takes it for an address
         del os.environ["HF_ENDPOINT"]
     elif address is not None and not shown(address):
-        raise DownloadError("HF_ENDPOINT is no web address", hint="give it as https://host/path, or unset it")
+        raise DownloadError("HF_ENDPOINT is not a web address", hint="set it to https://host/path, or unset it")
 
 
 def shown(address: str) -> str:
@@ -68,10 +68,10 @@ def session() -> Any:
             raise
         why = getattr(error, "strerror", None) or str(error)
         if kind(error, "InvalidURL"):
-            why = "one of them is no address"  # its own words may hold part of a password
+            why = "one of them is not an address"  # its own words may hold part of a password
         names = [name for name in os.environ if name.upper() in _CONNECTING and os.environ[name]]
-        hint = f"look at {', '.join(names)}" if names else ""
-        raise DownloadError("the settings for proxies and certificates cannot be used", why=why, hint=hint) from error
+        hint = f"check {', '.join(names)}" if names else ""
+        raise DownloadError("the proxy or certificate settings cannot be used", why=why, hint=hint) from error
 
 
 def token() -> str:
@@ -83,9 +83,9 @@ def token() -> str:
     try:
         found = get_token() or ""
     except (OSError, ValueError) as error:
-        raise DownloadError("the token cannot be looked up", why=str(error), hint="is HF_HOME right?") from error
+        raise DownloadError("the token cannot be read", why=str(error), hint="is HF_HOME correct?") from error
     if not found.isascii():
-        raise DownloadError("the token cannot be sent", why="it is not ASCII", hint="is HF_TOKEN right?")
+        raise DownloadError("the token cannot be sent", why="it is not ASCII", hint="is HF_TOKEN correct?")
     return found
 
 
@@ -136,11 +136,11 @@ def header_of(error: Exception, name: str) -> str:
 def reason(error: Exception) -> str:
     """Why a request failed, in a few words."""
     if status_of(error):
-        return f"{host()} answers {status_of(error)}"
+        return f"{host()} responds with status {status_of(error)}"
     if isinstance(error, OtherAnswerError):
-        return f"{host()} does not send the file: {error} (does this network ask for a login?)"
+        return f"{host()} does not send the file: {error} (does this network require a login?)"
     if kind(error, "TimeoutException"):
-        return f"nothing came from {host()} for {timeout_s()} s"
+        return f"no data from {host()} for {timeout_s()} s"
     return f"{host()} cannot be reached" if kind(error, "ConnectError") else f"the connection to {host()} broke"
 
 
@@ -149,51 +149,51 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     code, status, page = header_of(error, "X-Error-Code"), status_of(error), page_of(wanted.repository)
     if code == "RevisionNotFound":
         return ModelNotFoundError(
-            f"{wanted.repository} has no revision '{wanted.revision}'", hint=f"its branches and tags: {page}/tree/main"
+            f"{wanted.repository} has no revision '{wanted.revision}'", hint=f"branches and tags: {page}/tree/main"
         )
     if code == "EntryNotFound":
-        return DownloadError(f"a file of {wanted.repository} is gone", why="the hub listed it", hint="try again")
+        return DownloadError(f"a file of {wanted.repository} is missing", why="the hub has listed it", hint="try again")
     if code == "GatedRepo":
         return _gated(error, wanted, page)
     if header_of(error, "X-Error-Message").startswith("Invalid credentials"):
-        return DownloadError(
-            f"{host()} does not know the token", hint=f"get a new one: {how_to_log_in()}, or unset HF_TOKEN"
-        )
+        return DownloadError(f"{host()} rejects the token", hint=f"get a new one: {how_to_log_in()}, or unset HF_TOKEN")
     if status == 407 or kind(error, "ProxyError"):
         return _refused_by_proxy(error)
     if status in (401, 404):
         return _not_found(error, wanted)
     if status == 403:
-        why = header_of(error, "X-Error-Message") or "the answer is 403"
-        return DownloadError(f"{host()} gives no access to {wanted.repository}", why=why, hint=f"see {page}")
+        why = header_of(error, "X-Error-Message") or "the response is status 403"
+        return DownloadError(f"{host()} denies access to {wanted.repository}", why=why, hint=f"see {page}")
     if status == 429:
-        more = "" if _token_sent(error) else f"; who is logged in ({how_to_log_in()}) may ask more often"
-        return DownloadError(f"{host()} allows no more requests for now", hint=f"wait some minutes: {AGAIN}{more}")
+        more = "" if _token_sent(error) else f"; logged-in users ({how_to_log_in()}) have a higher limit"
+        return DownloadError(
+            f"{host()} limits the number of requests (rate limit)", hint=f"wait a few minutes: {AGAIN}{more}"
+        )
     if status >= 500:
         return DownloadError(
-            f"{host()} does not work right now", why=f"it answers {status}", hint=f"try later: {AGAIN}"
+            f"{host()} has a problem right now", why=f"it responds with status {status}", hint=f"try later: {AGAIN}"
         )
     if status:  # the error's own words hold the address
-        return DownloadError(f"{host()} does not give {wanted.repository}", why=f"it answers {status}")
+        return DownloadError(f"{host()} refuses {wanted.repository}", why=f"it responds with status {status}")
     if isinstance(error, OtherAnswerError):
-        hint = f"does this network ask for a login? {AGAIN}"
+        hint = f"does this network require a login? {AGAIN}"
         return DownloadError(f"{host()} does not send the file", why=str(error), hint=hint)
     if kind(error, "TimeoutException"):
         return DownloadError(
-            f"{host()} does not answer", why=f"nothing came for {timeout_s()} s", hint=f"try later: {AGAIN}"
+            f"{host()} does not respond", why=f"no data for {timeout_s()} s", hint=f"try later: {AGAIN}"
         )
     if kind(error, "ConnectError"):
-        hint = f"try again once there is a network: {AGAIN}"
+        hint = f"try again with a network connection: {AGAIN}"
         return DownloadError(f"{host()} cannot be reached", why=str(error), hint=hint)
     return DownloadError(f"the connection to {host()} broke", why=str(error), hint=AGAIN)
 
 
 def _gated(error: Exception, wanted: HubSpec, page: str) -> DownloadError:
     if _token_sent(error):
-        why = "its owner has not given access to the account of your token"
-        hint = f"ask for it, or accept the licence, on {page}"
+        why = "its owner has not granted access to the account of your token"
+        hint = f"request access, or accept the licence, on {page}"
     else:
-        why = "its licence has to be accepted first"
+        why = "its licence must be accepted first"
         hint = f"accept it on {page}, then log in: {how_to_log_in()}"
     return DownloadError(f"{wanted.repository} is gated", why=why, hint=hint)
 
@@ -202,14 +202,14 @@ def _refused_by_proxy(error: Exception) -> DownloadError:
     names = [name for name in os.environ if name.upper() in _CONNECTING[:3] and os.environ[name]]
     named = " or ".join(names) or "HTTPS_PROXY"
     if status_of(error) == 407 or str(error).startswith("407"):
-        hint = f"give them in {named}, as in http://name:password@host:port"
-        return DownloadError("the proxy wants a name and a password", hint=hint)
-    return DownloadError(f"the proxy does not lead to {host()}", why=str(error), hint=f"look at {named}")
+        hint = f"set them in {named}, for example http://name:password@host:port"
+        return DownloadError("the proxy requires a user name and password", hint=hint)
+    return DownloadError(f"the proxy cannot reach {host()}", why=str(error), hint=f"check {named}")
 
 
 def _not_found(error: Exception, wanted: HubSpec) -> ModelNotFoundError:
     similar = [name for name in _similar(wanted.repository) if name != wanted.repository]
-    token = "your token may not see it" if _token_sent(error) else f"it needs a token: {how_to_log_in()}"
+    token = "your token may not have access" if _token_sent(error) else f"it needs a token: {how_to_log_in()}"
     return ModelNotFoundError(
         f"there is no repository {wanted.repository} on {host()}",
         why=f"or it is private, and {token}",

@@ -50,7 +50,7 @@ def read_listing(about: ModelInfo, name: str) -> Repository:
             raise DownloadError(f"{name} is refused", why=f"it lists a file called {file!r}")
         files[file] = RemoteFile(file, *_content(sibling))
     if not re.fullmatch("[0-9a-f]{40}", about.sha or ""):
-        raise DownloadError(f"{host()} does not answer as a hub does", why="it names no commit")
+        raise DownloadError(f"{host()} does not respond like a model hub", why="it gives no commit")
     return Repository(name, str(about.sha), files)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.file_types import quantisation
 from edgespec.header import Header, read_header
 from edgespec.model_check import check_model
 from edgespec.models.folders import gguf_files
@@ -73,7 +73,7 @@ def _read(path: Path, spec: str) -> Iterator[LocalModel]:
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return
     if path.is_symlink() and not path.exists():
-        yield LocalModel(spec, path, path.stem, problem=f"it is a link to {path.readlink()}, where nothing is")
+        yield LocalModel(spec, path, path.stem, problem=f"it is a broken link to {path.readlink()}")
         return
     used_s = _used_s(path)  # before the header is read, which counts as use
     try:
@@ -109,7 +109,7 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
         name=header.name,
         architecture=header.architecture,
         n_params=header.n_params,
-        quantisation=_quantisation(header),
+        quantisation=quantisation(header),
         size_bytes=header.size_bytes,
         n_ctx_train=header.number("context_length"),
         n_vocab=header.n_vocab,
@@ -119,55 +119,7 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
     )
 
 
-def _quantisation(header: Header) -> str:
-    """What its quantiser called the mixture of types, or else the type that most of the weights have."""
-    file_type = header.metadata.get("general.file_type")
-    if isinstance(file_type, int) and file_type in FILE_TYPES:
-        return FILE_TYPES[file_type]
-    bytes_by_type: Counter[str] = Counter()
-    for tensor in header.tensors.values():
-        bytes_by_type[tensor.type] += tensor.size_bytes
-    return bytes_by_type.most_common(1)[0][0]
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 # Architectures and types (general.type) of files that go with a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))
-FILE_TYPES = {  # general.file_type
-    0: "F32",
-    1: "F16",
-    2: "Q4_0",
-    3: "Q4_1",
-    7: "Q8_0",
-    8: "Q5_0",
-    9: "Q5_1",
-    10: "Q2_K",
-    11: "Q3_K_S",
-    12: "Q3_K_M",
-    13: "Q3_K_L",
-    14: "Q4_K_S",
-    15: "Q4_K_M",
-    16: "Q5_K_S",
-    17: "Q5_K_M",
-    18: "Q6_K",
-    19: "IQ2_XXS",
-    20: "IQ2_XS",
-    21: "Q2_K_S",
-    22: "IQ3_XS",
-    23: "IQ3_XXS",
-    24: "IQ1_S",
-    25: "IQ4_NL",
-    26: "IQ3_S",
-    27: "IQ3_M",
-    28: "IQ2_S",
-    29: "IQ2_M",
-    30: "IQ4_XS",
-    31: "IQ1_M",
-    32: "BF16",
-    36: "TQ1_0",
-    37: "TQ2_0",
-    38: "MXFP4",
-    39: "NVFP4",
-    40: "Q1_0",
-}

@@ -40,6 +40,8 @@ class Plan:
     branches: int = 0
     scratch: int = 0
     rollback: int = 0
+    exact: bool = False
+    streams: bool = False
     gpu_layers: int = 0
     repacked: frozenset[str] = frozenset()
     draft: Plan | None = None
@@ -191,8 +193,14 @@ def _layer(name: str, output_layer: int) -> int:
 
 
 def _cells(plan: Plan) -> int:
-    """Tokens the cache has room for; sequences share it, and sliding windows save nothing (`swa_full`)."""
-    return -(-(plan.n_ctx * plan.sequences + plan.scratch) // CELLS) * CELLS
+    """Tokens the cache has room for; sliding windows save nothing (`swa_full`)."""
+    return _attended(plan) * (plan.sequences if plan.streams else 1)
+
+
+def _attended(plan: Plan) -> int:
+    """Tokens a pass looks at: all that sequences share, or those of the stream of one."""
+    shared = plan.n_ctx if plan.streams else plan.n_ctx * plan.sequences + plan.scratch
+    return -(-shared // CELLS) * CELLS
 
 
 def _cache(plan: Plan) -> int:
@@ -278,7 +286,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     Inputs stay for the whole pass. Beside them the buffer has to hold what lives at once in the widest part of a layer,
     or the rows of logits; everything is F32, and two residuals live through all of it.
     """
-    cells = _cells(plan)
+    cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
     flash, attends = plan.flash_attention != "off", any(values_per_token(plan.header))
     residuals = 2 * widths.residual
@@ -290,7 +298,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
         inputs += masks * cells * tokens * (2 if flash else _F32)
 
     attention = tokens * (residuals + 2 * widths.query + widths.key_and_value) * _F32
-    scores = 0 if flash else cells * tokens * widths.heads * _F32
+    scores = _scores(plan, widths)
     if flash and attends:  # whose kernels take no F32 keys and values: they are copied as F16, a layer at a time
         in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
@@ -300,6 +308,16 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     at_the_end = (tokens * residuals + _outputs(plan) * plan.header.n_vocab) * _F32  # where the masks are gone
     compute = max(in_layers, at_the_end)
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
+
+
+def scores_bytes(plan: Plan) -> int:
+    """What attention scores take without flash attention: as F32, and as F16 to be multiplied with values."""
+    return _scores(plan, _Widths.of(plan.header)) * 3 // 2
+
+
+def _scores(plan: Plan, widths: _Widths) -> int:
+    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
+    return 0 if plan.flash_attention != "off" else _attended(plan) * tokens * widths.heads * _F32
 
 
 def _recurrence(plan: Plan, tokens: int) -> int:

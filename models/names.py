@@ -9,12 +9,14 @@ from pathlib import Path
 
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.cache import cached_files, cached_repositories, hub_cache, repository_of
+from edgespec.models.packages import packaged_at
 from edgespec.models.quants import models_in, quant_of
 from edgespec.models.spec import NAMES, HubSpec, resolve
 
 
 def name_of(path: Path) -> str:
-    """The shortest spec that means this file: of the bundled pair its name, of the hub's cache `owner/repo:QUANT`."""
+    """The shortest spec that means this file: of the bundled pair and of packages its name, of the hub's cache
+    `owner/repo:QUANT`."""
     file = os.path.realpath(path)
     for spec in _candidates(path):
         with suppress(ModelNotFoundError):
@@ -45,6 +47,8 @@ def known_names() -> Iterator[str]:
 
 def _candidates(path: Path) -> Iterator[str]:
     yield from NAMES
+    if package := packaged_at(path):
+        yield from (package.name, str(package))
     place = repository_of(path)
     if place is not None and _can_be_typed(place[0]):
         repository, name = place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import compress
@@ -42,10 +41,8 @@ class PairVerdict:
         if self.verdict == "works":
             return "works"
         if self.verdict == "shared":
-            return f"works through {percent(self.overlap)} shared tokens"
-        if self.overlap < LEAST_OVERLAP:
-            return f"no: shares {percent(self.overlap)} of the tokens"
-        return f"no: {self.reasons[0]}"
+            return overlap_of(self.overlap)
+        return f"no: {overlap_of(self.overlap) if self.overlap < LEAST_OVERLAP else self.reasons[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,7 @@ def compare_pair(target: Header, draft: Header) -> Comparison:
 
 def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary, differing: list[int]) -> PairVerdict:
     obstacles = [
-        f"the memory of a {header.architecture} model cannot be rolled back"
+        f"the state of a {header.architecture} model cannot be rolled back"
         for header, unable in ((target, NO_TARGETS), (draft, NO_DRAFTS))
         if header.architecture in unable
     ]
@@ -151,17 +148,15 @@ def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: lis
     same_kind = target.kind == draft.kind
     if same_kind and first is None and abs(len(target.texts) - len(draft.texts)) <= MAX_PADDING:
         starts = [f"BOS {vocabulary.bos}" if vocabulary.adds_bos else "no BOS" for vocabulary in both]
-        return [] if starts[0] == starts[1] else ["they begin a text differently ({} and {})".format(*starts)]
+        differ = "they add different tokens at the start of a text ({} and {})"
+        return [] if starts[0] == starts[1] else [differ.format(*starts)]
     kinds = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in both]
     reasons = ["their vocabularies differ: {} in the target, {} in the draft".format(*kinds)]
     if first is not None:
         texts = [shown(vocabulary.texts[first]) for vocabulary in both]
         reasons.append("token {} is {} in the target, {} in the draft".format(first, *texts))
     elif same_kind:
-        reasons.append(f"they begin alike, but what follows is more than the {MAX_PADDING} tokens that padding may be")
-    stored = set(target.texts)
-    share = len(stored.intersection(draft.texts)) / max(1, len(stored))
-    reasons.append(f"the draft has {math.floor(1000 * share) / 10:g} % of the target's tokens, as they are written")
+        reasons.append(f"they start alike, but one has more than {MAX_PADDING} additional tokens")
     return reasons
 
 
@@ -177,6 +172,11 @@ def vocabulary_difference(target: Header, draft: Header) -> str:
     """The same of two files, as one text."""
     ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
     return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
+
+
+def overlap_of(share: float) -> str:
+    """The share of the target's tokens that the draft has too, in words."""
+    return f"vocabulary overlap {percent(share)}"
 
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
@@ -236,14 +236,14 @@ def _end_of_turn(header: Header, vocabulary: Vocabulary) -> int | None:
 def _notes(target: Header, draft: Header) -> Iterator[str]:
     ours, theirs = (header.metadata.get(CHAT_TEMPLATE) for header in (target, draft))
     if not ours:
-        yield "the target has no chat template: prompts go in as they stand (--raw)"
+        yield "the target has no chat template: prompts are completed verbatim (--raw)"
     elif not theirs:
-        yield "the draft has no chat template: it reads what the target's makes, which may be new to it"
+        yield "the draft has no chat template: it sees the target's, which may be new to it"
     elif ours != theirs:
-        yield "their chat templates differ: the draft reads what the target's makes"
+        yield "their chat templates differ: the draft sees the target's"
     n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
     if n_ctx_draft < n_ctx:
-        yield f"the draft was trained for {n_ctx_draft:,} tokens of context: behind more it may guess worse"
+        yield f"the draft was trained for {n_ctx_draft:,} tokens of context: beyond that its drafts may be worse"
 
 
 def _n_ctx(target: Header) -> int:

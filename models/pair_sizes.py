@@ -32,15 +32,16 @@ class RelativeSize:
     def __str__(self) -> str:
         if self.slows_down:
             relation = "larger than" if self.times_smaller < 1 else "as large as"
-            return f"{'the same file as' if self.is_same_file else relation} the target: it would slow it down"
+            return f"{'the same file as' if self.is_same_file else relation} the target: it would slow decoding down"
         if self.times_smaller == 1:
             return (
-                f"as many parameters as the target, in smaller types: a guess reads {percent(self.cost_ratio)} as much"
+                "as many parameters as the target, with smaller weights: a draft pass reads "
+                f"{percent(self.cost_ratio)} as much"
             )
         low, high = USUAL_RATIO
         ratio = f"{self.times_smaller:.1f}" if self.times_smaller < high else f"{self.times_smaller:.0f}"
         if self.times_smaller < low:
-            return f"only {ratio} times smaller than the target: {low} to {high} times pays best"
+            return f"only {ratio} times smaller than the target: {low} to {high} times is best"
         return f"{ratio} times smaller than the target"
 
 

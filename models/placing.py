@@ -68,10 +68,10 @@ def disk_errors(download: Download) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
-            raise DownloadError(f"there is no space left where {hub_cache()} is", hint=f"make room: {AGAIN}") from error
+            raise DownloadError(f"no space left for {hub_cache()}", hint=f"free some space: {AGAIN}") from error
         if error.errno == errno.EFBIG:
-            raise DownloadError(f"a file this large cannot be kept where {hub_cache()} is", why=why,
+            raise DownloadError(f"a file this large cannot be stored in {hub_cache()}", why=why,
                 hint="set HF_HOME to a folder on another disk") from error  # fmt: skip
         raise DownloadError(
-            f"{hub_cache()} cannot be written", why=why, hint="set HF_HOME to a folder of yours"
+            f"{hub_cache()} is not writable", why=why, hint="set HF_HOME to a folder you own"
         ) from error

@@ -66,7 +66,9 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
     """
     models = models_in(names)
     if not models:
-        raise ModelNotFoundError(f"{where} holds no GGUF model", hint=f"look for one that does: {_gguf_names(where)}")
+        raise ModelNotFoundError(
+            f"{where} has no GGUF model", hint=f"look for a repository with GGUF files: {_gguf_names(where)}"
+        )
     if not quant and len(models) == 1:
         return models[0]
     wanted = spelt(quant) or USUAL
@@ -76,11 +78,11 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
         return (whole or fitting)[0]
     if fitting:
         raise SeveralFitError(
-            f"{where} holds several models in {wanted}", why=", ".join(fitting), hint=_by_file(fitting[0], where)
+            f"{where} has several models in {wanted}", why=", ".join(fitting), hint=_by_file(fitting[0], where)
         )
     there = list(dict.fromkeys(quant_of(name) or name for name in models))
-    why = f"there {'are' if len(there) > 1 else 'is'} {', '.join(there)}"
-    raise ModelNotFoundError(f"{where} holds nothing in {wanted}", why=why, hint=_instead(models, quant, where))
+    why = f"available: {', '.join(there)}"
+    raise ModelNotFoundError(f"{where} has no {wanted}", why=why, hint=_instead(models, quant, where))
 
 
 def _instead(models: Sequence[str], quant: str, where: str) -> str:
@@ -88,15 +90,15 @@ def _instead(models: Sequence[str], quant: str, where: str) -> str:
     quants = list(filter(None, map(quant_of, models)))
     if quants:
         best = min(quants, key=lambda other: _distance(other, spelt(quant) or USUAL))
-        return f"the nearest is :{best}" if quant else f"add one, as in :{best}"
+        return f"the nearest is :{best}" if quant else f"add one, such as :{best}"
     if len(models) == 1:
-        return "leave the quantisation out: its name tells none"
-    return f"no name tells a quantisation: {_by_file(models[0], where)}"
+        return "leave out the quantisation: no file name contains one"
+    return f"no file name contains a quantisation: {_by_file(models[0], where)}"
 
 
 def _by_file(name: str, where: str) -> str:
     repository = where.partition(" ")[0]
-    return "name one by its file" + (f", as in hf:{repository}/{name}" if "/" in repository else "")
+    return "choose one by its file name" + (f", such as hf:{repository}/{name}" if "/" in repository else "")
 
 
 def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:

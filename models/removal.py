@@ -17,9 +17,17 @@ from filelock import Timeout
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.cache import cached_files, cached_repositories, hub_cache, repository_folder, repository_of
 from edgespec.models.offers import offers
+from edgespec.models.packages import (
+    PackageSpec,
+    checksum_of,
+    package_lock,
+    packaged_at,
+    packaged_models,
+    unfinished_files,
+)
 from edgespec.models.placing import lock
 from edgespec.models.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.spec import BUNDLED, NAMES, HubSpec, NotFetchedError, hub_specs, is_path, resolve
+from edgespec.models.spec import BUNDLED, NAMES, HubSpec, NotFetchedError, is_path, resolve, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class Removal:
     files: tuple[Going, ...]
     paths: tuple[Path, ...]
     repositories: tuple[str, ...]
+    packages: tuple[PackageSpec, ...] = ()
 
     @property
     def freed_bytes(self) -> int:
@@ -50,7 +59,8 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A file of a repository that was not downloaded completely; which one is not written anywhere."""
+    """A file of a repository that was not downloaded completely; which one is not written anywhere. Of a package
+    `repository` is the model's name in the catalogue."""
 
     repository: str
     path: Path
@@ -66,8 +76,10 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: 
     """
     find = _unfinished_in if unfinished_only else _all_in if whole else _meant
     meant = [find(spec) for spec in dict.fromkeys(specs)]
-    links = {path: repository for paths, repository in meant for path in paths}
-    repositories = tuple(dict.fromkeys(repository for _, repository in meant if repository))
+    links = {path: owner if isinstance(owner, str) else "" for paths, owner in meant for path in paths}
+    owners = dict.fromkeys(owner for _, owner in meant if owner)
+    repositories = tuple(owner for owner in owners if isinstance(owner, str))
+    packages = tuple(owner for owner in owners if isinstance(owner, PackageSpec))
     files: list[Going] = []
     paths: list[Path] = []
     for path, repository in links.items():
@@ -76,9 +88,14 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: 
         paths += going
     for repository in repositories:
         begun = unfinished(repository)
-        files += [Going(each.path, repository, each.size_bytes, "not downloaded completely") for each in begun]
+        files += [Going(each.path, repository, each.size_bytes, "incomplete download") for each in begun]
         paths += [*(each.path for each in begun), *_without_files(repository, links)]
-    removal = Removal(tuple(files), tuple(dict.fromkeys(paths)), repositories)
+    for package in packages:
+        begun = [Unfinished(package.name, path, path.stat().st_size) for path in unfinished_files(package)]
+        files += [Going(each.path, package.name, each.size_bytes, "incomplete download") for each in begun]
+        paths += [each.path for each in begun]
+        paths += [note for path in links if os.path.lexists(note := checksum_of(path))]
+    removal = Removal(tuple(files), tuple(dict.fromkeys(paths)), repositories, packages)
     _check_writable(removal)
     _check_unused(removal)
     with _without_downloads(removal):
@@ -89,7 +106,9 @@ def remove(removal: Removal) -> None:
     """Delete what is planned, and the folders that get empty. Raises EdgespecError."""
     gone = next((path for path in removal.paths if not os.path.lexists(path)), None)
     if gone is not None:
-        raise EdgespecError(f"{gone} is gone meanwhile", why="nothing else was deleted", hint="give the command again")
+        raise EdgespecError(
+            f"{gone} has disappeared meanwhile", why="nothing else was deleted", hint="repeat the command"
+        )
     _check_unused(removal)
     with _without_downloads(removal):
         for path in removal.paths:
@@ -98,8 +117,9 @@ def remove(removal: Removal) -> None:
             except OSError as error:
                 hint = "close the program that has it open" if os.name == "nt" else ""
                 raise EdgespecError(f"{path} cannot be deleted", why=error.strerror or str(error), hint=hint) from error
-        for repository in removal.repositories:
-            for folder, _, _ in os.walk(repository_folder(repository), topdown=False):
+        owned = [*map(repository_folder, removal.repositories), *(package.folder for package in removal.packages)]
+        for top in owned:
+            for folder, _, _ in os.walk(top, topdown=False):
                 with suppress(OSError):  # not empty
                     Path(folder).rmdir()
 
@@ -112,25 +132,32 @@ def unfinished(repository: str = "") -> list[Unfinished]:
             with suppress(OSError):  # finished meanwhile
                 if path.is_file():
                     found.append(Unfinished(name, path, path.stat().st_size))
+    if not repository:
+        packages = {model.folder: model for model in reversed(list(packaged_models()))}
+        for package in packages.values():
+            with suppress(OSError):
+                found += [Unfinished(package.name, path, path.stat().st_size) for path in unfinished_files(package)]
     return found
 
 
 # --- what a spec means ------------------------------------------------------------------------------------------------
 
 
-def _meant(spec: str) -> tuple[list[Path], str]:
-    """The files of a model, all parts of it that are here, and the repository they are of."""
+def _meant(spec: str) -> tuple[list[Path], str | PackageSpec]:
+    """The files of a model, all parts of it that are here, and the repository or package they are of."""
     try:
         path = _without_dots(resolve(spec).path.absolute())
     except NotFetchedError as error:
-        return _remains(error), error.wanted.repository
+        if isinstance(error.wanted, PackageSpec):
+            raise _not_here(error, error.wanted.name, has_begun=bool(unfinished_files(error.wanted))) from None
+        return _remains(error, error.wanted), error.wanted.repository
     if path.parent.resolve() == BUNDLED.resolve():
-        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is a part of edgespec")
+        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is part of edgespec")
     if not path.is_file() or path.suffix.lower() != ".gguf":
-        raise UsageError(f"'{spec}' is not deleted", why="it is no GGUF file")
+        raise UsageError(f"'{spec}' is not deleted", why="it is not a GGUF file")
     place = repository_of(path)
     parts = (path.with_name(name) for name in parts_of(path.name))
-    return [part for part in parts if part.is_file()], place[0] if place else ""
+    return [part for part in parts if part.is_file()], place[0] if place else packaged_at(path) or ""
 
 
 def _without_dots(path: Path) -> Path:
@@ -138,9 +165,8 @@ def _without_dots(path: Path) -> Path:
     return path.parent.resolve() / path.name if ".." in path.parts else path
 
 
-def _remains(missing: NotFetchedError) -> list[Path]:
+def _remains(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:
     """The parts that are here of a model that is not whole. Raises ModelNotFoundError where there are none."""
-    wanted = missing.wanted
     files = cached_files(wanted.repository, wanted.revision)
     split = [name for name in files if part_of(name)[1] > 1]
     if wanted.file:
@@ -148,13 +174,18 @@ def _remains(missing: NotFetchedError) -> list[Path]:
     else:
         found = [files[name] for name in split if quant_of(name) == (wanted.quant or USUAL)]
     if not found:
-        hint = "'edgespec ls' shows which are"
-        if unfinished(wanted.repository):
-            hint = f"to delete what is not downloaded completely: edgespec rm --unfinished {wanted.repository}"
-        elif models_in(list(files)) and not wanted.file:
+        has_begun = bool(unfinished(wanted.repository))
+        if not has_begun and models_in(list(files)) and not wanted.file:
             _say_which(wanted, list(files))
-        raise ModelNotFoundError(missing.what, why=missing.why, hint=hint)
+        raise _not_here(missing, wanted.repository, has_begun=has_begun)
     return found
+
+
+def _not_here(missing: NotFetchedError, name: str, *, has_begun: bool) -> ModelNotFoundError:
+    hint = "'edgespec ls' lists the models"
+    if has_begun:
+        hint = f"to delete incomplete downloads: edgespec rm --unfinished {name}"
+    return ModelNotFoundError(missing.what, why=missing.why, hint=hint)
 
 
 def _say_which(wanted: HubSpec, names: list[str]) -> None:
@@ -165,35 +196,50 @@ def _say_which(wanted: HubSpec, names: list[str]) -> None:
     except ModelNotFoundError as error:
         here = offers(dict.fromkeys(names, 1))
         specs = (replace(wanted, quant=offer.quant, file="" if offer.quant else offer.file) for offer in here)
-        which = f"name one of {', '.join(map(str, specs))}"
+        which = f"choose one of {', '.join(map(str, specs))}"
         hint = f"{which}; to delete all of them: edgespec rm --all {wanted.repository}"
         raise ModelNotFoundError(error.what, why=error.why, hint=hint) from None
 
 
-def _all_in(spec: str) -> tuple[list[Path], str]:
-    """The models of a repository, of all revisions. Raises UsageError, ModelNotFoundError."""
+def _all_in(spec: str) -> tuple[list[Path], str | PackageSpec]:
+    """The models of a repository, of all revisions, or of a package. Raises UsageError, ModelNotFoundError."""
     if spec in NAMES or is_path(spec):
-        raise UsageError(f"'{spec}' is no repository", hint="without --all one file is deleted")
-    wanted = hub_specs(spec)[0]
+        raise UsageError(f"'{spec}' is not a repository", hint="without --all, name one file")
+    wanted = sources(spec)[0]
+    if isinstance(wanted, PackageSpec):
+        kept = sorted(wanted.folder.glob("*.gguf"))
+        if not kept and not unfinished_files(wanted):
+            raise ModelNotFoundError(
+                f"nothing of {wanted.name} is on this machine", hint="'edgespec ls' lists the models"
+            )
+        return kept, wanted
     if wanted != HubSpec(wanted.repository) and "/" in spec:
         raise UsageError(
-            f"'{spec}' names one model", why="--all deletes all of a repository", hint=f"give {wanted.repository}"
+            f"'{spec}' is a single model",
+            why="--all deletes all files of a repository",
+            hint=f"use {wanted.repository}",
         )
     files = [path for path in _snapshot_files(wanted.repository) if path.suffix.lower() == ".gguf" and path.is_file()]
     if not files and not unfinished(wanted.repository):
         raise ModelNotFoundError(
-            f"of {wanted.repository} nothing is on this machine", hint="'edgespec ls' shows what is"
+            f"nothing of {wanted.repository} is on this machine", hint="'edgespec ls' lists what is downloaded"
         )
     return sorted(files), wanted.repository
 
 
-def _unfinished_in(spec: str) -> tuple[list[Path], str]:
+def _unfinished_in(spec: str) -> tuple[list[Path], str | PackageSpec]:
     if spec in NAMES:
-        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is a part of edgespec")
-    repository = hub_specs(spec)[0].repository
-    if not unfinished(repository):
-        raise ModelNotFoundError(f"of {repository} there is no unfinished download")
-    return [], repository
+        raise UsageError(f"'{spec}' is not deleted", why="the bundled pair is part of edgespec")
+    wanted = sources(spec)[0]
+    owner: str | PackageSpec
+    if isinstance(wanted, PackageSpec):
+        owner, name, has_begun = wanted, wanted.name, bool(unfinished_files(wanted))
+    else:
+        owner = name = wanted.repository
+        has_begun = bool(unfinished(name))
+    if not has_begun:
+        raise ModelNotFoundError(f"{name} has no incomplete download")
+    return [], owner
 
 
 # --- what goes with a file --------------------------------------------------------------------------------------------
@@ -209,7 +255,7 @@ def _going(path: Path, repository: str, links: dict[Path, str]) -> tuple[Going, 
         return Going(path, repository, 0, f"a link, {blob} stays"), [path]
     others = (other for other in _snapshot_files(repository) if other not in links)
     if any(os.path.realpath(other) == str(blob) for other in others):
-        return Going(path, repository, 0, "another revision keeps it"), [path]
+        return Going(path, repository, 0, "another revision uses it"), [path]
     is_first = next(link for link in links if os.path.realpath(link) == str(blob)) == path
     # the blob first: where it cannot be deleted, the model stays
     return Going(path, repository, blob.stat().st_size if is_first else 0), [blob, path]
@@ -239,7 +285,7 @@ def _without_files(repository: str, links: dict[Path, str]) -> Iterator[Path]:
 def _check_writable(removal: Removal) -> None:
     for path in removal.paths:
         if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise EdgespecError(f"{path} cannot be deleted", why=f"{path.parent} may not be written")
+            raise EdgespecError(f"{path} cannot be deleted", why=f"{path.parent} is not writable")
 
 
 def _check_unused(removal: Removal) -> None:
@@ -250,7 +296,7 @@ def _check_unused(removal: Removal) -> None:
     for process in psutil.process_iter():
         command, used = _use_of(process)
         if files & used:
-            why = f"process {process.pid} uses it, {command}"
+            why = f"process {process.pid} has it open: {command}"
             raise EdgespecError(f"{min(files & used)} is not deleted", why=why, hint="end that program first")
 
 
@@ -258,19 +304,22 @@ def _check_unused(removal: Removal) -> None:
 def _without_downloads(removal: Removal) -> Iterator[None]:
     """Keeps downloads out of the repositories meanwhile. Raises EdgespecError where one runs: while it waits for the
     network, it has nothing but its lock."""
+    held = [(package.name, package_lock(package)) for package in removal.packages]
+    for repository in removal.repositories:
+        paths = (hub_cache() / ".locks" / repository_folder(repository).name).glob("*.lock")
+        held += [(repository, lock(repository, path.stem)) for path in paths]
     with ExitStack() as locks:
-        for repository in removal.repositories:
-            for path in (hub_cache() / ".locks" / repository_folder(repository).name).glob("*.lock"):
-                try:
-                    locks.enter_context(lock(repository, path.stem).acquire(timeout=0))
-                except Timeout as error:
-                    raise EdgespecError(
-                        f"nothing of {repository} is deleted",
-                        why="a program fetches something of it",
-                        hint="wait for it, or end that program first",
-                    ) from error
-                except OSError:  # another user's: whether it is held cannot be told
-                    continue
+        for name, each in held:
+            try:
+                locks.enter_context(each.acquire(timeout=0))
+            except Timeout as error:
+                raise EdgespecError(
+                    f"nothing of {name} was deleted",
+                    why="a download from it is running",
+                    hint="wait for it to finish, or end that program first",
+                ) from error
+            except OSError:  # another user's: whether it is held cannot be told
+                continue
         yield
 
 

@@ -63,8 +63,8 @@ class Notes:
                 return
             self._told_s[why] = self._clock()
         so_far = f" ({times} times so far)" if times > 1 else ""
-        longest = f", for {_spell(patience.left_s)} more if nothing comes" if patience.left_s >= 1 else ""
-        self._tell(f"{why}{so_far}: trying again in {wait_s:.0f} s{longest}")
+        longest = f", giving up in {_spell(patience.left_s)} if no data arrives" if patience.left_s >= 1 else ""
+        self._tell(f"{why}{so_far}: retrying in {wait_s:.0f} s{longest}")
 
 
 def _asked_wait_s(error: Exception) -> float:

@@ -21,15 +21,15 @@ def check_space(downloads: Sequence[Download]) -> None:
     }
     free, needed = free_bytes(), sum(missing_bytes.values())
     if needed and not is_writable(hub_cache()):
-        raise DownloadError(f"{hub_cache()} cannot be written", hint="set HF_HOME to a folder of yours")
+        raise DownloadError(f"{hub_cache()} is not writable", hint="set HF_HOME to a folder you own")
     if needed > free:
         what, instead = "all of them", ""
         if len(downloads) == 1:
             what, instead = str(downloads[0].wanted), _that_fits(downloads[0], free)
         raise DownloadError(
-            f"there is not enough space for {what}",
-            why=f"{size_of(needed)} are needed, and {size_of(free)} are free where {hub_cache()} is",
-            hint=f"make room, {instead}or set HF_HOME to a folder on another disk",
+            f"there is not enough disk space for {what}",
+            why=f"{size_of(needed)} needed, {size_of(free)} free in {hub_cache()}",
+            hint=f"free some space, {instead}or set HF_HOME to a folder on another disk",
         )
 
 
@@ -40,4 +40,4 @@ def _that_fits(download: Download, free: int) -> str:
         return ""
     best = fitting[-1]
     name = HubSpec(download.wanted.repository, "" if best.quant else best.file, best.quant, download.wanted.revision)
-    return f"take {best.quant or best.file} ({size_of(best.size_bytes)}: edgespec pull {name}), "
+    return f"use {best.quant or best.file} ({size_of(best.size_bytes)}: edgespec pull {name}), "

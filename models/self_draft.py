@@ -15,7 +15,7 @@ def check_self_draft(what: str) -> None:
     """Raises UsageError unless `what` is a number of layers or a type of weights."""
     if not (what.isascii() and what.isdigit()) and what.upper() not in TYPES:
         raise UsageError(
-            f"self:{what} is no draft", hint=f"give a number of layers (self:8) or a type: {', '.join(TYPES)}"
+            f"self:{what} is not a draft", hint=f"use a number of layers (self:8) or a type: {', '.join(TYPES)}"
         )
 
 
@@ -29,7 +29,7 @@ def self_draft(source: Path, what: str, progress: Callable[[float], None] = lamb
     make_room(
         path.parent,
         source.stat().st_size,
-        no_place="a draft has no place in",
+        no_place="there is no space for a draft in",
         no_room="a draft may not fit into",
         needs="it may need up to",
     )

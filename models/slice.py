@@ -28,7 +28,7 @@ def slice_layers(
     header = check_model(source)
     depth = header.number("block_count")
     if not 1 <= layers < depth:
-        raise UsageError(f"{source.name} has {depth} layers: a draft takes the first 1 to {depth - 1}, not {layers}")
+        raise UsageError(f"{source.name} has {depth} layers: a draft can have the first 1 to {depth - 1}, not {layers}")
     check_destination(destination, header.parts or (header.path,), b"GGUF")
     try:
         with becoming(destination) as unfinished:

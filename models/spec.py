@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.cache import cached_files
+from edgespec.models.packages import PackageSpec, packaged
 from edgespec.models.quants import SeveralFitError, choose, parts_of, spelt
+
+if TYPE_CHECKING:
+    from edgespec.models.catalog import Entry
 
 BUNDLED = Path(__file__).parent / "demo"
 NAMES = ("demo", "demo:draft")
-HOW_TO_NAME_A_MODEL = "name a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
+HOW_TO_NAME_A_MODEL = "use a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
 
 _HUB = re.compile(
     r"(?:hf://|hf:|(?P<web>(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/))(?P<rest>.*)", re.IGNORECASE
@@ -46,12 +51,18 @@ class HubSpec:
         return f"hf:{self.repository}{revision}{which}"
 
 
-class NotFetchedError(ModelNotFoundError):
-    """A model of the hub that is not on this machine."""
+Source = HubSpec | PackageSpec
 
-    def __init__(self, spec: str, wanted: HubSpec) -> None:
-        why = "" if wanted.repository in spec else f"it is {wanted}"
-        super().__init__(f"model '{spec}' is not on this machine", why=why, hint=f"fetch it: edgespec pull {spec}")
+
+class NotFetchedError(ModelNotFoundError):
+    """A model of the hub or of a package that is not on this machine."""
+
+    def __init__(self, spec: str, wanted: Source) -> None:
+        if isinstance(wanted, PackageSpec):
+            why = f"it is in the package {wanted.package}"
+        else:
+            why = "" if wanted.repository in spec else f"it is {wanted}"
+        super().__init__(f"model '{spec}' is not on this machine", why=why, hint=f"download it: edgespec pull {spec}")
         self.wanted = wanted
 
 
@@ -82,19 +93,20 @@ def resolve(spec: str) -> ResolvedModel:
     path = _local(spec)
     if path is not None:
         return ResolvedModel(path, None, path.name)
-    wanted = hub_specs(spec)
+    wanted = sources(spec)
     found = [cached(each) for each in wanted]
     if found[0] is None:
-        check_unambiguous(wanted[0])
+        if isinstance(wanted[0], HubSpec):
+            check_unambiguous(wanted[0])
         raise NotFetchedError(spec, wanted[0])
     draft = next(filter(None, found[1:]), None)
     missing_draft = _best_draft(spec) if wanted[1:] and draft is None else ""
     return ResolvedModel(found[0], draft, found[0].name, missing_draft)
 
 
-def hub_specs(spec: str, revision: str = "main") -> list[HubSpec]:
-    """What `spec` names on the hub, at `revision` if it names none; the drafts that the catalogue has for it follow,
-    best first. No file and no network is looked at.
+def sources(spec: str, revision: str = "main") -> list[Source]:
+    """What `spec` names on the hub, at `revision` if it names none, or on the package index; the drafts that the
+    catalogue has for it follow, best first. No file and no network is looked at.
 
     Raises ModelNotFoundError for what can be no model, UsageError for a catalogue with errors.
     """
@@ -104,27 +116,31 @@ def hub_specs(spec: str, revision: str = "main") -> list[HubSpec]:
     if (prefixed["rest"] if prefixed else spec).endswith(":"):
         raise ModelNotFoundError(
             f"model '{spec}' was not found",
-            why="nothing stands behind the ':'",
-            hint="leave it out, or add a quantisation, as in :Q4_K_M",
+            why="the ':' is followed by nothing",
+            hint="leave it out, or add a quantisation, such as :Q4_K_M",
         )
     if prefixed is None and "/" not in spec:
         return _of_catalogue(spec, revision)
     is_address = prefixed is not None and prefixed["web"] is not None
     match = _REPOSITORY.fullmatch(_path_of(prefixed["rest"], is_address=is_address) if prefixed else spec)
     if match is None or (match["file"] and not prefixed):
-        why = "no repository is called that" if prefixed else "it is neither a file here nor a repository of the hub"
+        why = (
+            "there is no repository of that name"
+            if prefixed
+            else "it is neither a file here nor a repository on the hub"
+        )
         raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=HOW_TO_NAME_A_MODEL)
     file = unquote(match["file"] or "") if is_address else match["file"] or ""
     revision = unquote(match["revision"]) if match["revision"] else revision
     why = ""
     if not stays_within(revision):
-        why = f"{revision!r} cannot be a revision"
+        why = f"{revision!r} is not a valid revision"
     elif file and not stays_within(file):
-        why = f"{file!r} is no name within a repository"
+        why = f"{file!r} is not a valid file name in a repository"
     elif file and not file.lower().endswith(".gguf"):
-        why = f"{file} is no GGUF file"
+        why = f"{file} is not a GGUF file"
     if why:
-        hint = "a slash within a revision is written %2F" if match["revision"] else ""
+        hint = "write a slash within a revision as %2F" if match["revision"] else ""
         raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
     return [HubSpec(match["repository"], file, spelt(match["quant"] or ""), revision)]
 
@@ -135,7 +151,7 @@ def stays_within(name: str) -> bool:
     return inside and "\\" not in name and not PureWindowsPath(name).anchor and name.isprintable()
 
 
-def _of_catalogue(spec: str, revision: str) -> list[HubSpec]:
+def _of_catalogue(spec: str, revision: str) -> list[Source]:
     from edgespec.models.catalog import catalogue
     from edgespec.models.meant import hint_for_name
 
@@ -144,12 +160,17 @@ def _of_catalogue(spec: str, revision: str) -> list[HubSpec]:
     if entry is None:
         raise ModelNotFoundError(
             f"model '{spec}' was not found",
-            why="it is neither a file here nor a name edgespec knows",
+            why="it is neither a file here nor a catalogue name",
             hint=hint_for_name(spec),
         )
-    target = HubSpec(entry.repository, quant=spelt(quant) or entry.quant, revision=revision)
     drafts = [entries[draft] for draft in entry.drafts if draft in entries]
-    return [target, *(HubSpec(draft.repository, quant=draft.quant) for draft in drafts)]
+    return [_source_of(entry, quant, revision), *map(_source_of, drafts)]
+
+
+def _source_of(entry: Entry, quant: str = "", revision: str = "main") -> Source:
+    if entry.package:
+        return packaged(entry, quant)
+    return HubSpec(entry.repository, quant=spelt(quant) or entry.quant, revision=revision)
 
 
 def _best_draft(spec: str) -> str:
@@ -166,11 +187,11 @@ def _foreign_address(spec: str) -> ModelNotFoundError:
         from urllib.request import url2pathname
 
         path = url2pathname(urlsplit(spec).path)
-        return ModelNotFoundError(what, why="a file is named by its path", hint=f"did you mean {path}?")
+        return ModelNotFoundError(what, why="a file is given by its path", hint=f"did you mean {path}?")
     return ModelNotFoundError(
         what,
-        why="of all addresses only the hub's lead to models, as https://huggingface.co/owner/name",
-        hint="fetch the file with another program, and name it by its path",
+        why="only addresses of the hub are supported, such as https://huggingface.co/owner/name",
+        hint="download the file with another program, and give its path",
     )
 
 
@@ -181,8 +202,10 @@ def _path_of(rest: str, *, is_address: bool) -> str:
     return f"{page[1]}@{page[2]}{page[3] or ''}" if page else path
 
 
-def cached(wanted: HubSpec) -> Path | None:
+def cached(wanted: Source) -> Path | None:
     """The file of it that is here, all parts of it; of a split model the first one."""
+    if isinstance(wanted, PackageSpec):
+        return wanted.path if wanted.path.is_file() else None
     files = cached_files(wanted.repository, wanted.revision)
     try:
         name = wanted.file or choose(list(files), wanted.quant)
@@ -237,7 +260,7 @@ def _bundled(file: str) -> Path:
     path = BUNDLED / file
     if not path.is_file():
         raise ModelNotFoundError(
-            "the bundled pair is not installed", why=f"{path} is missing", hint="install edgespec again, or use -m FILE"
+            "the bundled pair is not installed", why=f"{path} is missing", hint="reinstall edgespec, or use -m FILE"
         )
     return path
 
@@ -251,7 +274,7 @@ def _expand(spec: str) -> Path:
 
 def _exists(spec: str, path: Path) -> bool:
     if not spec:
-        raise ModelNotFoundError("the name of the model is empty", hint=HOW_TO_NAME_A_MODEL)
+        raise ModelNotFoundError("the model name is empty", hint=HOW_TO_NAME_A_MODEL)
     try:
         path.stat()  # unlike Path.exists, tells what is not there from what may not be seen
     except (FileNotFoundError, NotADirectoryError):
@@ -265,14 +288,12 @@ def _exists(spec: str, path: Path) -> bool:
 
 def _missing_file(spec: str, path: Path) -> ModelNotFoundError:
     if path.is_symlink():
-        return ModelNotFoundError(
-            f"model file '{spec}' was not found", why=f"it is a link to {path.readlink()}, where nothing is"
-        )
+        return ModelNotFoundError(f"model file '{spec}' was not found", why=f"it is a broken link to {path.readlink()}")
     from edgespec.models.meant import hint_for_file
 
     folder = path.parent
-    shown = "this folder" if folder == Path() else folder
-    why = f"{shown} holds no file of that name" if folder.is_dir() else f"there is no folder {folder}"
+    shown = "the working folder" if folder == Path() else folder
+    why = f"{shown} has no file of that name" if folder.is_dir() else f"there is no folder {folder}"
     hint = hint_for_file(spec, path)
     in_repository = _REPOSITORY.fullmatch(spec)
     if in_repository and in_repository["file"] and not Path(path.parts[0]).exists():

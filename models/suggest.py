@@ -8,22 +8,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgespec.drafters.translation import LEAST_OVERLAP
 from edgespec.errors import EdgespecError
 from edgespec.figures import percent
 from edgespec.header import Header
-from edgespec.models.cache import cached_files, repository_of
+from edgespec.models.cache import repository_of
 from edgespec.models.catalog import Entry, catalogue
+from edgespec.models.entry_files import files_here
 from edgespec.models.local import LocalModel
 from edgespec.models.names import name_of
-from edgespec.models.pair import PairVerdict, Verdict, check_pair
+from edgespec.models.packages import PackageSpec, packaged_at
+from edgespec.models.pair import PairVerdict, Verdict, check_pair, overlap_of
 from edgespec.models.pair_costs import measured_curve
 from edgespec.models.pair_sizes import USUAL_RATIO, relative_size
-from edgespec.models.quants import models_in
-from edgespec.models.spec import hub_specs
+from edgespec.models.spec import sources
 from edgespec.models.vocabulary import Vocabulary
 
 LEAST_RATIO = 3.0  # times a draft has to be smaller to be taken without being asked for
+LEAST_OFFERED = 0.5  # of the target's tokens that a draft has to have to be suggested; -md takes it with fewer
 ALPHA = 0.6  # the share of right guesses for which a speedup is predicted
 
 
@@ -49,7 +50,7 @@ class Suggestion:
     def label(self) -> str:
         """The verdict, that it is too large, or that it has to be fetched, in a word."""
         if not self.is_here:
-            return "fetch"
+            return "pull"
         return "large" if self.slows_down else self.verdict
 
     @property
@@ -83,7 +84,8 @@ def judged(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggest
         why = _why(found, target.path, model.path)
     except EdgespecError as error:  # it went away meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
-    return Suggestion(spec, found.verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
+    verdict: Verdict = "no" if found.overlap < LEAST_OFFERED else found.verdict
+    return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
 
 
 def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
@@ -94,9 +96,9 @@ def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
 def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
     """The catalogue's drafts on its word alone, in its order."""
     for entry in entries:
-        files, about = cached_files(entry.repository), entry.about or entry.repository
-        if models := models_in(list(files)):
-            yield Suggestion(name_of(files[models[0]]), "works", about, is_here=True)
+        about = entry.about or entry.source
+        if files := files_here(entry):
+            yield Suggestion(name_of(files[0]), "works", about, is_here=True)
         else:
             found = Suggestion(entry.name, "works", about, is_here=False)
             yield replace(found, why=f"{about}: {found.command}")
@@ -125,9 +127,9 @@ def instead(found: Collection[Suggestion]) -> str:
     if any(each.is_here and each.verdict != "no" for each in found):
         return ""
     if commands := [each.command for each in found if not each.is_here]:
-        return f"no model here can draft for it; '{commands[0]}' fetches one that can"
-    without = "it can guess without a draft model (--spec-type suffix)"
-    return f"no model here can draft for it, and the catalogue knows none; {without}"
+        return f"no model here can draft for it; '{commands[0]}' downloads one that can"
+    without = "speculative decoding also works without a draft model (--spec-type suffix)"
+    return f"no model here can draft for it, and the catalogue has none; {without}"
 
 
 def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
@@ -137,9 +139,14 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
     `path` is the target's file, None if that is not here. Raises UsageError for a catalogue with errors.
     """
     entries = catalogue()
-    repository = hub_specs(spec)[0].repository if path is None else (repository_of(path) or [""])[0]
+    source = sources(spec)[0] if path is None else packaged_at(path)
+    if isinstance(source, PackageSpec):
+        return [entries[draft] for draft in entries[source.name].drafts if draft in entries]
+    repository = source.repository if source else (repository_of(path) or [""])[0] if path else ""
 
     def is_owner(entry: Entry) -> bool:
+        if entry.package:
+            return False
         called = _called(entry.repository)
         if path is None or repository:
             return _called(repository) == called
@@ -152,13 +159,14 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
 
 def _why(found: PairVerdict, target: Path, draft: Path) -> str:
     """The reason against it, or what is known of its worth."""
+    if found.overlap < LEAST_OFFERED:
+        return f"{overlap_of(found.overlap)}, too little to pay off"
     if found.verdict == "no":
-        is_strange = found.overlap < LEAST_OVERLAP
-        return f"another vocabulary: {percent(found.overlap)} shared" if is_strange else found.reasons[0]
+        return found.reasons[0]
     facts = [found.summary] if found.verdict == "shared" else []
     with suppress(OSError):  # it went away meanwhile
         if (curve := measured_curve(target, draft)) is not None:
-            facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x if {percent(ALPHA)} of guesses are right")
+            facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x at {percent(ALPHA)} acceptance")
     return ", ".join([*facts, str(found.size)])
 
 

@@ -45,7 +45,7 @@ def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
     for quant, quant_bits in QUANT_BITS.items():
         needed = now.ram - int(now.weights * (1 - quant_bits / bits))
         if quant_bits < WORTHWHILE * bits and needed <= free_bytes:
-            yield f"the same model in {quant} instead of {bits:.1f} bits a weight", needed
+            yield f"the same model in {quant} instead of {bits:.1f} bits per weight", needed
             return
 
 

@@ -124,7 +124,7 @@ def measure_speed(options: argparse.Namespace) -> None:
                 rows = list(islice(cycle(prompts), options.rows or max(8, 4 * width)))
                 rates[width, mode].append(rows_per_s(worker, rows, mixed=options.mixed))
             print(f"turn {turn + 1}, {mode} x {width}: {rates[width, mode][-1]:.2f} rows/s", file=sys.stderr)
-    print("at a time  rows/s    gain  guessing   gain  by guessing")
+    print("at a time  rows/s    gain  drafting   gain  by drafting")
     for width in widths:
         plain, guessing = rates[width, "none"], rates[width, "auto"]
         print(

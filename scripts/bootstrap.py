@@ -7,12 +7,13 @@ say that 3.11 is needed. Everything it prints goes to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import llama_build
@@ -20,7 +21,7 @@ from supervised import CommandError, base_python, locked, minutes, read, run_log
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed"  # pyproject.toml, backend, root and perhaps dev: what .venv was made from
+STAMP = VENV / "installed"  # pyproject.toml, backend, compiler, root and perhaps dev: what .venv was made from
 BUILD = VENV / "llama-build"  # the name of the llama-cpp-python build in it
 LOG = VENV / "build.log"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -51,7 +52,8 @@ def install(dev: bool, torn: bool) -> None:
     if is_ready(wanted, dev) and not torn:
         say(".venv is up to date")
         return
-    machine = llama_build.look(os.environ)
+    compiler = llama_build.chosen_compiler({"EDGESPEC_COMPILER": read(STAMP / "compiler"), **os.environ})
+    machine = llama_build.look({**os.environ, "EDGESPEC_COMPILER": compiler})
     backend = llama_build.choose_backend(machine, wanted or read(STAMP / "backend"))
     pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check"]
     moved = read(STAMP / "root") not in ("", str(ROOT))  # a virtual environment is full of absolute paths
@@ -66,7 +68,7 @@ def install(dev: bool, torn: bool) -> None:
     run("installing edgespec and what it needs", [*pip, "install", "-e", ".[dev]" if dev else "."])
     if dev:
         link_for_mypy()
-    stamp(backend, dev)
+    stamp(backend, compiler, dev)
     say(f"ready after {minutes(time.monotonic() - started)} ({backend} build of llama.cpp)")
 
 
@@ -86,13 +88,14 @@ def create_venv() -> None:
     run(f"creating .venv with Python {sys.version.split()[0]}", [base_python(), "-m", "venv", str(VENV)])
 
 
-def stamp(backend: str, dev: bool) -> None:
+def stamp(backend: str, compiler: str, dev: bool) -> None:
     """Says that `.venv` is ready: all or nothing, by renaming a folder."""
     new = VENV / "installed.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     shutil.copyfile(ROOT / "pyproject.toml", new / "pyproject.toml")
-    for name, text in {"backend": backend, "root": str(ROOT), **({"dev": ""} if dev else {})}.items():
+    choices = {"backend": backend, "compiler": compiler, "root": str(ROOT)}
+    for name, text in {**choices, **({"dev": ""} if dev else {})}.items():
         (new / name).write_text(text + "\n", encoding="utf-8", newline="\n")
     shutil.rmtree(STAMP, ignore_errors=True)
     new.rename(STAMP)
@@ -120,12 +123,35 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
     folder, part = cache / build, cache / (build + ".part")
     with locked(cache / (build + ".lock"), "compiling the same llama.cpp"):
         if not list(folder.glob("*.whl")):
-            say(f"compiling llama.cpp for {backend}: about 4 minutes, once for this machine (log: {LOG})")
+            if llama_build.lacks_compiler(machine, os.environ):
+                raise CommandError(f"no C++ compiler was found.\n{NO_COMPILE}")
             shutil.rmtree(part, ignore_errors=True)
-            command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
-            run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], environ, hint=NO_COMPILE)
+            with building_environment(pip, machine, environ, cache / (build + ".zig")) as building:
+                takes = "about 6 minutes" if llama_build.uses_zig(machine) else "2 to 4 minutes"
+                say(f"compiling llama.cpp for {backend}: {takes}, once for this machine (log: {LOG})")
+                command = [*pip, "wheel", "-v", "--no-cache-dir", "--no-deps", "--wheel-dir", str(part)]
+                building = llama_build.with_additions(building)
+                run("compiling llama.cpp", [*command, f"llama-cpp-python=={version}"], building, hint=NO_COMPILE)
             part.replace(folder)
     return build, next(folder.glob("*.whl"))
+
+
+@contextlib.contextmanager
+def building_environment(
+    pip: list[str], machine: llama_build.Machine, environ: Mapping[str, str], package: Path
+) -> Iterator[Mapping[str, str]]:
+    """The environment to compile in. Where zig compiles, it stands in the folder `package` for that time."""
+    if not llama_build.uses_zig(machine):
+        yield environ
+        return
+    try:
+        say("downloading zig to compile with: 100 MB, and 550 MB on disk until llama.cpp is compiled")
+        shutil.rmtree(package, ignore_errors=True)
+        command = [*pip, "install", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--target", str(package)]
+        run("downloading zig", [*command, f"ziglang=={llama_build.ZIG}"])
+        yield llama_build.with_zig(environ, package / "ziglang")
+    finally:
+        shutil.rmtree(package, ignore_errors=True)
 
 
 def llama_version() -> str:
@@ -191,10 +217,15 @@ NO_ENSUREPIP = """this Python cannot make virtual environments (its ensurepip mo
   Debian, Ubuntu:  sudo apt install python{0}.{1}-venv
   elsewhere:       a Python from https://www.python.org/downloads/, pyenv or uv, named in EDGESPEC_PYTHON"""
 
-NO_COMPILE = """llama.cpp is compiled on this machine and needs a C++ compiler (CMake and Ninja come by themselves):
+ZIG_COMMAND = (
+    "set EDGESPEC_COMPILER=zig& scripts\\edgespec" if os.name == "nt" else "EDGESPEC_COMPILER=zig ./scripts/edgespec"
+)
+NO_COMPILE = f"""llama.cpp is compiled on this machine and needs a C++ compiler (CMake and Ninja come by themselves):
   Debian, Ubuntu:  sudo apt install g++         Fedora: sudo dnf install gcc-c++
   macOS:           xcode-select --install
   Windows:         Visual Studio Build Tools with "Desktop development with C++"
+Without one, on Linux and Windows, this downloads zig (100 MB), compiles with it and deletes it again:
+  {ZIG_COMMAND}
 A GPU build also needs its toolkit; EDGESPEC_BACKEND=cpu does without. Ready-made wheels: docs/install.md."""
 
 NO_INSTALL = "Packages come from PyPI: check the connection, then run the same command again."

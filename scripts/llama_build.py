@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,11 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 BACKENDS = ("cpu", "cuda", "metal", "vulkan")
+COMPILERS = ("system", "zig")
+ZIG = "0.17.0"  # of ziglang, the package that holds a C and C++ compiler
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+ZIG_COMPILERS = {"C": "cc", "CXX": "c++"}
+ADDITIONS = Path(__file__).resolve().parent / "llama"  # what the build puts into llama.cpp, and leaves out
 
 
 class Compiler(NamedTuple):
-    """A C++ compiler: "gcc" or "clang", and its version, such as (12, 2)."""
+    """A C++ compiler: "gcc", "clang" or "zig", and its version, such as (12, 2)."""
 
     family: str
     version: tuple[int, int]
@@ -41,14 +46,18 @@ class Machine(NamedTuple):
 def choose_backend(machine: Machine, wanted: str) -> str:
     """The backend asked for, or without one what the machine offers. Vulkan is only used when asked for.
 
-    Raises ValueError for an unknown name.
+    Raises ValueError for an unknown name, and for one that the compiler cannot build.
     """
     if wanted:
         if wanted.lower() not in BACKENDS:
             raise ValueError(
                 f"EDGESPEC_BACKEND={wanted}: there is no such backend; choose one of {', '.join(BACKENDS)}"
             )
+        if uses_zig(machine) and wanted.lower() != "cpu":
+            raise ValueError(f"zig builds llama.cpp for CPUs only, not for {wanted.lower()}; set EDGESPEC_BACKEND=cpu")
         return wanted.lower()
+    if uses_zig(machine):
+        return "cpu"
     if machine.system == "Darwin" and machine.architecture == "arm64":
         return "metal"
     return "cuda" if machine.nvcc and machine.gpus else "cpu"
@@ -59,6 +68,8 @@ def build_environment(machine: Machine, backend: str, environ: Mapping[str, str]
     options = {"cuda": "-DGGML_CUDA=on", "metal": "-DGGML_METAL=on", "vulkan": "-DGGML_VULKAN=on", "cpu": ""}[backend]
     if machine.system == "Darwin" and backend != "metal":
         options = f"-DGGML_METAL=off {options}"
+    if uses_zig(machine):
+        options = f"-DGGML_OPENMP=OFF {options}".strip()  # the package has no OpenMP; llama.cpp brings its own threads
     chosen = {"CMAKE_ARGS": options} if options else {}
     if backend == "cuda" and machine.nvcc and "CUDACXX" not in environ:
         chosen["CUDACXX"] = machine.nvcc  # CMake looks only on PATH
@@ -83,27 +94,69 @@ def amx_is_miscompiled(machine: Machine) -> bool:
     return has_amx and family == "gcc" and (11, 0) <= version < (13, 3)
 
 
+def chosen_compiler(environ: Mapping[str, str]) -> str:
+    """What EDGESPEC_COMPILER asks for. Raises ValueError for what there is not."""
+    wanted = environ.get("EDGESPEC_COMPILER", "").lower() or COMPILERS[0]
+    if wanted not in COMPILERS:
+        raise ValueError(f"EDGESPEC_COMPILER={wanted}: there is no such compiler; choose one of {', '.join(COMPILERS)}")
+    if wanted == "zig" and platform.system() == "Darwin":
+        raise ValueError("EDGESPEC_COMPILER=zig: macOS builds need Apple's frameworks: xcode-select --install")
+    return wanted
+
+
+def uses_zig(machine: Machine) -> bool:
+    return machine.compiler is not None and machine.compiler.family == "zig"
+
+
+def lacks_compiler(machine: Machine, environ: Mapping[str, str]) -> bool:
+    """Whether a build would fail for want of a compiler. On Windows CMake finds Visual Studio, which is not on PATH."""
+    own = environ.get("CC") or environ.get("CXX") or "_COMPILER" in environ.get("CMAKE_ARGS", "")
+    return machine.compiler is None and machine.system != "Windows" and not own
+
+
 def cpu_features(cpu: str) -> list[str]:
     """The sorted instruction set flags of a /proc/cpuinfo text; the text itself, in words, where it lists none."""
     line = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu, re.MULTILINE)
     return sorted(set((line.group(1) if line else cpu).split()))
 
 
-def cache_name(version: str, machine: Machine, backend: str, environ: Mapping[str, str]) -> str:
+def cache_name(version: str, machine: Machine, backend: str, environ: Mapping[str, str], *, stock: bool = False) -> str:
     """A folder name, different wherever the compiled library may be: llama.cpp is built for the CPU that builds it.
 
-    The Python version has no part in it: the wheel is tagged py3-none. `environ` is the whole environment of the build.
+    The Python version has no part in it: the wheel is tagged py3-none. `environ` is the whole environment of the build,
+    which `stock` leaves without `ADDITIONS`.
     """
     flags = [f"{name}={environ.get(name, '')}" for name in ("CMAKE_ARGS", "CC", "CXX", "CFLAGS", "CXXFLAGS")]
     libc = " ".join(platform.libc_ver())
     parts = [version, backend, machine.system, machine.architecture, libc, str(machine.compiler), *flags]
     parts += cpu_features(machine.cpu) + (machine.gpus.splitlines() if backend == "cuda" else [])
+    parts += [] if stock else [path.read_text(encoding="utf-8") for path in sorted(ADDITIONS.iterdir())]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return f"{version}-{backend}-{machine.system}-{machine.architecture}-{digest}".lower()
 
 
+def with_additions(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with the CMake option that reads `ADDITIONS` into the build; its path stays out of `cache_name`."""
+    option = shlex.quote(f"-DCMAKE_PROJECT_INCLUDE={(ADDITIONS / 'kernels.cmake').as_posix()}")
+    return {**environ, "CMAKE_ARGS": f"{option} {environ.get('CMAKE_ARGS', '')}".strip()}
+
+
+def with_zig(environ: Mapping[str, str], package: Path) -> dict[str, str]:
+    """`environ` with the compiler of a ziglang package, whose path stays out of `cache_name`. Writes the wrappers that
+    CMake needs, and what the compiler keeps, into that folder, so that nothing is left once it is deleted."""
+    zig = package / ("zig.exe" if os.name == "nt" else "zig")
+    options = [f"-DCMAKE_{language}_COMPILER={zig.as_posix()};{name}" for language, name in ZIG_COMPILERS.items()]
+    for tool in ("ar", "ranlib"):
+        wrapper = package / (f"{tool}.cmd" if os.name == "nt" else tool)
+        wrapper.write_text(f'@"{zig}" {tool} %*\n' if os.name == "nt" else f'#!/bin/sh\nexec "{zig}" {tool} "$@"\n')
+        wrapper.chmod(0o755)
+        options.append(f"-DCMAKE_{tool.upper()}={wrapper.as_posix()}")
+    caches = {f"ZIG_{which}_CACHE_DIR": str(package / "cache") for which in ("GLOBAL", "LOCAL")}
+    return {**environ, **caches, "CMAKE_ARGS": f"{shlex.join(options)} {environ.get('CMAKE_ARGS', '')}".strip()}
+
+
 def look(environ: Mapping[str, str]) -> Machine:
-    """This machine."""
+    """This machine, with the compiler that EDGESPEC_COMPILER in `environ` names. Raises ValueError for another name."""
     cuda = [home for home in (environ.get("CUDA_PATH"), environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
     return Machine(
         system=platform.system(),
@@ -131,7 +184,9 @@ def _cpu() -> str:
 
 def _compiler(environ: Mapping[str, str]) -> Compiler | None:
     """The C++ compiler that CMake would take; its predefined macros tell what it is, whatever it is called."""
-    for name in [environ["CXX"]] if environ.get("CXX") else ["c++", "g++"]:
+    if chosen_compiler(environ) == "zig":
+        return Compiler("zig", (int(ZIG.split(".")[0]), int(ZIG.split(".")[1])))
+    for name in [environ["CXX"]] if environ.get("CXX") else ["c++", "g++", "clang++"]:
         macros = dict(
             re.findall(r"^#define (\w+) (.*)$", _output([*name.split(), "-dM", "-E", "-x", "c++", "-"]), re.M)
         )

@@ -56,7 +56,7 @@ def main() -> None:
     with Model.load_vocabulary(resolve(args.model).path) as vocabulary:
         n_vocab = args.vocabulary or vocabulary.n_vocab
         tokens = list(islice(source_tokens(vocabulary), args.context + args.rounds))
-    print(f"{'':22}{'ms a round':>12}{'most':>8}{'reading, ms':>13}{'looking, ms':>13}{'MB':>8}")
+    print(f"{'':22}{'ms per step':>12}{'most':>8}{'prefill, ms':>13}{'search, ms':>13}{'MB':>8}")
     for name in ("lookup", "suffix", "recycling", *(["corpus"] if args.corpus else [])):
         for leaves in (1,) if name == "lookup" else (1, 4):
             drafter = make(name, n_vocab, args.corpus)

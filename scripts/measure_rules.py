@@ -51,7 +51,7 @@ def main() -> None:
 
     with load(spec_type="none") as llm:
         texts = {temperature: write(llm, prompts, args.n, temperature) for temperature in TEMPERATURES}
-    print("tokens per round and its standard error, accepted share of the draft")
+    print("tokens per step and its standard error, acceptance rate")
     print(f"{'':34}" + "".join(f"{f'T {temperature}':>22}" for temperature in TEMPERATURES))
     rules: tuple[VerifyRule, ...] = ("coupled", "rejection", "block", "typical")
     for n_max in (3, 8):

@@ -34,7 +34,7 @@ SHOWN_FIXED = (1, 2, 3, 4, 6, 8, 12, 16)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="trace.jsonl")
-    parser.add_argument("--source", default="draft", help="the drafter whose guesses are replayed: draft, lookup")
+    parser.add_argument("--source", default="draft", help="the drafter to replay: draft, lookup")
     parser.add_argument("--lengths", type=Path, metavar="out.png", help="draw the draft lengths of this project's pace")
     args = parser.parse_args()
     console = Console()
@@ -75,7 +75,7 @@ def show(console: Console, title: str, results: dict[str, Replay]) -> None:
     shown = {f"fixed {k}" for k in SHOWN_FIXED} | {best}
     table = Table(title=title, caption=f"no draft longer than {len(fixed)} tokens was recorded")
     table.add_column("policy", no_wrap=True)
-    for column in ("speed-up", "tokens/round", "mean length", "passes wasted"):
+    for column in ("speedup", "tokens/step", "mean length", "passes wasted"):
         table.add_column(column, justify="right")
     for name, result in results.items():
         if name in fixed and name not in shown:

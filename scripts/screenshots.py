@@ -1,6 +1,6 @@
-"""Draws the pictures of the screen for the documentation, from real answers of the bundled pair.
+"""Draws the pictures of the screen for the documentation, from real answers: of a model, or of the bundled pair.
 
-.venv/bin/python scripts/screenshots.py docs/chat
+.venv/bin/python scripts/screenshots.py docs/chat -m SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -21,29 +22,44 @@ from edgespec.tui.app import ChatApp
 from edgespec.worker import Worker
 
 SIZE = (110, 30)
-QUESTIONS = ("What does shutil.copytree do?", "What does os.path.join do?", "What does json.loads return?")
+DEMO_QUESTIONS = (
+    "What does shutil.copytree do?",
+    "What does os.path.join do?",
+    "What does json.loads return?",
+    "And os.walk?",
+)
+QUESTIONS = (
+    "What is the capital of France?",
+    "Name three fruits.",
+    "Write a Python function that tells whether a number is even.",
+    "Write the same function again, with type hints.",
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    asyncio.run(draw(folder))
+    parser.add_argument("-m", "--model", default="demo")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(draw(options.folder, options.model))
 
 
-async def draw(folder: Path) -> None:
-    loads = LoadSettings("demo", spec_type="draft", pace="fixed:3", store=False)
-    settings = ChatSettings(SamplingSettings(temperature=0), seed=1, max_tokens=90)
+async def draw(folder: Path, model: str) -> None:
+    loads = LoadSettings(model, store=False)
+    questions = QUESTIONS
+    if model == "demo":
+        loads, questions = replace(loads, spec_type="draft", pace="fixed:3"), DEMO_QUESTIONS
+    settings = ChatSettings(SamplingSettings(temperature=0), seed=1, max_tokens=90 if model == "demo" else 200)
     with tempfile.TemporaryDirectory() as home, Store(Path(home) / "chats.db") as store:
         session = Session(store, Worker, loads, settings)
         app = ChatApp(session)
         async with app.run_test(size=SIZE) as pilot:
             await idle(app, pilot)
-            for question in QUESTIONS:
+            for question in questions[:-1]:
                 session.new()
                 await ask(app, pilot, question)
-            await ask(app, pilot, "And os.walk?")
+            await ask(app, pilot, questions[-1])
             app.action_call("list")
             await pilot.pause(0.3)
             app.composer.input.focus()

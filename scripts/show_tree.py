@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--spec-type", default="auto")
     parser.add_argument("--tokens", type=int, default=8, help="nodes of a tree")
     parser.add_argument("--leaves", type=int, default=4)
-    parser.add_argument("--rounds", type=int, nargs="+", help="which rounds; all unless said")
+    parser.add_argument("--rounds", type=int, nargs="+", help="which steps (default: all)")
     parser.add_argument("-n", type=int, default=32, help="tokens of the answer")
     parser.add_argument("--temp", type=float, default=0.0)
     args = parser.parse_args()
@@ -46,7 +46,7 @@ def main() -> None:
             pass
         for number, (draft, path) in enumerate(drafts):
             if draft and (args.rounds is None or number in args.rounds):
-                console.print(drawn(llm, draft, path, f"round {number}: {len(path)} of {len(draft)} taken"))
+                console.print(drawn(llm, draft, path, f"step {number}: {len(path)} of {len(draft)} accepted"))
 
 
 def watched(llm: Runtime) -> list[tuple[Draft, list[int]]]:

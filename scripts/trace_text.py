@@ -70,7 +70,7 @@ def tell(path: Path, names: list[str], bounds: list[int]) -> None:
     for name, (start, end) in zip(names, pairwise(bounds), strict=True):
         rounds = [round for round in trace.rounds if start <= round.position < end]
         lengths = [max((draft.verified for draft in round.drafts), default=0) for round in rounds]
-        print(f"{name:24}{end - start:5} tokens{len(rounds):5} rounds, mean length of drafts {fmean(lengths):.2f}")
+        print(f"{name:24}{end - start:5} tokens{len(rounds):5} steps, mean draft length {fmean(lengths):.2f}")
 
 
 if __name__ == "__main__":

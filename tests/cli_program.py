@@ -16,6 +16,7 @@ from edgespec.cli import run_program
 from edgespec.cli.interrupt import Interrupts
 
 COMMAND = [sys.executable, "-m", "edgespec"]
+DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose one with -m)\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EDGESPEC_")}
     for name in ("NO_COLOR", "FORCE_COLOR"):
         inherited.pop(name, None)
-    return inherited | {"EDGESPEC_HOME": str(home), "PYTHONIOENCODING": "utf-8"} | variables
+    own = {"EDGESPEC_HOME": str(home), "EDGESPEC_DEFAULT_MODEL": "demo", "PYTHONIOENCODING": "utf-8"}
+    return inherited | own | variables
 
 
 def edgespec(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+USUAL_ENVIRONMENT = dict(os.environ)  # of whoever runs the tests
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """A small model of real weights, which is downloaded once and kept where the user's are."""
+    command = [sys.executable, "-m", "edgespec", "pull", "smollm2", "--json"]
+    done = subprocess.run(command, capture_output=True, env=USUAL_ENVIRONMENT, timeout=600, check=False)
+    if done.returncode:
+        pytest.skip(f"smollm2 cannot be had: {done.stderr.decode(errors='replace').strip()}")
+    return Path(json.loads(done.stdout)["models"][0]["path"])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,6 +30,7 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """What the user's own runs measured changes nothing here, and what is measured here nothing for the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("edgespec")))
+        patch.setenv("EDGESPEC_DEFAULT_MODEL", "demo")  # the usual one would be downloaded
         yield
 
 

@@ -121,7 +121,7 @@ def test_a_store_that_cannot_be_read_is_begun_anew_with_one_line(home: Path, dam
         np.savez(store.file, **parts | {name: value})
     said: list[str] = []
     store = AnswerStore("v", "m.gguf", said.append)
-    assert len(said) == 1 and "begun anew" in said[0]
+    assert len(said) == 1 and "starting a new one" in said[0]
     assert not stored()
     store.add(ANSWER)
     store.save()
@@ -153,7 +153,7 @@ def test_stores_are_listed_and_cleared(home: Path) -> None:
         ("v", "v.gguf", 1),
         ("w", "w.gguf", 1),
     ]
-    with pytest.raises(UsageError, match="no store x"):
+    with pytest.raises(UsageError, match="no answer store x"):
         clear(["v", "x"])
     assert clear(["v"]) == 1 and [entry["name"] for entry in stored()] == ["w"]
     assert clear() == 1 and not stored() and clear() == 0
@@ -176,10 +176,10 @@ def test_the_command(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return str(done.stdout.decode() + done.stderr.decode())
 
-    assert "nothing is kept yet" in call("store", "ls")
+    assert "no answers are stored yet" in call("store", "ls")
     call("run", "--raw", "import os", "-n", "16", "--ignore-eos", "--spec-type", "suffix", "-t", "1")
     assert "target.gguf" in call("store", "ls")
     assert json.loads(call("store", "ls", "--json"))["tokens"] == 16
     assert call("store", "path").strip().endswith("answers")
     assert "1 deleted" in call("store", "clear", "--yes")
-    assert "nothing is kept yet" in call("store", "ls")
+    assert "no answers are stored yet" in call("store", "ls")

@@ -34,7 +34,7 @@ def test_a_draft_changes_nothing_but_the_number_of_passes(folder: Path, architec
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
     with (
-        edgespec.load(target, spec_type="draft") as plain,
+        edgespec.load(target, spec_type="none") as plain,
         edgespec.load(target, draft_model=draft, spec_type="draft", pace="fixed:3") as drafting,
     ):
         for temperature in (0.0, 0.8):
@@ -57,7 +57,7 @@ def test_a_model_without_rollback_says_that_it_decodes_plainly(folder: Path, arc
     target = str(write_model(folder / f"{architecture}.gguf", architecture))
     draft = str(write_model(folder / f"{architecture}-draft.gguf", architecture, noise=0.05))
     with edgespec.load(target, spec_type="draft", draft_model=draft, pace="fixed:3") as llm:
-        assert any("decoding plainly" in note and architecture in note for note in llm.notes)
+        assert any("decoding without speculation" in note and architecture in note for note in llm.notes)
     with edgespec.load(target) as llm:
         assert not any("plainly" in note for note in llm.notes)
 

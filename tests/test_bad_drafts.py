@@ -68,7 +68,7 @@ def test_a_draft_that_is_not_there_is_refused_by_its_name(tmp_path: Path, target
 @pytest.mark.parametrize("architecture", [*HYBRID, *RECURRENT])
 def test_a_draft_whose_memory_forgets_nothing_is_refused(tmp_path: Path, target: str, architecture: str) -> None:
     draft = write_model(tmp_path / "draft.gguf", architecture)
-    with pytest.raises(PairError, match=rf"draft\.gguf cannot draft: the memory of a {architecture} model"):
+    with pytest.raises(PairError, match=rf"draft\.gguf cannot draft: the state of a {architecture} model"):
         edgespec.load(target, draft_model=str(draft))
 
 

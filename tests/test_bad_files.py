@@ -103,7 +103,7 @@ BAD_FILES: dict[Callable[[Path], None], str] = {
     huge_counts: "1,099,511,627,776",
     tensor_outside: "outside the file",
     unknown_architecture: "does not know its architecture 'llama9'",
-    vocabulary_only: "a vocabulary only",
+    vocabulary_only: "only a vocabulary",
     embedding_only: "an embedding model",
     projector: "a vision projector",
     adapter: "a LoRA adapter",

@@ -61,6 +61,16 @@ def test_a_result_holds_what_was_asked_for_and_nothing_of_time() -> None:
     }
 
 
+def test_an_answer_that_is_cut_off_before_it_fits_is_marked() -> None:
+    free, cut = results(FakeStream(), [row("a", max_tokens=3), row("b", max_tokens=3, json_schema="{}")])
+    assert (cut["finish_reason"], cut["cut_off"]) == ("length", True)
+    assert "cut_off" not in free
+    (several,) = results(FakeStream(), [row("c", max_tokens=3, regex="a+", n=2)])
+    assert [choice["cut_off"] for choice in several["choices"]] == [True, True]
+    marked = [each.is_cut_off for each in job(FakeStream(), [row("d"), row("e", regex="a+")]).run()]
+    assert marked == [False, True]
+
+
 def test_timings_come_when_they_are_asked_for() -> None:
     engine, reader = FakeStream(), RowReader(DEFAULTS)
     timed = Job(
@@ -98,7 +108,7 @@ def test_what_is_wrong_with_a_row_is_its_result_and_the_others_are_answered() ->
     assert by_id[None]["error"] == {"message": "line 2: it is not a JSON object", "type": "invalid_request_error"}
     assert by_id[None]["line"] == 2
     assert by_id["b"]["error"] == {"message": "the prompt is too long", "type": "invalid_request_error"}
-    assert by_id["c"]["error"]["message"] == "line 4: there is no setting 'wrong'"
+    assert by_id["c"]["error"]["message"] == "line 4: 'wrong' is not supported"
     assert by_id["d"]["error"] == {"message": "no finite logits", "type": "server_error"}
     assert {"content", "finish_reason"} <= by_id["a"].keys() & by_id["e"].keys()
     assert len(found) == 6

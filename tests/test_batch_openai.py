@@ -104,11 +104,11 @@ def test_sampling_has_its_names() -> None:
     ("value", "reason"),
     [
         (chat(stream=True), "stream must be false"),
-        (chat(tools=[{}]), "no setting 'tools'"),
-        (chat(messages=None), f"a request to {CHAT} has messages, and no prompt"),
-        (chat(prompt="a"), "and no prompt"),
+        (chat(tools=[{}]), "'tools' is not supported"),
+        (chat(messages=None), f"a request to {CHAT} has messages, not prompt"),
+        (chat(prompt="a"), "not prompt"),
         (text(prompt=None), f"a request to {TEXT} has prompt"),
-        (text(prompt=["a", "b"]), "a prompt must be a text"),
+        (text(prompt=["a", "b"]), "prompt must be a string"),
         (chat(logprobs=2), "must be true or false"),
         (chat(top_logprobs=2), "top_logprobs needs logprobs"),
         (chat(response_format={"type": "xml"}), "response_format must be"),
@@ -118,7 +118,7 @@ def test_sampling_has_its_names() -> None:
         (chat() | {"method": "GET"}, "not 'GET'"),
         (chat() | {"body": []}, "must be an object"),
         (chat() | {"body": None}, "must be an object"),
-        (chat() | {"max_tokens": 4}, "no 'max_tokens'"),
+        (chat() | {"max_tokens": 4}, "'max_tokens' is not supported"),
     ],
 )
 def test_what_cannot_be_meant_is_said(value: Any, reason: str) -> None:

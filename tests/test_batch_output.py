@@ -118,7 +118,7 @@ def test_a_line_in_the_middle_that_is_no_row_is_not_gone_on_with(path: Path, lin
     write(path, row("a"))
     before = path.read_bytes() + line + b"\n" + encoded(row("b"))
     path.write_bytes(before)
-    with OutputFile(path) as file, pytest.raises(UsageError, match="line 2 is no row of a batch"):
+    with OutputFile(path) as file, pytest.raises(UsageError, match="line 2 is not a batch result"):
         file.resume(SETTINGS, None)
     assert path.read_bytes() == before
 
@@ -163,7 +163,7 @@ def test_the_seed_that_was_drawn_is_the_seed_of_the_job(path: Path) -> None:
         assert file.resume(SETTINGS, None) == drawn
     with OutputFile(path) as file:
         assert file.resume(SETTINGS, drawn) == drawn
-    with OutputFile(path) as file, pytest.raises(UsageError, match=f"seed was {drawn}, is 6"):
+    with OutputFile(path) as file, pytest.raises(UsageError, match=f"seed was {drawn}, is now 6"):
         file.resume(SETTINGS, 6)
     with OutputFile(path.with_name("other")) as file:
         assert file.resume(SETTINGS, None) != drawn
@@ -175,7 +175,7 @@ def test_other_settings_are_named_and_nothing_is_touched(path: Path) -> None:
     changed = SETTINGS | {"temperature": 0.2, "stop": ()}
     with OutputFile(path) as file, pytest.raises(UsageError) as caught:
         file.resume(changed, None)
-    assert caught.value.why == 'temperature was 0.8, is 0.2; stop was ["x"], is []'
+    assert caught.value.why == 'temperature was 0.8, is now 0.2; stop was ["x"], is now []'
     assert "--overwrite" in caught.value.hint
     assert path.read_bytes() == before
 
@@ -187,7 +187,10 @@ def test_without_its_sidecar_a_file_is_not_gone_on_with(path: Path, kept: str | 
         sidecar(path).unlink()
     else:
         sidecar(path).write_text(kept)
-    with OutputFile(path) as file, pytest.raises(UsageError, match=r"no batch has made it, or out\.jsonl\.job\.json"):
+    with (
+        OutputFile(path) as file,
+        pytest.raises(UsageError, match=r"it was not written by edgespec batch, or out\.jsonl\.job\.json"),
+    ):
         file.resume(SETTINGS, None)
     assert rows_of(path) == [row("a")]
 
@@ -320,7 +323,7 @@ def test_a_link_to_the_file_is_the_file(path: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         OutputFile(tmp_path / "no" / "out.jsonl")
-    with pytest.raises(UsageError, match="it is no file"):
+    with pytest.raises(UsageError, match="it is not a file"):
         OutputFile(tmp_path)
 
 
@@ -345,7 +348,7 @@ with OutputFile(Path(sys.argv[1])) as file:
 def test_where_no_more_can_be_written_the_last_row_is_whole(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True)
     number, message = done.stdout.strip().split(" ", 1)
-    assert message.startswith(f"cannot write {path}: File too large\n  the rows that are there stay")
+    assert message.startswith(f"cannot write {path}: File too large\n  the rows already written are kept")
     assert [each["id"] for each in rows_of(path)] == list(range(int(number)))
     assert 0 < int(number) < 10
 

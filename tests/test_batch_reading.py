@@ -89,21 +89,21 @@ def test_contents_in_parts_are_joined() -> None:
         ({}, "neither a prompt nor messages"),
         ({"prompt": None}, "neither a prompt nor messages"),
         ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "both a prompt and messages"),
-        ({"prompt": ["a"]}, "a prompt must be a text, not ['a']"),
+        ({"prompt": ["a"]}, "prompt must be a string, not ['a']"),
         ({"prompt": "a", "system": "b"}, "a system message needs a chat"),
-        ({"prompt": "a", "system": 1}, "system must be a text"),
-        ({"messages": []}, "not an empty one"),
-        ({"messages": "a"}, "must be a list of messages"),
+        ({"prompt": "a", "system": 1}, "system must be a string"),
+        ({"messages": []}, "non-empty"),
+        ({"messages": "a"}, "must be a non-empty list"),
         ({"messages": ["a"]}, "a message must be an object"),
-        ({"messages": [{"content": "a"}]}, "needs a role and a content"),
-        ({"messages": [{"role": "user", "content": 1}]}, "needs a role and a content"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "no 'tool_calls'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be a text"),
+        ({"messages": [{"content": "a"}]}, "needs role and content"),
+        ({"messages": [{"role": "user", "content": 1}]}, "needs role and content"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "'tool_calls' is not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be text"),
         ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "two system messages"),
-        ({"prompt": "a", "id": 1.5}, "an id must be a text or a whole number, not 1.5"),
-        ({"prompt": "a", "id": True}, "an id must be"),
+        ({"prompt": "a", "id": 1.5}, "id must be a string or an integer, not 1.5"),
+        ({"prompt": "a", "id": True}, "id must be"),
         ({"prompt": "a", "id": "b", "custom_id": "c"}, "two ids"),
-        ({"prompt": "a", "n": 0}, "n must be a whole number from 1 to 256, not 0"),
+        ({"prompt": "a", "n": 0}, "n must be an integer from 1 to 256, not 0"),
         ({"prompt": "a", "n": "2"}, "n must be"),
     ],
 )
@@ -169,15 +169,15 @@ def test_null_counts_as_missing() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"temprature": 1}, "there is no setting 'temprature'"),
-        ({"reference": [1]}, "there is no setting 'reference'"),
-        ({"sample": 1}, "there is no setting 'sample'"),
+        ({"temprature": 1}, "'temprature' is not supported"),
+        ({"reference": [1]}, "'reference' is not supported"),
+        ({"sample": 1}, "'sample' is not supported"),
         ({"temperature": "hot"}, "temperature must be a number"),
         ({"temperature": float("nan")}, "temperature must be"),
         ({"top_p": 2}, "top_p must be"),
-        ({"stop": 1}, "stop must be a text or a list of texts"),
+        ({"stop": 1}, "stop must be a string or a list of strings"),
         ({"stop": [1]}, "stop must be"),
-        ({"grammar": 1}, "grammar must be a text"),
+        ({"grammar": 1}, "grammar must be a string"),
         ({"json_schema": [1]}, "json_schema must be a schema"),
         ({"ignore_eos": "yes"}, "ignore_eos must be true or false"),
         ({"special": 1}, "special must be true or false"),
@@ -187,11 +187,11 @@ def test_null_counts_as_missing() -> None:
         ({"logit_bias": {"-1": 1}}, "logit_bias must be about token ids of 0 or more"),
         ({"logit_bias": {"1": True}}, "logit_bias must be"),
         ({"logit_bias": {"1": 10**400}}, "logit_bias must be"),
-        ({"seed": json.loads("[" * 900 + "]" * 900)}, "seed must be a whole number"),
-        ({"stop": json.loads("[" * 900 + "]" * 900)}, "stop must be a text or a list of texts"),
-        ({"max_tokens": "3"}, "max_tokens must be a whole number"),
-        ({"logprobs": True}, "logprobs must be a whole number"),
-        ({"verify": 1}, "verify must be a text"),
+        ({"seed": json.loads("[" * 900 + "]" * 900)}, "seed must be an integer"),
+        ({"stop": json.loads("[" * 900 + "]" * 900)}, "stop must be a string or a list of strings"),
+        ({"max_tokens": "3"}, "max_tokens must be an integer"),
+        ({"logprobs": True}, "logprobs must be an integer"),
+        ({"verify": 1}, "verify must be a string"),
     ],
 )
 def test_what_is_no_setting_is_said(settings: Any, reason: str) -> None:
@@ -209,7 +209,7 @@ def test_without_an_id_it_is_the_number_of_the_line() -> None:
 def test_an_id_that_was_there_is_refused_and_the_text_1_is_not_the_number() -> None:
     found = read({"id": 1, "prompt": "a"}, {"id": "1", "prompt": "b"}, {"id": 1, "prompt": "c"})
     assert [type(each) for each in found] == [Row, Row, BadRow]
-    assert found[2] == BadRow(None, 3, "the id 1 was there before")
+    assert found[2] == BadRow(None, 3, "duplicate id 1")
 
 
 def test_seeds_follow_from_the_id_wherever_the_row_stands() -> None:
@@ -242,7 +242,7 @@ def test_a_row_that_was_changed_since_it_was_answered_is_not_passed_over() -> No
     assert (
         from_text('{"seed": 1, "prompt": "x", "id": "a"}\n{"id": "b", "prompt": "any"}', RowReader(RAW, {**done})) == []
     )
-    with pytest.raises(UsageError, match=r"the row 'a' \(line 1\) is not the one that was answered"):
+    with pytest.raises(UsageError, match=r"row 'a' \(line 1\) has changed since it was answered"):
         from_text('{"seed": 2, "prompt": "x", "id": "a"}', RowReader(RAW, {**done}))
 
 
@@ -255,9 +255,9 @@ def test_a_row_that_was_changed_since_it_was_answered_is_not_passed_over() -> No
         (b'{"prompt": "a"', "not JSON"),
         (b"nonsense", "not JSON (character 1"),
         (b'{"prompt": "\xff"}', "not UTF-8 (byte 13)"),
-        (b"[" * 100_000, "cannot be read"),
-        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "cannot be read"),
-        (b"x" * (MOST_BYTES + 5), "more than 16 MB"),
+        (b"[" * 100_000, "cannot be parsed"),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "cannot be parsed"),
+        (b"x" * (MOST_BYTES + 5), "larger than 16 MB"),
     ],
 )
 def test_a_line_that_is_no_row_is_said_and_the_next_one_is_read(line: bytes, reason: str) -> None:

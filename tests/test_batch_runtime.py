@@ -89,5 +89,5 @@ def test_a_constraint_for_all_rows_is_checked_before_the_first(llm: Runtime) -> 
 
 
 def test_settings_that_cannot_be_meant_are_refused(llm: Runtime) -> None:
-    with pytest.raises(UsageError, match="no setting 'max_token'"):
+    with pytest.raises(UsageError, match="'max_token' is not supported"):
         llm.batch([], max_token=3)

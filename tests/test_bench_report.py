@@ -179,7 +179,7 @@ def test_one_prompt_has_a_speedup_but_no_interval() -> None:
     result = result_of(answer("plain", 10), answer("draft auto", 20))
     cell = cell_of(result, "draft auto")
     assert (cell.speedup, cell.speedup_low, cell.speedup_high) == (2, None, None)
-    assert "with 1 prompt an interval is narrower than 95 % would be" in flowing(table(result))
+    assert "with 1 prompt the real coverage of an interval is below 95 %" in flowing(table(result))
 
 
 def test_an_answer_without_its_plain_one_is_left_out_and_counted() -> None:
@@ -241,7 +241,7 @@ def test_what_each_drafter_did_is_told_where_the_pace_decides() -> None:
         Guesser("suffix", 40, 16, 8, 8 / 40, (8 - 3) / 5),
         Guesser("draft", 10, 8, 0, 4 / 10, None),
     ]
-    _, _, shown = rendered(table(result)).partition("Who guessed, temperature 0")
+    _, _, shown = rendered(table(result)).partition("Drafters, temperature 0")
     rows = [line.split() for line in shown.partition("passes")[0].splitlines() if " 40 " in line or " 10 " in line]
     assert rows == [["suffix,draft", "auto", "suffix", "40", "16", "50", "0.20", "+1.0"],
                         ["draft", "10", "8", "0", "0.40", "-"]]  # fmt: skip
@@ -357,8 +357,8 @@ def test_where_guessing_never_pays_plain_decoding_is_the_best_length() -> None:
     (room,) = summarise(result).headroom
     assert (room.best_length, room.best_speedup, room.oracle_lengths) == (0, 1, {"chat": 0})
     assert (
-        "draft at temperature 0: no fixed length (of 2, 8) beats plain decoding; auto reaches 0.90x, 90 % of plain "
-        "decoding"
+        "draft at temperature 0: no fixed length (of 2, 8) is faster than plain decoding; auto reaches 0.90x, "
+        "90 % of plain decoding"
     ) in flowing(table(result))
 
 
@@ -385,13 +385,13 @@ def test_no_figure_is_cut_at_any_width(width: int) -> None:
     assert figures(text) == figures(rendered(renderable, 300))
     for mode in MODES:
         assert re.search(rf"^{re.escape(mode)} ", text, re.MULTILINE)
-    for word in ["interval", "theory", "tok/s", "round", "acc.", "equal", "completion", "translation", "writing"]:
+    for word in ["interval", "theory", "tok/s", "step", "acc.", "equal", "completion", "translation", "writing"]:
         assert word in text.split()
 
 
 def test_all_of_the_main_table_fits_into_80_columns() -> None:
     header = next(line for line in rendered(table(full_result())).splitlines() if line.startswith("mode"))
-    assert header.split() == ["mode", "up", "interval", "theory", "tok/s", "round", "%", "other", "%", "%"]
+    assert header.split() == ["mode", "up", "interval", "theory", "tok/s", "step", "%", "other", "%", "%"]
 
 
 def test_the_fastest_row_is_bold() -> None:
@@ -409,24 +409,24 @@ def test_what_speaks_against_the_figures_is_said() -> None:
         answer("plain", 10, "b"),
         answer("lookup auto", 20, "b", equal=False),
         load={"spread": 0.4},
-        messages=["draft auto was left out: no drafter draft is loaded"],
+        messages=["skipped draft auto: drafter draft is not loaded"],
     )
     text = flowing(table(result))
-    assert "another program was busy: the same work took up to 40 % longer at times" in text
-    assert "share of 4-grams that were there before: code_editing 25 % at temperature 0" in text
-    assert "texts that are not those of plain decoding: lookup auto 50.0 %" in text
-    assert "draft auto was left out: no drafter draft is loaded" in text
+    assert "the machine was busy: the same work took up to 40 % longer at times" in text
+    assert "share of repeated 4-grams: code_editing 25 % at temperature 0" in text
+    assert "texts that differ from plain decoding: lookup auto 50.0 %" in text
+    assert "skipped draft auto: drafter draft is not loaded" in text
 
 
 def test_a_quiet_run_of_different_texts_has_nothing_against_it() -> None:
     text = flowing(table(full_result()))
     for words in (
         "busy",
-        "repeat themselves",
-        "not those of plain",
+        "repetitive",
+        "differ from plain",
         "could not be compared",
         "not measured",
-        "narrower",
+        "coverage",
     ):
         assert words not in text
 
@@ -447,7 +447,7 @@ def test_a_run_that_was_stopped_early_shows_what_it_has() -> None:
     result = full_result()
     plain_only = result | {"complete": False, "samples": result["samples"][:1], "costs": {"target": {}, "draft": None}}
     text = flowing(table(plain_only))
-    assert "stopped after 1 answer, before its end" in text
+    assert "stopped after 1 answer" in text
     assert "not measured: plain at temperature 0.8, draft auto at temperature 0," in text
     assert [cell["mode"] for cell in cells(plain_only)] == ["plain"] * 4
     nothing = result | {"complete": False, "samples": [], "load": {"spread": None}}
@@ -533,7 +533,7 @@ def test_what_differs_in_the_making_comes_first() -> None:
     )
     lines = [line.rstrip() for line in rendered(compare(a, b)).splitlines()]
     making = lines[2 : lines.index("", 2)]
-    assert lines[0] == "These runs were not made alike:"
+    assert lines[0] == "These runs differ:"
     assert [re.split(r"  +| (?=[Ao])", line, maxsplit=1) for line in making] == [
         ["edgespec", "A 0.1.0; B 0.2.0"],
         ["machine.cpu", "A Some CPU; B Other CPU"],
@@ -544,12 +544,12 @@ def test_what_differs_in_the_making_comes_first() -> None:
         ["models.draft.bytes", "A 1; B -"],
         ["models.draft.description", "A 0.5B Q8_0; B -"],
         ["settings.threads", "A 2; B 8"],
-        ["prompts", "A 21, B 3, 3 of them the same"],
+        ["prompts", "A 21, B 3, 3 in common"],
     ]
 
 
 def test_runs_made_alike_are_called_so() -> None:
-    assert rendered(compare(full_result(1), full_result(2))).startswith("Made alike")
+    assert rendered(compare(full_result(1), full_result(2))).startswith("Same machine")
 
 
 def test_speedups_are_compared_with_their_intervals() -> None:
@@ -590,11 +590,11 @@ def test_a_result_is_read_back(tmp_path: Path) -> None:
         (b"speed: 3\n", "it is not JSON"),
         (b"\xff\xfe{\x00}\x00", "it is not JSON"),
         (b"[" * 100_000, "it is not JSON"),
-        (b"[]", "JSON of another kind"),
-        (b'{"version": 1}', "JSON of another kind"),
-        (b'{"version": true, "settings": {}, "samples": []}', "JSON of another kind"),
-        (b'{"version": 1, "settings": {}, "samples": [{"mode": "plain"}]}', "JSON of another kind"),
-        (json.dumps(result_of(answer("plain", 1, tokens_per_s="fast"))).encode(), "JSON of another kind"),
+        (b"[]", "JSON, but in another format"),
+        (b'{"version": 1}', "JSON, but in another format"),
+        (b'{"version": true, "settings": {}, "samples": []}', "JSON, but in another format"),
+        (b'{"version": 1, "settings": {}, "samples": [{"mode": "plain"}]}', "JSON, but in another format"),
+        (json.dumps(result_of(answer("plain", 1, tokens_per_s="fast"))).encode(), "JSON, but in another format"),
         (b'{"version": 2, "settings": {}, "samples": []}', "newer edgespec"),
     ],
 )

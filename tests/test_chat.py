@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,55 @@ def test_a_chat_that_is_opened_again_goes_on_as_it_was_set(store: Store) -> None
     assert engine.requests[-1].sampling == SamplingSettings(min_p=0.25)
 
 
+def _opened(engine: FakeEngine, *_: object) -> FakeEngine:
+    return engine
+
+
+def test_a_new_chat_begins_with_the_users_own_system_prompt(store: Store) -> None:
+    import_chat(store, ImportedChat("", (("system", "be a pirate"), ("user", "hello"))))
+    for own in ("", "be brief"):
+        engine = FakeEngine()
+        session = Session(store, partial(_opened, engine), DEMO, system=own)
+        session.load()
+        session.open("last")
+        assert session.system == "be a pirate"
+        session.new()
+        assert session.system == own
+        session.set_system("be loud")
+        said(session.ask("hello"))
+        assert engine.requests[-1].messages[0] == Message("system", "be loud")
+        session.new()
+        assert session.system == own
+        store.remove([store.find("last").id])
+
+
+def test_the_figures_of_the_last_answer_come_with_the_chat(store: Store) -> None:
+    session = talking_to(FakeEngine("It is blue."), store)
+    said(session.ask("Why?"))
+    before = session.last_stats
+    assert before is not None
+    assert before.generated_tokens == 3
+    session.new()
+    assert session.last_stats is None
+    session.open("last")
+    assert session.last_stats is not None
+    assert session.last_stats.as_json() == before.as_json()
+
+
+def test_the_context_in_use_is_counted_while_an_answer_comes(store: Store) -> None:
+    session = talking_to(FakeEngine("one two three"), store)
+    counts = [session.used for event in session.ask("four more words here") if isinstance(event, TokenEvent)]
+    assert counts == [9, 10, 11, 11]
+
+
+def test_an_answer_that_loops_is_told_once_and_one_that_does_not_is_not(store: Store) -> None:
+    session = talking_to(FakeEngine([TokenEvent(n % 3, "la ") for n in range(400)], "fine"), store)
+    (notice,) = [event for event in session.ask("sing") if isinstance(event, Notice)]
+    assert (notice.about, notice.level) == ("loop", "warning")
+    assert "the same 3 tokens" in notice.text
+    assert notices(session.ask("sing")) == []
+
+
 def test_an_answer_that_nobody_waits_for_is_kept_as_far_as_it_came(store: Store) -> None:
     session = talking_to(FakeEngine("one two three four five six"), store)
     events = session.ask("count")
@@ -172,7 +222,7 @@ def test_the_oldest_messages_leave_a_full_context_and_the_system_message_stays(r
     for number in range(6):
         told += notices(session.ask(f"{number} What does os.walk do, and why is it there at all?"))
     assert len(session.turns) == 12
-    assert told[-1] == f"{session.first_sent} earlier messages have left the context of 256 tokens"
+    assert told[-1] == f"the context of 256 tokens is full: {session.first_sent} older messages were dropped"
     assert session.turns[session.first_sent].role == "user"
     assert session._messages(session.turns, session.first_sent)[0].content == "You know Python."
     again = talking_to(runtime, store)
@@ -293,7 +343,7 @@ def test_undo_gives_the_message_back_and_keeps_it_as_a_branch(store: Store) -> N
     assert contents(session) == stored(session) == ["first", "one"]
     assert session.undo() == "first"
     assert contents(session) == []
-    with pytest.raises(UsageError, match="nothing to take back"):
+    with pytest.raises(UsageError, match="nothing to undo"):
         session.undo()
     assert len(session.branches()) == 1
 
@@ -317,9 +367,9 @@ def test_settings_count_from_the_next_message_on(runtime: Runtime, store: Store)
     session = talking_to(runtime, store)
     with pytest.raises(UsageError, match="temp must be"):
         session.change("temp", "-1")
-    with pytest.raises(UsageError, match="no drafter suffix is loaded"):
+    with pytest.raises(UsageError, match="drafter suffix is not loaded"):
         session.change("spec-type", "suffix")
-    with pytest.raises(UsageError, match="there is no setting"):
+    with pytest.raises(UsageError, match="unknown setting"):
         session.change("warmth", "1")
     assert session.settings == ChatSettings(seed=3)
     session.change("max-tok", "2")
@@ -342,7 +392,7 @@ def test_without_a_seed_every_answer_draws_one_and_keeps_it(store: Store) -> Non
 
 
 def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_again(store: Store) -> None:
-    died = WorkerDiedError("the process with the model was killed")
+    died = WorkerDiedError("the model process was killed")
     engines = [FakeEngine("one two three", error=died, error_after=2), FakeEngine("all of it")]
     session = Session(store, lambda wanted, progress, cancel: engines.pop(0), DEMO, ChatSettings(seed=3))
     session.load()
@@ -412,7 +462,7 @@ def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None
 def test_a_model_that_died_while_nobody_asked_is_told_with_the_next_message_which_is_kept(store: Store) -> None:
     class Dead(FakeEngine):
         def count(self, messages: Any) -> int:
-            raise WorkerDiedError("the process with the model was killed")
+            raise WorkerDiedError("the model process was killed")
 
     session = talking_to(Dead(), store)
     with pytest.raises(WorkerDiedError):
@@ -430,7 +480,7 @@ def test_while_an_answer_is_made_nothing_else_touches_the_conversation(store: St
     events = session.ask("second")
     next(events)
     for act in (session.new, session.undo, session.fork, lambda: session.switch(other), lambda: session.open("last")):
-        with pytest.raises(UsageError, match="an answer is being made"):
+        with pytest.raises(UsageError, match="an answer is being generated"):
             act()
     session.change("pace", "off")  # counts from the next one on
     said(events)

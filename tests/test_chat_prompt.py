@@ -104,14 +104,14 @@ def test_a_template_that_wants_turns_gets_them(tmp_path: Path) -> None:
             llm.tokenize(Request(messages=messages))
         text = llm.model.detokenize(llm.tokenize(lenient(*messages)), special=True).decode()
         assert text.endswith("[user]be brief\n\nhello\n\nmore")
-        assert "in turns only (roles must alternate)" in llm.notes[-1]
+        assert "alternating user and assistant messages (roles must alternate)" in llm.notes[-1]
 
 
 @pytest.mark.parametrize("template", ["{{ nothing.here }}", "{% for %}", "{{ raise_exception('no') }}"])
 def test_chatml_takes_the_place_of_a_template_that_raises(tmp_path: Path, template: str) -> None:
     with tiny(tmp_path, template) as llm:
         assert len(list(llm.answer(Request(messages=(QUESTION,), max_tokens=2, lenient=True)))) == 3
-        assert "ChatML takes its place" in llm.notes[-1]
+        assert "using ChatML instead" in llm.notes[-1]
         text = llm.model.detokenize(llm.tokenize(lenient(QUESTION)), special=True).decode()
         assert text.endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
         with pytest.raises(UsageError):
@@ -122,5 +122,5 @@ def test_a_broken_template_leaves_plain_prompts_alone(tmp_path: Path) -> None:
     with tiny(tmp_path, "{% for %}") as llm:
         assert llm.has_chat_template
         assert list(llm.generate("hello", max_tokens=2))
-        with pytest.raises(UsageError, match="cannot be read"):
+        with pytest.raises(UsageError, match="cannot be parsed"):
             ChatTemplate(llm.model).render([QUESTION])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
-from cli_program import edgespec_here, environment
+from cli_program import COMMAND, edgespec_changed, edgespec_here, environment
 
 from edgespec import __version__
 from edgespec.cli.command import Option
@@ -126,7 +128,7 @@ def test_an_unforeseen_error_is_one_line_and_with_v_a_traceback(tmp_path: Path) 
     )
     plain = python(code, "-q", home=tmp_path)
     assert plain.returncode == 1
-    assert plain.stderr.splitlines() == ["edgespec: unexpected error: KeyError: 'gone'", "  run with -v to see where"]
+    assert plain.stderr.splitlines() == ["edgespec: unexpected error: KeyError: 'gone'", "  run with -v for details"]
     verbose = python(code, "-v", home=tmp_path)
     assert verbose.returncode == 1
     assert "Traceback" in verbose.stderr
@@ -156,3 +158,19 @@ def test_each_kind_of_error_has_its_exit_code(error: str, code: int, tmp_path: P
     done = python(program, home=tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["ls"], ["run", "Hello"], ["history", "list"]])
+def test_without_stdout_nothing_is_done_and_that_is_said(args: list[str], tmp_path: Path) -> None:
+    done = edgespec_changed("sys.stdout = None", *args, home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().startswith("edgespec: there is no stdout to write to\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell's redirection")
+@pytest.mark.parametrize("redirection", [">&-", "1</dev/null"])
+def test_a_stdout_that_takes_nothing_is_an_error(redirection: str, tmp_path: Path) -> None:
+    command = f"{shlex.join(COMMAND)} ls --json --catalog {redirection}"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, env=environment(tmp_path), check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"edgespec: ")

@@ -103,7 +103,7 @@ def test_each_row_is_answered(home: Path, fake: FakeWorkers) -> None:
     said = done.stderr.decode().splitlines()
     assert said[0] == "note: something to know"
     assert said[-1].startswith("5 rows · 15 tokens in ")
-    assert said[-1].endswith(" tok/s · 1.0 tokens a round · out.jsonl")
+    assert said[-1].endswith(" tok/s · 1.0 tokens per step · out.jsonl")
     assert fake.closed == 1
 
 
@@ -144,7 +144,7 @@ def test_samples_are_for_rows_that_say_nothing_else(home: Path, fake: FakeWorker
     assert second["content"].startswith("b ")
     other = batch(home, "in.jsonl", "-o", "out.jsonl", "--raw", "--samples", "3", "--ordered")
     assert other.returncode == 2
-    assert b"n was 2, is 3" in other.stderr
+    assert b"n was 2, is now 3" in other.stderr
 
 
 @pytest.mark.parametrize(
@@ -188,16 +188,16 @@ def test_order_limit_and_timings(home: Path, fake: FakeWorkers) -> None:
     [
         (["nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["."], "cannot read ."),
-        (["in.jsonl", "-o", "in.jsonl"], "onto itself"),
+        (["in.jsonl", "-o", "in.jsonl"], "with itself"),
         (["in.jsonl", "-o", "no/out.jsonl"], "there is no folder no"),
-        (["in.jsonl", "--retry-errors"], "--retry-errors needs a file"),
-        (["in.jsonl", "-o", "-", "--overwrite"], "--overwrite needs a file"),
+        (["in.jsonl", "--retry-errors"], "--retry-errors needs an output file"),
+        (["in.jsonl", "-o", "-", "--overwrite"], "--overwrite needs an output file"),
         (["in.jsonl", "-o", "o", "--overwrite", "--retry-errors"], "leave out --retry-errors"),
         (["in.jsonl", "--parallel", "0"], "0"),
         (["in.jsonl", "--parallel", "257"], "257"),
         (["in.jsonl", "--parallel", "many"], "many"),
-        (["in.jsonl", "--strict", "--parallel", "2"], "strict excludes several sequences"),
-        (["in.jsonl", "--raw", "-s", "a"], "a system message needs a chat"),
+        (["in.jsonl", "--strict", "--parallel", "2"], "strict cannot be combined with several sequences"),
+        (["in.jsonl", "--raw", "-s", "a"], "a system message needs chat mode"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(home: Path, fake: FakeWorkers, args: list[str], reason: str) -> None:
@@ -225,11 +225,11 @@ def test_rows_that_fail_are_told_in_their_rows_and_by_the_exit_code(home: Path, 
     said = done.stderr.decode()
     assert " · 3 failed · " in said
     assert "3 of 5 rows failed: the first of them, line 3: it is not JSON" in said
-    assert "each says why; lines that are mended are read again anyway, other rows with --retry-errors" in said
+    assert "lines you have fixed are read again, other rows with --retry-errors" in said
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     again = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert again.returncode == 6
-    assert "nothing is left to do: out.jsonl has all 5 rows" in again.stderr.decode()
+    assert "nothing to do: out.jsonl already has all 5 rows" in again.stderr.decode()
     assert "3 of 5 rows failed" in again.stderr.decode()
     assert sum("error" in row for row in rows(home / "out.jsonl")) == 3
     assert len(fake.settings) == 1  # what is wrong with a line needs no model
@@ -239,7 +239,7 @@ def test_lines_that_were_mended_are_answered_and_their_errors_go(home: Path, fak
     write(home, *prompts(2), '{"id": "c", "promt": "a"}', "no json")
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == 6
-    assert "there is no setting 'promt' (meant: prompt?)" in done.stderr.decode()
+    assert "'promt' is not supported (meant: prompt?)" in done.stderr.decode()
     write(home, *prompts(2), {"id": "c", "prompt": "a"}, {"id": "d", "prompt": "b"})
     assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == 0
     assert ids(home / "out.jsonl") == ["r0", "r1", "c", "d"]
@@ -250,7 +250,7 @@ def test_rows_of_another_input_are_noticed(home: Path, fake: FakeWorkers) -> Non
     batch(home, "in.jsonl", "-o", "out.jsonl")
     write(home, *prompts(1), {"id": "x", "prompt": "a"})
     said = batch(home, "in.jsonl", "-o", "out.jsonl").stderr.decode()
-    assert "2 rows of out.jsonl answer no row of the input" in said
+    assert "2 rows of out.jsonl match no row of the input" in said
 
 
 def test_failed_rows_are_asked_once_more_on_demand(home: Path, fake: FakeWorkers) -> None:
@@ -269,7 +269,7 @@ def test_the_output_of_other_rows_is_not_gone_on_with(home: Path, fake: FakeWork
     write(home, {"prompt": "a"}, {"prompt": "c"})
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == 2
-    assert "the row 2 (line 2) is not the one that was answered" in done.stderr.decode()
+    assert "row 2 (line 2) has changed since it was answered" in done.stderr.decode()
     assert (home / "out.jsonl").read_bytes() == before
 
 
@@ -277,17 +277,27 @@ def test_a_constraint_that_nothing_fits_ends_it_before_the_first_row(home: Path)
     write(home, *prompts(3))
     done = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "--regex", r"[^\s\S]", home=home)
     assert done.returncode == 2
-    assert "cannot use this regular expression: nothing can fit it" in done.stderr.decode()
+    assert "cannot use this regular expression: nothing can match it" in done.stderr.decode()
     assert (home / "out.jsonl").read_bytes() == b""
     assert edgespec("batch", "in.jsonl", "-o", "out.jsonl", *TINY, "-n", "2", home=home).returncode == 0
+
+
+def test_answers_that_are_cut_off_before_they_fit_are_counted(home: Path, fake: FakeWorkers) -> None:
+    write(home, *prompts(2), {"prompt": "cut", "json_schema": {}})
+    done = batch(home, "in.jsonl", "-o", "out.jsonl", "-n", "2")
+    assert done.returncode == 0
+    assert '1 of these rows cut off by max_tokens (-n) before the constraint was met ("cut_off": true)' in (
+        done.stderr.decode()
+    )
+    assert [row.get("cut_off") for row in rows(home / "out.jsonl")] == [None, None, True]
 
 
 def test_it_stops_once_too_many_have_failed(home: Path, fake: FakeWorkers) -> None:
     write(home, *({"prompt": "too long"} for _ in range(20)))
     done = batch(home, "in.jsonl", "-o", "out.jsonl", "--max-errors", "2")
     assert done.returncode == 6
-    assert "3 rows failed, so this stops" in done.stderr.decode()
-    assert "out.jsonl keeps its rows; the same command goes on" in done.stderr.decode()
+    assert "stopped: 3 rows failed" in done.stderr.decode()
+    assert "the rows in out.jsonl are saved; the same command resumes" in done.stderr.decode()
     assert len(rows(home / "out.jsonl")) == 3
     assert batch(home, "in.jsonl", "-o", "other.jsonl", "--max-errors", "20").returncode == 6
     assert len(rows(home / "other.jsonl")) == 20
@@ -297,7 +307,7 @@ def test_the_same_command_gets_past_lines_that_stay_bad(home: Path, fake: FakeWo
     write(home, "no json", *prompts(1), "no json", "no json", *prompts(3)[1:])
     args = ("in.jsonl", "-o", "out.jsonl", "--max-errors", "1")
     said = [batch(home, *args).stderr.decode() for _ in range(2)]
-    assert "2 rows failed, so this stops: line 1: " in said[0]
+    assert "stopped: 2 rows failed: line 1: " in said[0]
     assert "3 of 6 rows failed" in said[1]
     assert sorted(ids(home / "out.jsonl"), key=str) == [None, None, None, "r0", "r1", "r2"]
 
@@ -307,7 +317,7 @@ def test_a_model_that_dies_is_opened_again(home: Path, fake: FakeWorkers) -> Non
     fake.engine.deaths = 1
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == 0
-    assert "note: llama.cpp crashed: it was told to; starting it again" in done.stderr.decode()
+    assert "note: llama.cpp crashed: it was told to; restarting it" in done.stderr.decode()
     assert done.stderr.count(b"something to know") == 1
     assert (len(fake.settings), fake.closed, len(rows(home / "out.jsonl"))) == (2, 2, 4)
 
@@ -317,7 +327,7 @@ def test_a_model_that_dies_again_and_again_ends_it_and_the_same_command_goes_on(
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == GenerationError.exit_code
     assert "12 times without an answer" in done.stderr.decode()
-    assert "the same command goes on" in done.stderr.decode()
+    assert "the same command resumes" in done.stderr.decode()
     fake.engine.deaths = 0
     assert batch(home, "in.jsonl", "-o", "out.jsonl", "--retry-errors").returncode == 0
     assert len({*ids(home / "out.jsonl")}) == len(rows(home / "out.jsonl")) == 23
@@ -343,8 +353,8 @@ def test_a_job_with_other_settings_does_not_go_on(home: Path, fake: FakeWorkers)
     done = batch(home, "in.jsonl", "-o", "out.jsonl", "--temp", "0", "-j", "{}")
     assert done.returncode == 2
     said = done.stderr.decode()
-    assert "out.jsonl was made with something else" in said
-    assert 'json_schema was "", is "{}"; temperature was 0.8, is 0.0' in said
+    assert "out.jsonl was made with different settings" in said
+    assert 'json_schema was "", is now "{}"; temperature was 0.8, is now 0.0' in said
     assert batch(home, "in.jsonl", "-o", "out.jsonl", "--temp", "0", "--overwrite").returncode == 0
     assert len(rows(home / "out.jsonl")) == 2
 
@@ -361,7 +371,7 @@ def test_a_file_that_no_batch_has_made_is_left_alone(home: Path, fake: FakeWorke
     (home / "out.jsonl").write_text("precious\n")
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == 2
-    assert "no batch has made it" in done.stderr.decode()
+    assert "it was not written by edgespec batch" in done.stderr.decode()
     assert (home / "out.jsonl").read_text() == "precious\n"
 
 
@@ -398,7 +408,7 @@ def test_a_meter_tells_rows_failures_speed_and_time_left(monkeypatch: pytest.Mon
         "1 failed",
         "1.0 rows/s",
         "0.9 tok/s",
-        "1.5 tokens a round",
+        "1.5 tokens per step",
     ]
     assert Meter(3).progress()[0] == "3 rows"
     assert [clock(seconds) for seconds in (5, 62, 3723)] == ["0:05", "1:02", "1:02:03"]
@@ -449,7 +459,7 @@ def test_what_the_engine_refuses_is_an_error_in_its_row(home: Path) -> None:
     found = {row["id"]: row for row in rows(done.stdout)}
     assert "the context holds 2048" in found["long"]["error"]["message"]
     assert "cannot use this JSON schema" in found["schema"]["error"]["message"]
-    assert "seed must be a whole number" in found["seed"]["error"]["message"]
+    assert "seed must be an integer" in found["seed"]["error"]["message"]
     assert "a token id in logit_bias" in found["bias"]["error"]["message"]
     assert found["role"]["tokens"] <= 2
     assert found["json"]["content"] == '"one"'
@@ -532,7 +542,7 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
     assert program.returncode == code
     assert 3 <= n_rows(home) < 20
     if code > 0:
-        assert said.decode().splitlines()[-1] == "note: out.jsonl keeps its rows; the same command goes on"
+        assert said.decode().splitlines()[-1] == "note: the rows in out.jsonl are saved; the same command resumes"
         rows(home / "out.jsonl")
     rest = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *STRICT, *args, home=home)
     assert rest.returncode == 0
@@ -568,7 +578,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
                 child.kill()
         _, said = program.communicate(timeout=90)
     assert program.returncode == 0, said
-    assert "starting it again" in said.decode()
+    assert "restarting it" in said.decode()
     assert sorted(ids(home / "out.jsonl")) == list(range(20))
 
 
@@ -581,7 +591,7 @@ def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
         other = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *SLOWLY, home=home)
         program.send_signal(signal.SIGCONT)
     assert other.returncode == 2
-    assert "another batch is writing out.jsonl" in other.stderr.decode()
+    assert "another batch is writing to out.jsonl" in other.stderr.decode()
 
 
 def test_a_reader_that_leaves_ends_it_as_a_failure(home: Path) -> None:
@@ -595,7 +605,7 @@ def test_a_reader_that_leaves_ends_it_as_a_failure(home: Path) -> None:
         program.stdout.close()
         assert program.wait(60) == 1
         assert program.stderr is not None
-        assert b"the rest is not answered: whoever read the rows has gone away" in program.stderr.read()
+        assert b"the remaining rows are not answered: the reader of stdout has closed it" in program.stderr.read()
 
 
 POISON = """
@@ -657,7 +667,7 @@ def test_a_full_disk_ends_it_and_the_same_command_goes_on(home: Path) -> None:
     assert done.returncode == 1
     said = done.stderr.decode()
     assert "cannot write out.jsonl: File too large" in said
-    assert "the same command goes on" in said
+    assert "the same command resumes" in said
     assert 0 < len(rows(home / "out.jsonl")) < 20
     assert edgespec(*args, home=home).returncode == 0
     assert sorted(ids(home / "out.jsonl")) == list(range(20))

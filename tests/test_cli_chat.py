@@ -95,6 +95,23 @@ def test_without_history_nothing_is_written(home: Path) -> None:
     assert not (home / "cache" / "answers").exists()
 
 
+def test_where_chats_cannot_be_kept_the_way_without_is_named(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    nowhere = str(tmp_path / "file" / "home")
+    done = edgespec(*CHAT, "hello", home=home, EDGESPEC_HOME=nowhere)
+    assert done.returncode == 1
+    assert "; --no-history chats without keeping anything\n" in done.stderr.decode()
+    assert edgespec(*CHAT, "--no-history", "hello", home=home, EDGESPEC_HOME=nowhere).returncode == 0
+
+
+def test_an_answer_that_is_cut_off_before_it_fits_is_an_error(home: Path) -> None:
+    schema = ["-j", '{"type": "array", "items": {"type": "integer"}, "minItems": 40}']
+    done = chat("hello", "/set json-schema none", "hello", home=home, args=[*CHAT, *schema, "-n", "9"])
+    assert done.returncode == 1
+    assert done.stderr.decode().count("cut off and may not fit the JSON schema\n  /continue resumes it") == 1
+    assert len(contents(home)) == 4
+
+
 def test_commands_work_in_a_pipe(home: Path) -> None:
     done = chat(
         "/set temp 0.5", "/system be brief", "hello", "/stats", "/regen", "/branches", "/fork", "/list",
@@ -105,11 +122,23 @@ def test_commands_work_in_a_pipe(home: Path) -> None:
     assert "temp 0.5" in text
     assert "12 tokens" in text
     assert re.search(r"\* 1  2 messages", text)
-    assert "Show or change how the next message is answered." in text
+    assert "Show or change settings for the next message." in text
     assert "tok/s" in text
     exported = json.loads((home / "out.jsonl").read_text())
     assert [message["role"] for message in exported["messages"]] == ["system", "user", "assistant"]
     assert "never said" not in contents(home)
+
+
+def test_the_system_prompt_is_told_and_not_carried_into_a_new_chat(home: Path) -> None:
+    first = chat("hello", "/copy code", home=home, args=[*CHAT, "-s", "be brief"])
+    assert b"system prompt: be brief (/system shows and changes it)" in first.stderr
+    assert b"the last answer has no code block" in first.stderr
+    again = chat("/system", "/set", "/clear", "/system", home=home, args=[*CHAT, "-r", "last"])
+    assert b"system prompt: be brief" in again.stderr
+    text = again.stdout.decode()
+    assert text.startswith("system prompt: be brief\n")
+    assert "be brief" not in text.partition("no system prompt")[2]
+    assert "no system prompt" in text
 
 
 def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(home: Path) -> None:
@@ -117,7 +146,7 @@ def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(home: Path) ->
     assert done.returncode == 1
     assert len(contents(home)) == 4
     said = done.stderr.decode()
-    for what in ("no command /nonsense", "nobody", "temp must be", "from 1 to 2", "nothing here takes a text"):
+    for what in ("no command /nonsense", "nobody", "temp must be", "from 1 to 2", "there is no clipboard here"):
         assert what in said
 
 
@@ -126,8 +155,8 @@ def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(home: Path) ->
     [
         (["chat", "-m", "nowhere.gguf"], 3, "was not found"),
         (["chat", "-m", "tiny.gguf", "-r", "nobody"], 2, "there is no chat"),
-        (["chat", "--tui"], 2, "a screen needs a terminal"),
-        (["tui"], 2, "a screen needs a terminal"),
+        (["chat", "--tui"], 2, "the full-screen chat needs a terminal"),
+        (["tui"], 2, "the full-screen chat needs a terminal"),
     ],
 )
 def test_what_cannot_begin_says_why(home: Path, args: list[str], code: int, says: str) -> None:
@@ -178,7 +207,9 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
     assert b"demo" not in done.stderr
     assert [turn.answer.model for turn in last_turns(home) if turn.answer is not None] == ["tiny.gguf"] * 2
     (home / "tiny.gguf").unlink()
-    assert b"the bundled demo goes on with this chat" in chat(home=home, args=["chat", "-r", "last"]).stderr
+    said = chat(home=home, args=["chat", "-r", "last"]).stderr
+    assert b"continuing this chat with another model" in said
+    assert b"using demo" in said
 
 
 def test_what_could_not_be_saved_is_written_to_a_file_and_told(home: Path) -> None:
@@ -273,8 +304,8 @@ def test_when_the_worker_is_killed_the_chat_says_so_and_goes_on(home: Path) -> N
         )
         worker.kill()
         said = read_until(master, ">>> ")
-        assert "the process with the model was killed" in said
-        assert "again" in said
+        assert "the model process was killed" in said
+        assert "/restart N" in said
         for line in (b"/restart 1", b"/set max-tokens 5", b"/continue"):
             os.write(master, line + b"\n")
             said += read_until(master, ">>> ")
@@ -327,7 +358,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
         rest = read_rest(master)
         assert program.wait(30) == 1
     assert "TypeError" in rest
-    assert "edgespec chat --plain does without it" in rest
+    assert "use edgespec chat --plain instead" in rest
 
 
 @pytest.mark.parametrize("front", ["--tui", "--plain"])

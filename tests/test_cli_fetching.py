@@ -55,7 +55,7 @@ def test_a_target_goes_without_a_draft_that_cannot_be_fetched(hub: FakeHub, tmp_
     (tmp_path / "config" / "models.toml").write_text(catalogue, encoding="utf-8")
     done = run(hub, tmp_path, "-y")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.decode().count("its draft cannot be fetched") == 1
+    assert done.stderr.decode().count("running without its draft, which cannot be downloaded: ") == 1
 
 
 def test_a_target_goes_without_a_draft_that_fails_while_it_comes(hub: FakeHub, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_target_goes_without_a_draft_that_fails_while_it_comes(hub: FakeHub, t
     done = run(hub, tmp_path, "-y")
     assert done.returncode == 0, done.stderr
     assert len(hub.file_requests) == 2
-    assert done.stderr.decode().count("its draft cannot be fetched, so it goes without: ") == 1
+    assert done.stderr.decode().count("running without its draft, which cannot be downloaded: ") == 1
 
 
 def asked_repositories(hub: FakeHub) -> set[str]:
@@ -113,7 +113,7 @@ def test_several_models_are_asked_for_in_one_question(hub: FakeHub, tmp_path: Pa
     args = ["run", "hi", "-q", "-m", "demo-pair", "-md", "demo-draft"]
     with at_terminal(tmp_path, args, streams=["stdin", "stderr"], **hub.environment(tmp_path)) as (program, master):
         asked = read_until(master, "[Y/n]")
-        assert asked.startswith("Fetch the model demo-pair (10.9 MB) and the draft demo-draft (1.3 MB), ")
+        assert asked.startswith("Download the model demo-pair (10.9 MB) and the draft demo-draft (1.3 MB), ")
         os.write(master, b"n\n")
         assert program.wait(60) == 3
     assert not hub.file_requests
@@ -125,9 +125,9 @@ def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes
     on = at_terminal(tmp_path, [*ASKED, *quiet], streams=["stdin", "stderr"], **hub.environment(tmp_path))
     with on as (program, master):
         seen = read_until(master, "[Y/n]")
-        asked = f"Fetch the model demo-pair (10.9 MB) and its draft hf:owner/draft-GGUF:Q8_0 (1.3 MB), {SIZE} of "
+        asked = f"Download the model demo-pair (10.9 MB) and its draft hf:owner/draft-GGUF:Q8_0 (1.3 MB), {SIZE} ("
         assert asked in seen
-        assert "B that are free? [Y/n]" in seen
+        assert "B free)? [Y/n]" in seen
         assert ("demo-Q8_0.gguf, 10.9 MB" in seen) == (not quiet)
         os.write(master, answer)
         assert program.stdout is not None
@@ -143,7 +143,7 @@ def test_what_is_here_is_not_asked_for(hub: FakeHub, tmp_path: Path) -> None:
     assert pulled.returncode == 0, pulled.stderr
     args = ["run", "hi", "-q", "-m", "demo-pair", "-md", "demo-draft"]
     with at_terminal(tmp_path, args, streams=["stdin", "stderr"], **hub.environment(tmp_path)) as (program, master):
-        assert read_until(master, "[Y/n]").startswith("Fetch the draft demo-draft, 1.3 MB of ")
+        assert read_until(master, "[Y/n]").startswith("Download the draft demo-draft, 1.3 MB (")
         os.write(master, b"n\n")
         assert program.wait(60) == 3
 

@@ -15,7 +15,7 @@ from terminal import at_terminal, read_rest
 from test_store import ANSWER, talk
 
 from edgespec.store import Store
-from edgespec.transcript import JSONL_MAGIC, MARKDOWN_MAGIC
+from edgespec.transcript import MARKDOWN_MAGIC
 
 LINES = b'{"messages": [{"role": "user", "content": "imported"}]}\n{"messages": [{"role": "user", "content": "too"}]}\n'
 
@@ -132,7 +132,7 @@ def test_chats_are_exported_and_imported_again(home: Path, store: Store) -> None
     markdown = history(home, "export", "last").stdout.decode()
     assert markdown.startswith(MARKDOWN_MAGIC.decode() + "# about bread\n") and markdown.endswith("*(length)*\n")
     lines = history(home, "export", "--all", "--format", "jsonl").stdout
-    assert lines.startswith(JSONL_MAGIC) and len(lines.splitlines()) == 2
+    assert lines.startswith(b'{"chat": "') and len(lines.splitlines()) == 2
     file = home / "chats.jsonl"
     assert b"2 written" in history(home, "export", "--all", "-o", str(file)).stderr
     assert file.read_bytes() == lines
@@ -147,14 +147,17 @@ def test_chats_are_exported_and_imported_again(home: Path, store: Store) -> None
     assert {store.find(chat).title for chat in new} == {"about bread", "about cake"}
 
 
-def test_only_an_export_is_replaced_unasked(home: Path, store: Store) -> None:
+def test_no_file_is_replaced_unasked(home: Path, store: Store) -> None:
     file = home / "notes.md"
     file.write_text("# my own notes\n")
-    assert b"holds something else" in history(home, "export", "last", "-o", str(file), code=2).stderr
+    refused = history(home, "export", "last", "-o", str(file), code=2).stderr.decode()
+    assert refused == f"edgespec: {file} already exists\n  name another file, or pass -y to overwrite it\n"
     assert file.read_text() == "# my own notes\n"
     history(home, "export", "last", "-o", str(file), "-y")
-    history(home, "export", "last", "last", "-o", str(file))
-    assert file.read_bytes() == history(home, "export", "last").stdout
+    exported = history(home, "export", "last").stdout
+    assert file.read_bytes() == exported
+    history(home, "export", "--all", "-o", str(file), code=2)
+    assert file.read_bytes() == exported
     assert store.file is not None
     before = store.file.read_bytes()
     for out in (home, home / "nowhere" / "x.md", store.file):
@@ -180,7 +183,7 @@ def test_an_import_is_whole_or_nothing(home: Path, store: Store) -> None:
     for content, reason in (
         (LINES + b"{}", b"line 3 is neither a message nor a chat: there is no role"),
         (LINES + b"\xff", b"line 3 is not UTF-8"),
-        (b"", b"holds no messages"),
+        (b"", b"has no messages"),
     ):
         bad.write_bytes(content)
         assert reason in history(home, "import", str(good), str(bad), code=2).stderr
@@ -193,7 +196,7 @@ def test_an_import_is_whole_or_nothing(home: Path, store: Store) -> None:
 def test_deleting_asks_and_without_a_terminal_refuses(home: Path, store: Store) -> None:
     newest, oldest = ids(store)
     done = history(home, "rm", newest, code=2)
-    assert b"no terminal to ask on" in done.stderr and b"-y" in done.stderr
+    assert b"no terminal to ask for confirmation" in done.stderr and b"-y" in done.stderr
     assert ids(store) == [newest, oldest]
     assert b"1 deleted" in history(home, "rm", newest, newest[:8], "-y").stderr
     assert ids(store) == [oldest]

@@ -28,10 +28,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def started(command: Sequence[str], home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: Sequence[str], home: Path, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
     """The program in the foreground's way: a process that hears SIGINT, whatever runs the tests."""
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=environment(home),
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
+        env=environment(home),
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as program:  # fmt: skip
         try:
@@ -84,12 +85,12 @@ def test_before_the_answer_a_signal_ends_the_program_at_once(home: Path) -> None
     code = (
         "import sys, edgespec.cli.prompt as p\n"
         "real = p._from_stdin\n"
-        "def wait(): print('waiting', flush=True); return real()\n"
+        "def wait(note): print('waiting', flush=True); return real(lambda text: None)\n"
         "p._from_stdin = wait\n"
         "from edgespec.cli import main\n"
         "sys.exit(main(['run']))"
     )
-    with started([sys.executable, "-c", code], home) as program:
+    with started([sys.executable, "-c", code], home, subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == b"waiting\n"
         program.send_signal(signal.SIGINT)

@@ -203,7 +203,7 @@ def test_models_are_sorted_as_asked(home: Path) -> None:
     (home / "sort-0.gguf").write_text("no model")
     assert [order(home, "--sort", by) for by in ("name", "size")] == ["aBc0", "acB0"]
     assert order(home) == "Bac0"
-    assert b"do not go together" in edgespec(home, "ls", "--sort", "name", "--catalog", code=2).stderr
+    assert b"cannot be combined" in edgespec(home, "ls", "--sort", "name", "--catalog", code=2).stderr
 
 
 def test_models_are_sorted_by_when_they_were_used(home: Path) -> None:
@@ -242,7 +242,7 @@ def test_links_that_lead_nowhere_are_problems(home: Path) -> None:
     (home / "models").mkdir()
     (home / "models" / "gone.gguf").symlink_to("/disk/gone.gguf")
     said = text_of(home, "ls").partition("cannot be loaded:\n")[2]
-    assert said.startswith("~/models/gone.gguf\n    it is a link to /disk/gone.gguf, where nothing is\n")
+    assert said.startswith("~/models/gone.gguf\n    it is a broken link to /disk/gone.gguf\n")
 
 
 def test_folders_of_the_user_that_are_not_there_are_told(home: Path) -> None:
@@ -250,16 +250,16 @@ def test_folders_of_the_user_that_are_not_there_are_told(home: Path) -> None:
     settings = home / "config" / "models.toml"
     settings.write_text("folders = ['~/LLMs', '~/there']")
     (home / "there").mkdir()
-    said = text_of(home, "ls").partition("folders that are not there:\n")[2]
-    assert said.startswith(f"{Path('~/LLMs')}, named by models.toml\n\n")
+    said = text_of(home, "ls").partition("folders that do not exist:\n")[2]
+    assert said.startswith(f"{Path('~/LLMs')}, set in models.toml\n\n")
     done = edgespec(home, "ls", "LLMs", "--json", EDGESPEC_MODELS=str(home / "disk-LLMs"))
     assert [json.loads(line)["problem"] for line in done.stdout.splitlines()] == [
-        f"{named_by} names this folder: it is not there" for named_by in ("models.toml", "EDGESPEC_MODELS")
+        f"folder set in {named_by} does not exist" for named_by in ("models.toml", "EDGESPEC_MODELS")
     ]
     settings.write_text("folders = 5")
     done = edgespec(home, "ls")
     assert b"demo" in done.stdout
-    assert b"no folder of yours is looked into" in done.stderr and b"models.toml, line 1" in done.stderr
+    assert b"your own folders are not searched" in done.stderr and b"models.toml, line 1" in done.stderr
 
 
 @POSIX
@@ -274,7 +274,7 @@ def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Pa
     (kept.blobs / f"{'f' * 64}.incomplete").write_bytes(bytes(234_567))
     (kept.blobs / f"{'a' * 64}.incomplete").mkdir()  # by whoever: it is none
     (kept.blobs / f"{'b' * 64}.incomplete").symlink_to("nowhere")
-    said = text_of(home, "ls").partition("not downloaded completely:\n")[2]
+    said = text_of(home, "ls").partition("incomplete downloads:\n")[2]
     assert said.startswith("owner/tiny-GGUF\n    1.2 MB of 2 files so far\n")
     assert said.count("to finish it") == 1
     edgespec(home, "rm", "--unfinished", "owner/tiny-GGUF", "-y")
@@ -284,14 +284,14 @@ def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Pa
 @LINKS
 def test_unfinished_downloads_are_told_with_what_can_be_done(home: Path, kept: Repository) -> None:
     kept.begin(1_234_567)
-    said = text_of(home, "ls").partition("not downloaded completely:\n")[2]
+    said = text_of(home, "ls").partition("incomplete downloads:\n")[2]
     assert said.startswith(
-        "owner/tiny-GGUF\n    1.2 MB so far\n    to finish it, give the command that began it again\n"
+        "owner/tiny-GGUF\n    1.2 MB so far\n    to finish it, repeat the command that started it\n"
         "    to delete it:  edgespec rm --unfinished owner/tiny-GGUF\n"
     )
     *_, begun = objects(home, "ls")
     assert (begun["model"], begun["size_bytes"], begun["problem"]) == (
-        "owner/tiny-GGUF", 1_234_567, "not downloaded completely",
+        "owner/tiny-GGUF", 1_234_567, "incomplete download",
     )  # fmt: skip
 
 
@@ -316,10 +316,10 @@ def test_of_a_repository_in_the_catalogue_the_name_is_told_unless_that_is_here(h
     repository.begin()
     assert how_to_finish(home) == [
         "to finish it, if it is Q4_K_M:  edgespec pull qwen2.5-7b",
-        "to finish it otherwise, give the command that began it again",
+        "to finish it otherwise, repeat the command that started it",
     ]
     repository.keep("m-q4_k_m.gguf", write_model(home / "a", "llama"))
-    assert how_to_finish(home) == ["to finish it, give the command that began it again"]
+    assert how_to_finish(home) == ["to finish it, repeat the command that started it"]
 
 
 # --- ls --catalog -----------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_a_model_is_described_from_its_header(home: Path, kept: Repository) -> N
 def test_text_tells_the_same_and_fits_the_terminal(home: Path, kept: Repository) -> None:
     text = text_of(home, "show", "owner/tiny-GGUF:F16", columns=80)
     assert "\nheads           4, 2 for keys and values, 64 numbers each\n" in text
-    assert "\nKV cache        1.0 kB a token of context (F16): 2.1 MB for 2,048\n" in text
+    assert "\nKV cache        1.0 kB per token of context (F16): 2.1 MB for 2,048\n" in text
     assert all(len(line) <= 80 for line in text.splitlines() if "snapshots" not in line)
 
 
@@ -377,8 +377,8 @@ def test_metadata_and_the_template_are_told_if_asked_for(home: Path, kept: Repos
     ("architecture", "said"),
     [
         ("mamba", "KV cache .*none"),
-        ("qwen2moe", "experts .*4 in a layer, 2 used"),
-        ("gemma3", r"the last\s+32 alone"),
+        ("qwen2moe", "experts .*4 per layer, 2 used"),
+        ("gemma3", r"sliding\s+window\s+of\s+32"),
     ],
 )
 def test_other_architectures_have_other_things_to_tell(home: Path, architecture: str, said: str) -> None:
@@ -401,7 +401,7 @@ def test_drafts_that_work_are_named_and_the_others_counted(home: Path, kept: Rep
     assert (best["spec"], best["verdict"]) == ("owner/tiny-GGUF:Q8_0", "works")
     text = text_of(home, "show", "owner/tiny-GGUF:Q8_0")
     assert "none here\n" in text
-    assert "3 cannot draft for it: 'edgespec pair suggest owner/tiny-GGUF:Q8_0' says why\n" in text
+    assert "3 cannot draft for it: 'edgespec pair suggest owner/tiny-GGUF:Q8_0' shows why\n" in text
 
 
 def test_a_name_that_several_files_have_is_answered_with_them(home: Path, kept: Repository) -> None:
@@ -409,7 +409,7 @@ def test_a_name_that_several_files_have_is_answered_with_them(home: Path, kept: 
     kept.begin()
     for command in (["show"], ["rm", "-y"], ["pull", "--offline"]):
         said = edgespec(home, *command, "owner/tiny-GGUF:Q8_0", code=3).stderr.decode()
-        assert "holds several models in Q8_0: other-Q8_0.gguf, tiny-Q8_0.gguf\n  name one by its file" in said
+        assert "has several models in Q8_0: other-Q8_0.gguf, tiny-Q8_0.gguf\n  choose one by its file name" in said
     edgespec(home, "rm", "-y", "hf:owner/tiny-GGUF/other-Q8_0.gguf")
     assert not same.exists()
 
@@ -418,7 +418,7 @@ def test_a_name_that_several_files_have_is_answered_with_them(home: Path, kept: 
 def test_a_link_to_nothing_is_told_as_such(home: Path) -> None:
     (home / "link.gguf").symlink_to("gone.gguf")
     said = edgespec(home, "show", "link.gguf", code=3).stderr.decode()
-    assert said == "edgespec: model file 'link.gguf' was not found: it is a link to gone.gguf, where nothing is\n"
+    assert said == "edgespec: model file 'link.gguf' was not found: it is a broken link to gone.gguf\n"
 
 
 def test_what_is_no_model_is_refused_with_the_reason(home: Path) -> None:
@@ -433,7 +433,7 @@ def test_what_is_no_model_is_refused_with_the_reason(home: Path) -> None:
 def test_nothing_is_deleted_without_being_asked(home: Path) -> None:
     path = write_model(home / "mine.gguf", "llama")
     done = edgespec(home, "rm", "mine.gguf", code=2)
-    assert b"no terminal to ask on" in done.stderr and b"-y" in done.stderr
+    assert b"no terminal to ask for confirmation" in done.stderr and b"-y" in done.stderr
     assert re.fullmatch(r" *\d+\.\d kB  ~.mine\.gguf\n", done.stdout.decode())
     assert path.exists()
 
@@ -488,7 +488,7 @@ def test_a_blob_that_another_revision_has_too_stays(home: Path, kept: Repository
     other = kept.keep("tiny-Q8_0.gguf", blob, COMMITS[1], "v1")
     removal = plan_removal(["owner/tiny-GGUF:Q8_0", "owner/tiny-GGUF:F16"])
     assert [(file.freed_bytes > 0, file.remark) for file in removal.files] == [
-        (False, "another revision keeps it"), (True, ""),
+        (False, "another revision uses it"), (True, ""),
     ]  # fmt: skip
     remove(removal)
     assert other.is_file()
@@ -519,7 +519,7 @@ def test_of_a_link_of_the_users_only_the_link_goes(home: Path, kept: Repository)
 
 def test_unfinished_downloads_go_with_a_file_of_their_repository_or_alone(home: Path, kept: Repository) -> None:
     begun, other = kept.begin(), Repository(home, "o/other").begin()
-    assert b"there is no unfinished download" in edgespec(home, "rm", "--unfinished", "hf:o/none", code=3).stderr
+    assert b"has no incomplete download" in edgespec(home, "rm", "--unfinished", "hf:o/none", code=3).stderr
     edgespec(home, "rm", "--unfinished", "owner/tiny-GGUF", "-y")
     assert not begun.exists()
     edgespec(home, "rm", "hf:owner/tiny-GGUF:F16", "-y")  # none is left, and that is fine
@@ -541,7 +541,7 @@ def test_parts_that_were_downloaded_without_the_first_are_deleted(home: Path) ->
 
 def test_a_quantisation_that_is_not_here_is_answered_with_those_that_are(home: Path, kept: Repository) -> None:
     said = edgespec(home, "rm", "owner/tiny-GGUF", "-y", code=3).stderr.decode()
-    assert "owner/tiny-GGUF on this machine holds nothing in Q4_K_M: there are" in said
+    assert "owner/tiny-GGUF on this machine has no Q4_K_M: available:" in said
     for spec in ("hf:o/none", "hf:owner/tiny-GGUF/none.gguf"):
         with pytest.raises(ModelNotFoundError, match="not on this machine"):
             plan_removal([spec])
@@ -558,7 +558,7 @@ def test_what_is_not_the_users_own_model_is_refused(home: Path) -> None:
     (home / "notes.txt").write_text("mine")
     (home / "folder.gguf").mkdir()
     refused = {"demo": "part of edgespec", str(BUNDLED / "draft.gguf"): "part of edgespec"}
-    refused |= {"./notes.txt": "no GGUF file", "folder.gguf": "no GGUF file"}
+    refused |= {"./notes.txt": "not a GGUF file", "folder.gguf": "not a GGUF file"}
     for spec, why in refused.items():
         with pytest.raises(UsageError, match=why):
             plan_removal([spec])
@@ -598,7 +598,7 @@ def held(home: Path) -> Iterator[Path]:
 @POSIX
 def test_a_model_in_use_is_refused_with_the_process(home: Path, held: Path) -> None:
     said = edgespec(home, "rm", "held.gguf", "-y", code=1).stderr.decode()
-    assert f"{held} is not deleted: process {os.getpid()} uses it" in said
+    assert f"{held} is not deleted: process {os.getpid()} has it open" in said
     assert held.exists()
 
 
@@ -606,7 +606,7 @@ def test_a_model_in_use_is_refused_with_the_process(home: Path, held: Path) -> N
 def test_what_is_in_use_by_the_time_of_the_answer_is_not_deleted(home: Path) -> None:
     path = write_model(home / "mine.gguf", "llama")
     removal = plan_removal([str(path)])
-    with path.open("rb"), pytest.raises(EdgespecError, match="uses it"):
+    with path.open("rb"), pytest.raises(EdgespecError, match="has it open"):
         remove(removal)
     remove(removal)
     assert not path.exists()
@@ -624,7 +624,7 @@ def test_what_a_download_waits_to_go_on_with_is_not_deleted(home: Path, kept: Re
     begun = kept.begin()
     with locked(home, "o/other", "a" * 64), locked(home, "owner/tiny-GGUF", begun.stem):
         said = edgespec(home, "rm", *args, "-y", code=1).stderr.decode()
-        assert "nothing of owner/tiny-GGUF is deleted: a program fetches something of it" in said
+        assert "nothing of owner/tiny-GGUF was deleted: a download from it is running" in said
         assert begun.exists()
     edgespec(home, "rm", *args, "-y")
     assert not begun.exists()
@@ -633,7 +633,7 @@ def test_what_a_download_waits_to_go_on_with_is_not_deleted(home: Path, kept: Re
 def test_what_a_download_goes_on_with_by_the_time_of_the_answer_is_not_deleted(home: Path, kept: Repository) -> None:
     begun = kept.begin()
     removal = plan_removal(["owner/tiny-GGUF"], unfinished_only=True)
-    with locked(home, "owner/tiny-GGUF", begun.stem), pytest.raises(EdgespecError, match="a program fetches"):
+    with locked(home, "owner/tiny-GGUF", begun.stem), pytest.raises(EdgespecError, match="a download from it"):
         remove(removal)
     remove(removal)
     assert not begun.exists()
@@ -643,7 +643,7 @@ def test_what_is_gone_by_the_time_of_the_answer_is_said(home: Path) -> None:
     path, other = (write_model(home / name, "llama") for name in ("mine.gguf", "other.gguf"))
     removal = plan_removal(["mine.gguf", "other.gguf"])
     other.unlink()
-    with pytest.raises(EdgespecError, match="gone meanwhile"):
+    with pytest.raises(EdgespecError, match="disappeared meanwhile"):
         remove(removal)
     assert path.exists()
 
@@ -653,6 +653,6 @@ def test_a_folder_that_may_not_be_written_is_named(home: Path) -> None:
     (home / "closed").mkdir()
     path = write_model(home / "closed" / "mine.gguf", "llama")
     path.parent.chmod(0o500)
-    with pytest.raises(EdgespecError, match="may not be written"):
+    with pytest.raises(EdgespecError, match="is not writable"):
         plan_removal([str(path)])
     path.parent.chmod(0o700)

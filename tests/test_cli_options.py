@@ -32,6 +32,7 @@ LANDS = [
     ("spec_tree", ["--spec-tree", "4"], "load.spec_tree", 4),
     ("verify", ["--verify", "block"], "request.verify", "block"),
     ("strict", ["--strict"], "load.strict", True),
+    ("exact", ["--exact", "--fast"], "load.exact", False),
     ("ctx_size_draft", ["-cd", "300"], "load.ctx_size_draft", 300),
     ("ctx_size_draft", ["--ctx-size-draft", "300"], "load.ctx_size_draft", 300),
     ("threads_draft", ["-td", "3"], "load.threads_draft", 3),
@@ -155,6 +156,10 @@ def test_the_mode_is_open_until_one_is_asked_for() -> None:
     assert [parse(*args)["chat"] for args in ([], ["--chat"], ["--raw"])] == [None, True, False]
 
 
+def test_behind_two_dashes_a_prompt_may_be_called_like_an_option() -> None:
+    assert run.make_context("run", ["--raw", "--", "--chat"]).params["prompt"] == "--chat"
+
+
 @pytest.mark.parametrize(
     "args",
     [["-n", "-2"], ["-n", "x"], ["-n", "1.5"], ["-n", ""], ["-n", "9" * 30],
@@ -172,7 +177,7 @@ def test_the_mode_is_open_until_one_is_asked_for() -> None:
      ["--seed", "-2"], ["--seed", str(2**64)], ["--logprobs", "-1"], ["--stop", ""],
      ["-l", "7"], ["-l", "x+1"], ["-l", "7+inf"], ["-l", "-7+1"], ["-l", "7+nan"], ["-l", "7*2"], ["-l", "7+-1"],
      ["--stop", "a\udcff"], ["-s", "a\udcff"], ["-m", "a\udcff"],
-     ["--no-such-option"], ["two", "prompts"], ["-n"]],
+     ["--raw", "--chat"], ["--no-such-option"], ["two", "prompts"], ["-n"]],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_a_usage_error(args: list[str]) -> None:
     with pytest.raises(click.UsageError) as caught:

@@ -56,17 +56,17 @@ def test_the_bundled_pair_works(tmp_path: Path) -> None:
     assert "trained context 1,024 1,024" in said
     assert "chat template yes the same" in said
     assert "10 times smaller than the target" in said
-    assert "a guess reads 9.8 % of the weights" in said
+    assert "a draft pass reads 9.8 % of the weights" in said
     assert "17.2 MB together, with 16-bit caches of 1,024 tokens" in said
     assert "ids that differ" not in said
-    assert said.endswith("Measure it: edgespec tune demo -md demo:draft")
+    assert said.endswith("Measure it with: edgespec tune demo -md demo:draft")
 
 
 def test_one_other_token_is_named_and_the_rest_is_shared(tmp_path: Path) -> None:
     target, draft = write_model(tmp_path / "target.gguf", "llama").name, one_token_renamed(tmp_path)
     usual: Any = model_metadata("llama")["tokenizer.ggml.tokens"]
     said = text(pair(tmp_path, "check", target, draft))
-    assert "verdict works through the shared tokens, 99.6 % of the target's" in said  # 298 of 299
+    assert "verdict works for shared tokens (vocabulary overlap 100 %)" in said  # 298 of 299
     assert f"token 250 is {usual[250]!r} in the target, 'gnu' in the draft" in said
     found = json.loads(pair(tmp_path, "check", target, draft, "--json").stdout)
     assert (found["verdict"], found["n_differing"]) == ("shared", 1)
@@ -76,7 +76,7 @@ def test_one_other_token_is_named_and_the_rest_is_shared(tmp_path: Path) -> None
 def test_the_first_of_many_other_tokens_are_listed(tmp_path: Path) -> None:
     permute_vocabulary(resolve("demo:draft").path, tmp_path / "permuted.gguf")
     said = text(pair(tmp_path, "check", "demo", "permuted.gguf"))
-    assert "verdict works through the shared tokens, 100 % of the target's" in said
+    assert "verdict works for shared tokens (vocabulary overlap 100 %)" in said
     assert "ids that differ id target draft" in said
 
 
@@ -84,25 +84,26 @@ def test_what_cannot_draft_is_told_with_the_exit_code_of_a_pair_that_does_not_fi
     write_model(tmp_path / "target.gguf", "llama")
     write_model(tmp_path / "mamba.gguf", "mamba")
     said = text(pair(tmp_path, "check", "target.gguf", "mamba.gguf", code=4))
-    assert "verdict does not, because the memory of a mamba model cannot be rolled back" in said
+    assert "verdict incompatible: the state of a mamba model cannot be rolled back" in said
     assert "speedup" not in said
     said = text(pair(tmp_path, "check", "demo", "target.gguf", code=4))
-    assert "verdict does not, because the draft shares 4 % of the tokens" in said
+    assert "verdict incompatible: vocabulary overlap 4 %" in said
+    assert said.count("overlap") == 1
     found = json.loads(pair(tmp_path, "check", "demo", "target.gguf", "--json", code=4).stdout)
     assert found["verdict"] == "no"
 
 
 def test_a_draft_that_would_slow_its_target_down_is_told_first_and_still_fits(tmp_path: Path) -> None:
     said = text(pair(tmp_path, "check", "demo:draft", "demo"))
-    assert "verdict works, but is larger than the target: it would slow it down Both models" in said
+    assert "verdict works, but is larger than the target: it would slow decoding down Both models" in said
     found = json.loads(pair(tmp_path, "check", "demo:draft", "demo", "--json").stdout)
     assert (found["verdict"], found["slows_down"], found["is_same_file"]) == ("works", True, False)
-    assert found["size"] == "larger than the target: it would slow it down"
+    assert found["size"] == "larger than the target: it would slow decoding down"
     said = text(pair(tmp_path, "check", "demo", "demo"))
-    assert "verdict works, but is the same file as the target: it would slow it down Both models" in said
+    assert "verdict works, but is the same file as the target: it would slow decoding down Both models" in said
     assert json.loads(pair(tmp_path, "check", "demo", "demo", "--json").stdout)["is_same_file"]
     said = text(pair(tmp_path, "suggest", "demo:draft"))
-    assert said == "large demo: larger than the target: it would slow it down"
+    assert said == "large demo: larger than the target: it would slow decoding down"
     (draft,) = json.loads(pair(tmp_path, "suggest", "demo:draft", "--json").stdout)["drafts"]
     assert (draft["verdict"], draft["slows_down"]) == ("no", True)
 
@@ -152,7 +153,7 @@ def test_the_speedup_follows_from_what_was_measured(tmp_path: Path) -> None:
         assert each["speedup"] == pytest.approx(speedups[each["length"]])
     said = text(pair(tmp_path, "check", "demo", "demo:draft"))
     assert f"60% {found['predicted'][1]['length']} {found['predicted'][1]['speedup']:.2f}x" in said
-    assert "measured a pass over one token 10 ms, a guess 0.10 of that" in said
+    assert "measured a pass over one token 10 ms, a draft pass 0.10 of that" in said
 
 
 def test_costs_without_those_of_the_draft_predict_nothing(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_drafts_are_suggested_the_best_first(tmp_path: Path) -> None:
     labels = [line.split()[0] for line in done.stdout.decode().splitlines() if not line.startswith(" ")]
     assert labels[:2] == ["works", "shared"]
     assert {*labels[2:]} == {"no", "large"}
-    assert "the memory of a mamba model cannot be rolled back" in text(done)
+    assert "the state of a mamba model cannot be rolled back" in text(done)
     found = json.loads(pair(tmp_path, "suggest", "target.gguf", "--json").stdout)
     named = [(each["verdict"], Path(each["spec"]).name) for each in found["drafts"]]
     assert named[:2] == [("works", "draft.gguf"), ("shared", "gnu.gguf")]
@@ -194,7 +195,7 @@ def test_drafts_of_the_catalogue_come_with_the_command_that_fetches_them(tmp_pat
     name = "qwen2.5-7b-instruct-q4_k_m.gguf"
     write_model(tmp_path / name, "qwen2")
     done = pair(tmp_path, "suggest", name)
-    assert "fetch qwen2.5-0.5b: Qwen 2.5 0.5B Instruct: edgespec pull qwen2.5-0.5b" in text(done)
+    assert "pull qwen2.5-0.5b: Qwen 2.5 0.5B Instruct: edgespec pull qwen2.5-0.5b" in text(done)
     assert b"note" not in done.stderr
 
 
@@ -224,8 +225,8 @@ def test_what_is_named_is_fetched_and_no_draft_with_it(hub: FakeHub, tmp_path: P
 
 def test_without_the_target_its_drafts_are_those_of_the_catalogue(hub: FakeHub, tmp_path: Path) -> None:
     done = on_hub(hub, tmp_path, "suggest", "demo-pair")
-    assert done.stdout.decode().splitlines() == ["fetch demo-draft: owner/draft-GGUF: edgespec pull demo-draft"]
-    note = "no headers were compared, as demo-pair is not here; to fetch it: edgespec pull demo-pair"
+    assert done.stdout.decode().splitlines() == ["pull demo-draft: owner/draft-GGUF: edgespec pull demo-draft"]
+    note = "no headers were compared, because demo-pair is not downloaded; to download it: edgespec pull demo-pair"
     assert note in " ".join(done.stderr.decode().split())
     assert not hub.requests
     on_hub(hub, tmp_path, "check", "demo-draft", "demo-draft", "-y")
@@ -262,5 +263,5 @@ def test_at_a_terminal_it_asks_first(hub: FakeHub, tmp_path: Path, answer: bytes
 def test_that_nothing_fits_is_said(tmp_path: Path) -> None:
     write_model(tmp_path / "target.gguf", "llama")
     done = pair(tmp_path, "suggest", "target.gguf")
-    assert b"no model here can draft for it, and the catalogue knows none" in done.stderr
+    assert b"no model here can draft for it, and the catalogue has none" in done.stderr
     assert pair(tmp_path, "suggest", "target.gguf", "-q").stderr == b""

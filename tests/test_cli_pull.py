@@ -75,7 +75,7 @@ def partial_bytes(home: Path) -> int:
 def test_a_model_is_fetched_and_then_it_is_there(hub: FakeHub, tmp_path: Path) -> None:
     done = pull(hub, tmp_path, SPEC)
     first, path = done.stdout.decode().splitlines()
-    assert first.startswith(f"{SPEC}: 300.0 kB fetched in 0:0")
+    assert first.startswith(f"{SPEC}: 300.0 kB downloaded in 0:0")
     assert first.endswith(", hash verified")
     assert Path(path.strip()).stat().st_size == SIZE
     assert done.stderr.decode() == f"note: {SPEC} is tiny-Q4_K_M.gguf, 300.0 kB\n"
@@ -101,7 +101,7 @@ def test_ctrl_c_stops_at_once_and_keeps_what_came(hub: FakeHub, tmp_path: Path, 
         program.send_signal(number)
         told, said = program.communicate(timeout=60)
     assert (program.returncode, told) == (code, b"")
-    assert b"stopped: 100.0 kB of 300.0 kB are here" in said
+    assert b"stopped: 100.0 kB of 300.0 kB downloaded" in said
     assert b"Traceback" not in said
     (model,) = pulled(hub, tmp_path, SPEC)
     assert model["transferred_bytes"] == SIZE - PART
@@ -112,7 +112,7 @@ def test_what_is_being_fetched_is_not_deleted(hub: FakeHub, tmp_path: Path) -> N
     with begun(hub, tmp_path) as program:
         done = edgespec("rm", "--unfinished", NAME, "-y", home=tmp_path, stdin=b"", **hub.environment(tmp_path))
         assert done.returncode == 1
-        assert f"process {program.pid} uses it" in done.stderr.decode()
+        assert f"process {program.pid} has it open" in done.stderr.decode()
     assert partial_bytes(tmp_path) == PART
 
 
@@ -150,7 +150,7 @@ def test_a_file_system_without_locks_will_do(hub: FakeHub, tmp_path: Path, monke
 def test_a_dry_run_fetches_nothing(hub: FakeHub, tmp_path: Path) -> None:
     done = pull(hub, tmp_path, SPEC, "--dry-run")
     first, file = done.stdout.decode().splitlines()
-    assert first.startswith(f"{SPEC}: 300.0 kB to fetch, ")
+    assert first.startswith(f"{SPEC}: 300.0 kB to download, ")
     assert file == "  tiny-Q4_K_M.gguf  300.0 kB"
     assert (done.returncode, done.stderr, hub.file_requests) == (0, b"", [])
     assert not (tmp_path / "hf").exists()
@@ -160,8 +160,8 @@ def test_a_dry_run_says_what_may_not_be_fetched(hub: FakeHub, tmp_path: Path) ->
     hub.faults.gated = True
     done = pull(hub, tmp_path, SPEC, "--dry-run")
     assert (done.returncode, hub.file_requests) == (3, [])
-    assert done.stdout.decode().startswith(f"{SPEC}: 300.0 kB to fetch, ")
-    assert f"{NAME} is gated: its licence has to be accepted first" in done.stderr.decode()
+    assert done.stdout.decode().startswith(f"{SPEC}: 300.0 kB to download, ")
+    assert f"{NAME} is gated: its licence must be accepted first" in done.stderr.decode()
     assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in done.stderr.decode()
     assert pull(hub, tmp_path, SPEC, "--dry-run", HF_TOKEN="hf_granted").returncode == 0
     assert hub.file_requests == []
@@ -176,7 +176,7 @@ def test_models_that_have_no_room_together_are_not_begun(
     little = f"from edgespec.models import room; room.free_bytes = lambda: {SIZE + 6}"  # the draft has 7
     done = edgespec_changed(little, "pull", SPEC, "hf:owner/draft-GGUF", *args, home=tmp_path)
     assert (done.returncode, hub.file_requests) == (3, [])
-    said = f"{SPEC}, hf:owner/draft-GGUF: there is not enough space for all of them: 300.0 kB are needed, and 300.0 kB"
+    said = f"{SPEC}, hf:owner/draft-GGUF: there is not enough disk space for all of them: 300.0 kB needed, 300.0 kB"
     assert said in done.stderr.decode()
     for spec in (SPEC, "hf:owner/draft-GGUF"):
         assert edgespec_changed(little, "pull", spec, *args, home=tmp_path).returncode == 0
@@ -197,7 +197,9 @@ def test_a_target_that_has_no_room_with_its_draft_is_not_begun(
     little = f"from edgespec.models import room; room.free_bytes = lambda: {SIZE + 6}"
     done = edgespec_changed(little, "pull", "tiny", home=tmp_path)
     assert (done.returncode, hub.file_requests) == (3, [])
-    assert "make room, leave the draft out (edgespec pull tiny --no-draft), or set HF_HOME" in done.stderr.decode()
+    assert (
+        "free some space, leave out the draft (edgespec pull tiny --no-draft), or set HF_HOME" in done.stderr.decode()
+    )
     assert edgespec_changed(little, "pull", "tiny", "--no-draft", home=tmp_path).returncode == 0
 
 
@@ -219,7 +221,7 @@ def test_a_target_comes_without_a_draft_that_cannot(hub: FakeHub, catalogue: Non
     done = pull(hub, tmp_path, "tiny", "--json")
     assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [True, False])
     assert "there is no repository owner/draft-GGUF" in done.stderr.decode()
-    assert done.stderr.decode().endswith("edgespec: 1 of 2 models were not fetched\n")
+    assert done.stderr.decode().endswith("edgespec: 1 of 2 models were not downloaded\n")
 
 
 def test_a_draft_that_is_named_itself_comes_with_or_without_a_target(
@@ -256,7 +258,7 @@ def test_a_revision_with_slashes_is_used_under_the_name_that_is_told(hub: FakeHu
 @pytest.mark.parametrize(
     ("specs", "said"),
     [(["demo"], "'demo' has no revisions"), ([SPEC, "x.gguf"], "'x.gguf' has no revisions"),
-     ([f"{SPEC}@v1"], f"'{SPEC}@v1' names a revision"), ([f"{SPEC}@main"], f"'{SPEC}@main' names a revision")],
+     ([f"{SPEC}@v1"], f"'{SPEC}@v1' has a revision"), ([f"{SPEC}@main"], f"'{SPEC}@main' has a revision")],
 )  # fmt: skip
 def test_a_revision_that_cannot_be_meant_is_refused(hub: FakeHub, tmp_path: Path, specs: list[str], said: str) -> None:
     done = pull(hub, tmp_path, *specs, "--revision", "v9")
@@ -268,14 +270,14 @@ def test_a_revision_that_cannot_be_meant_is_refused(hub: FakeHub, tmp_path: Path
 def test_a_revision_leads_out_of_no_folder(hub: FakeHub, tmp_path: Path, revision: str) -> None:
     done = pull(hub, tmp_path, SPEC, "--revision", revision)
     assert (done.returncode, hub.requests) == (2, [])
-    assert "cannot be a revision" in done.stderr.decode()
+    assert "is not a valid revision" in done.stderr.decode()
 
 
 def test_what_is_named_twice_is_told_once_and_a_folder_is_no_model(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     done = pull(hub, tmp_path, "demo", "./folder.gguf", "demo")
     assert (done.returncode, done.stdout.decode().count("demo: already here")) == (3, 1)
-    assert done.stderr.decode().splitlines()[0] == "edgespec: ./folder.gguf is no file"
+    assert done.stderr.decode().splitlines()[0] == "edgespec: ./folder.gguf is not a file"
 
 
 def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> None:
@@ -285,9 +287,9 @@ def test_where_one_cannot_be_fetched_none_is(hub: FakeHub, tmp_path: Path) -> No
     models = json.loads(done.stdout)["models"]
     assert [model["done"] for model in models] == [False, False, False, True, False]
     assert "there is no repository owner/missing" in models[0]["error"]
-    assert models[2]["error"] == "this model was not begun: another one cannot be fetched"
+    assert models[2]["error"] == "this model was not downloaded: another one cannot be downloaded"
     assert done.stderr.decode().splitlines()[-2:] == [
-        "edgespec: nothing was fetched: of 5 models 2 cannot be",
+        "edgespec: nothing was downloaded: 2 of 5 models cannot be downloaded",
         f"  without: edgespec pull {SPEC} hf:owner/draft-GGUF --no-draft",
     ]
     assert pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--no-draft").returncode == 0
@@ -298,7 +300,7 @@ def test_one_that_fails_while_it_comes_keeps_no_other_from_being_fetched(hub: Fa
     (tmp_path / "hf" / "hub" / "models--owner--tiny-GGUF" / "snapshots").write_text("in the way")
     done = pull(hub, tmp_path, SPEC, "hf:owner/draft-GGUF", "--json")
     assert (done.returncode, [each["done"] for each in json.loads(done.stdout)["models"]]) == (3, [False, True])
-    assert done.stderr.decode().splitlines()[-1] == "edgespec: 1 of 2 models were not fetched"
+    assert done.stderr.decode().splitlines()[-1] == "edgespec: 1 of 2 models were not downloaded"
 
 
 def test_what_is_damaged_is_fetched_again_if_that_is_looked_at(hub: FakeHub, tmp_path: Path) -> None:
@@ -312,8 +314,10 @@ def test_what_is_damaged_is_fetched_again_if_that_is_looked_at(hub: FakeHub, tmp
     assert pulled(hub, tmp_path, SPEC)[0]["already_here"]
     offline = pull(hub, tmp_path, SPEC, "--verify", "--offline")
     assert offline.returncode == 3
-    assert "tiny-Q4_K_M.gguf is damaged: its hash is another one" in offline.stderr.decode()
-    assert pull(hub, tmp_path, SPEC, "--verify", "--dry-run").stdout.startswith(f"{SPEC}: 300.0 kB to fetch".encode())
+    assert "tiny-Q4_K_M.gguf is damaged: its hash differs" in offline.stderr.decode()
+    assert pull(hub, tmp_path, SPEC, "--verify", "--dry-run").stdout.startswith(
+        f"{SPEC}: 300.0 kB to download".encode()
+    )
     assert path.read_bytes() == bytes(SIZE)
     done = pull(hub, tmp_path, SPEC, "--verify")
     assert "note: tiny-Q4_K_M.gguf is damaged: " in done.stderr.decode()
@@ -352,10 +356,10 @@ def test_what_a_repository_offers_is_listed(
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["demo"], 2, "'demo' is in no repository"),
-        ([SPEC, "--verify"], 2, "--list looks at no file"),
-        ([SPEC, "--offline"], 3, f"what {NAME} offers is not known offline"),
-        (["hf:owner/plain"], 3, "owner/plain holds no GGUF model"),
+        (["demo"], 2, "'demo' is not in a repository"),
+        ([SPEC, "--verify"], 2, "--list reads no file"),
+        ([SPEC, "--offline"], 3, f"the contents of {NAME} are not known offline"),
+        (["hf:owner/plain"], 3, "owner/plain has no GGUF model"),
     ],
 )
 def test_what_cannot_be_listed_is_said(hub: FakeHub, tmp_path: Path, args: list[str], code: int, said: str) -> None:
@@ -370,14 +374,14 @@ def test_a_failure_alone_is_said_once(hub: FakeHub, tmp_path: Path) -> None:
     done = pull(hub, tmp_path, SPEC, "-q")
     assert (done.returncode, done.stdout) == (3, b"")
     first, hint = done.stderr.decode().splitlines()
-    assert first == f"edgespec: {NAME} is gated: its licence has to be accepted first"
+    assert first == f"edgespec: {NAME} is gated: its licence must be accepted first"
     assert hint.startswith(f"  accept it on {hub.endpoint}/{NAME}, then log in: ")
 
 
 def test_offline_nothing_is_asked(hub: FakeHub, tmp_path: Path) -> None:
     done = pull(hub, tmp_path, SPEC, HF_HUB_OFFLINE="1")
     assert (done.returncode, hub.requests) == (3, [])
-    assert f"without these: edgespec pull {SPEC}" in done.stderr.decode()
+    assert f"without them: edgespec pull {SPEC}" in done.stderr.decode()
 
 
 def test_with_offline_what_is_here_is_told_and_what_is_not_is_named(hub: FakeHub, tmp_path: Path) -> None:
@@ -387,8 +391,8 @@ def test_with_offline_what_is_here_is_told_and_what_is_not_is_named(hub: FakeHub
     assert (done.returncode, len(hub.requests)) == (3, n_requests)
     assert done.stdout.decode().startswith(f"{SPEC}: already here\n")
     said = done.stderr.decode()
-    assert "hf:owner/draft-GGUF is not on this machine: --offline or HF_HUB_OFFLINE forbids to fetch it" in said
-    assert "\n  without these: edgespec pull hf:owner/draft-GGUF\n" in said
+    assert "hf:owner/draft-GGUF is not on this machine: --offline or HF_HUB_OFFLINE prevents the download" in said
+    assert "\n  without them: edgespec pull hf:owner/draft-GGUF\n" in said
     assert "hf:owner/draft-GGUF: hf:owner" not in said
 
 
@@ -411,8 +415,8 @@ def test_the_password_in_an_address_is_not_printed(hub: FakeHub, tmp_path: Path,
     ("endpoint", "told"),
     [
         ("http://bob:s3cret@mirror", "http://mirror"),
-        ("bob:s3cret@mirror", "HF_ENDPOINT, which is no web address"),
-        ("mirror/hf?token=s3cret", "HF_ENDPOINT, which is no web address"),
+        ("bob:s3cret@mirror", "HF_ENDPOINT, which is not a web address"),
+        ("mirror/hf?token=s3cret", "HF_ENDPOINT, which is not a web address"),
     ],
 )
 def test_the_password_in_an_address_is_not_in_a_bug_report(tmp_path: Path, endpoint: str, told: str) -> None:
@@ -424,7 +428,7 @@ def test_the_password_in_an_address_is_not_in_a_bug_report(tmp_path: Path, endpo
 def test_an_endpoint_that_is_no_address_is_said(hub: FakeHub, tmp_path: Path) -> None:
     done = pull(hub, tmp_path, SPEC, "--json", HF_ENDPOINT="http://host:port")
     (model,) = json.loads(done.stdout)["models"]
-    assert (done.returncode, model["error"].splitlines()[0]) == (3, "HF_ENDPOINT is no web address")
+    assert (done.returncode, model["error"].splitlines()[0]) == (3, "HF_ENDPOINT is not a web address")
 
 
 @pytest.mark.parametrize(
@@ -432,7 +436,7 @@ def test_an_endpoint_that_is_no_address_is_said(hub: FakeHub, tmp_path: Path) ->
     [
         ("ALL_PROXY", "socks5://bob:s3cret@127.0.0.1:1", "socksio"),
         ("ALL_PROXY", "foo://bob:s3cret@127.0.0.1:1", "Unknown scheme for proxy URL"),
-        ("HTTPS_PROXY", "http://bob:s3cret/@127.0.0.1:1", "one of them is no address"),
+        ("HTTPS_PROXY", "http://bob:s3cret/@127.0.0.1:1", "one of them is not an address"),
         ("SSL_CERT_FILE", "/nonexistent.pem", "No such file or directory"),
     ],
 )
@@ -442,7 +446,7 @@ def test_settings_of_the_connection_that_cannot_be_used_are_named(
     done = pull(hub, tmp_path, SPEC, **{"NO_PROXY": "", name: value})
     first, hint = done.stderr.decode().splitlines()
     assert (done.returncode, hub.requests) == (3, [])
-    assert first.startswith("edgespec: the settings for proxies and certificates cannot be used: ")
+    assert first.startswith("edgespec: the proxy or certificate settings cannot be used: ")
     assert why in first
     assert name in hint
     assert "s3cret" not in first
@@ -465,7 +469,7 @@ def test_a_server_that_cuts_again_and_again_is_told_of_once(hub: FakeHub, tmp_pa
     done = pull(hub, tmp_path, SPEC)
     _, broke = done.stderr.decode().splitlines()
     assert (done.returncode, len(hub.file_requests)) == (0, 3)
-    assert broke.endswith(" broke: trying again in 1 s, for 10 minutes more if nothing comes")
+    assert broke.endswith(" broke: retrying in 1 s, giving up in 10 minutes if no data arrives")
 
 
 def test_on_a_terminal_one_line_tells_how_far_it_is(hub: FakeHub, tmp_path: Path) -> None:
@@ -475,6 +479,6 @@ def test_on_a_terminal_one_line_tells_how_far_it_is(hub: FakeHub, tmp_path: Path
         assert program.wait(60) == 0
     shown = [line.rstrip() for line in seen.replace("\n", "\r").split("\r")]
     assert any(line.startswith("100.0 kB of 300.0 kB, ") and line.endswith(" 33%") for line in shown)
-    assert any("trying again in 1 s" in line for line in shown)
+    assert any("retrying in 1 s" in line for line in shown)
     assert "Fetching" not in seen  # huggingface_hub's own bars
     assert seen.endswith("\r")

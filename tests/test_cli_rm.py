@@ -60,11 +60,11 @@ def test_a_name_that_means_several_models_is_answered_with_them(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        ([f"{NAME}:Q8_0", "--all"], 2, f"give {NAME}"),
-        (["demo", "--all"], 2, "'demo' is no repository"),
-        (["./a.gguf", "--all"], 2, "'./a.gguf' is no repository"),
-        (["owner/none", "--all"], 3, "of owner/none nothing is on this machine"),
-        ([NAME, "--all", "--unfinished"], 2, "cannot be given together"),
+        ([f"{NAME}:Q8_0", "--all"], 2, f"use {NAME}\n"),
+        (["demo", "--all"], 2, "'demo' is not a repository"),
+        (["./a.gguf", "--all"], 2, "'./a.gguf' is not a repository"),
+        (["owner/none", "--all"], 3, "nothing of owner/none is on this machine"),
+        ([NAME, "--all", "--unfinished"], 2, "cannot be combined"),
     ],
 )
 def test_what_cannot_be_meant_by_all_is_refused(
@@ -81,7 +81,7 @@ def test_all_of_a_repository_stays_while_something_of_it_is_fetched(tmp_path: Pa
     with FileLock(lock):
         done = rm(tmp_path, NAME, "--all", "-y")
     assert done.returncode == 1
-    assert f"nothing of {NAME} is deleted: a program fetches something of it" in done.stderr.decode()
+    assert f"nothing of {NAME} was deleted: a download from it is running" in done.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment
+from cli_program import COMMAND, DEMO_ANSWERS, Finished, edgespec, edgespec_here, environment
 from tiny_gguf import CHATML, write_model
 
 import edgespec as api
@@ -88,8 +89,9 @@ def test_a_file_may_hold_the_prompt(home: Path, answers: dict[str, str], data: s
     assert edgespec_here("run", "-f", "prompt.txt", *FIRST, home=home).stdout == shown(answers["chat"])
 
 
-def test_an_argument_wins_over_what_is_piped_in(home: Path, answers: dict[str, str]) -> None:
-    assert edgespec_here("run", PROMPT, *FIRST, home=home, stdin=b"something else").stdout == shown(answers["chat"])
+def test_what_is_piped_in_is_appended_to_the_prompt(home: Path) -> None:
+    joined = edgespec_here("run", f"{PROMPT}\n\nfrom a pipe", *FIRST, home=home).stdout
+    assert edgespec_here("run", PROMPT, *FIRST, home=home, stdin=b"from a pipe\n").stdout == joined
 
 
 def test_a_prompt_may_look_like_an_option(home: Path) -> None:
@@ -114,9 +116,9 @@ def test_the_environment_and_the_project_may_name_the_model(
 def test_without_a_model_the_bundled_pair_answers_and_drafts(tmp_path: Path) -> None:
     args = ["run", "def fibonacci(n):", "-n", "24", "-t", "1", "-tb", "1", "--seed", "1"]
     drafted = edgespec(*args, "--stats", home=tmp_path)
-    note, footer, *_ = drafted.stderr.decode().splitlines()
-    assert (drafted.returncode, note) == (0, "note: no model given (-m MODEL), so the bundled demo answers")
-    assert "% of drafts accepted" in footer
+    note, _, speculation, _ = drafted.stderr.decode().splitlines()
+    assert (drafted.returncode, f"{note}\n".encode()) == (0, DEMO_ANSWERS)
+    assert "acceptance rate " in speculation
     assert edgespec_here(*args, "--spec-type", "none", "-q", home=tmp_path).stdout == drafted.stdout != b""
 
 
@@ -130,13 +132,24 @@ def test_a_model_of_the_catalogue_says_that_its_draft_is_missing(home: Path, tmp
         assert done.returncode == 0
         return done.stderr.decode()
 
-    note = "note: it goes without its draft model; 'edgespec pull qwen2.5-0.5b' fetches it\n"
-    assert said() == said("--spec-type", "draft") == note
+    note = "note: running without its draft model; download it with 'edgespec pull qwen2.5-0.5b'\n"
+    assert said() == note
+    drafting = ("run", PROMPT, *FIRST, "-m", "qwen2.5-7b", "--spec-type", "suffix,draft")
+    refused = refusal(edgespec_here(*drafting, home=home, HF_HUB_CACHE=str(tmp_path)))
+    assert "'edgespec pull qwen2.5-0.5b' downloads one; --spec-type suffix goes without" in refused
     for args in (["-q"], ["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"]):
         assert said(*args) == ""
     assert said("-md", "draft.gguf") == ""
     write_model(fetched(tmp_path, draft) / "d-Q4_K_M.gguf", "llama", noise=0.05)
     assert said() == ""
+
+
+@pytest.mark.parametrize("asked", [["--spec-type", "draft"], ["--spec-type", "draft", "-md", "auto"]])
+def test_drafting_that_was_asked_for_and_cannot_be_is_refused(home: Path, asked: list[str]) -> None:
+    refused = refusal(edgespec_here("run", PROMPT, *FIRST, *asked, home=home, EDGESPEC_MODELS=""))
+    assert "--spec-type draft needs a draft model" in refused
+    assert "name one (-md MODEL)" in refused
+    assert edgespec_here("run", PROMPT, *FIRST, *asked, "--spec-draft-n-max", "0", home=home).returncode == 0
 
 
 def fetched(cache: Path, repository: str) -> Path:
@@ -171,20 +184,17 @@ def test_a_seed_is_not_shown_to_those_who_want_quiet_or_that_matters_not(home: P
 def test_statistics_are_shown_on_request(home: Path) -> None:
     drafting = ("-md", "draft.gguf", "--spec-type", "draft", "--pace", "fixed:3")
     done = edgespec_here("run", PROMPT, *FIRST, *drafting, "--stats", home=home)
-    footer, *details = done.stderr.decode().splitlines()
-    assert [part.split(" ", 1)[1] for part in footer.split(" · ")] == [
-        "tok/s", "tokens", "% of drafts accepted", "tokens a round",
-    ]  # fmt: skip
-    assert [line.partition(":")[0] for line in details] == [
-        "prompt", "answer", "drafts", "rounds by tokens accepted", "rounding",
-    ]  # fmt: skip
+    speed, speculation, why = done.stderr.decode().splitlines()
+    assert re.fullmatch(r"24 tokens · [\d.]+ tok/s · first token after [\d.]+ s", speed)
+    assert re.fullmatch(r"speculative decoding: acceptance rate \d+ % · [\d.]+ tokens per step", speculation)
+    assert why == "draft length fixed:3 · output identical with and without speculation on this machine"
 
 
 def test_a_stream_that_knows_ascii_only_gets_a_footer_in_ascii(home: Path) -> None:
     drafting = ("-md", "draft.gguf", "--pace", "fixed:3")
     done = edgespec_here("run", PROMPT, *FIRST, *drafting, "--stats", home=home, PYTHONIOENCODING="ascii")
     assert done.stderr.isascii()
-    assert b" tok/s | 24 tokens | " in done.stderr
+    assert b"24 tokens | " in done.stderr
 
 
 def test_colour_comes_only_when_forced_and_never_against_no_color(home: Path) -> None:
@@ -212,6 +222,37 @@ def test_json_holds_text_tokens_and_figures(home: Path, answers: dict[str, str])
     assert [len(token["top_logprobs"]) for token in tokens] == [2] * 24
     assert tokens[-1]["round"] + 1 == result["rounds"]
     assert sum(result["accepted_per_pos"]) == timings["draft_n_accepted"]
+
+
+def test_an_answer_that_loops_is_not_praised(home: Path) -> None:
+    looping = ["run", PROMPT, *FIRST, "-n", "-1", "--regex", "(ab ){150}", "--pace", "fixed:4"]
+    done = edgespec_here(*looping, "--json", home=home)
+    period, tokens = (found := json.loads(done.stdout)["repetition"])["period"], found["tokens"]
+    assert period <= 3 and tokens >= 140
+    note = done.stderr.decode()
+    assert note.startswith("note: the answer repeats itself (") and "--repeat-penalty 1.1" in note
+    assert note.count("\n") == 1
+    assert f" · {tokens:,} tokens are a loop\n" in edgespec_here(*looping, "-q", "--stats", home=home).stderr.decode()
+    assert json.loads(edgespec_here("run", PROMPT, *FIRST, "--json", home=home).stdout)["repetition"] is None
+
+
+def test_a_constrained_answer_that_is_cut_off_is_an_error(home: Path) -> None:
+    schema = ["--raw", "-j", '{"type": "array", "items": {"type": "integer"}, "minItems": 40}']
+    cut = edgespec_here("run", PROMPT, *FIRST, *schema, "-n", "9", "--json", home=home)
+    assert (cut.returncode, json.loads(cut.stdout)["finish_reason"]) == (1, "length")
+    assert cut.stderr.decode().splitlines() == [
+        "edgespec: the answer is cut off and may not fit the JSON schema: -n 9 is reached",
+        "  raise -n, or leave it out",
+    ]
+    full = edgespec_here("run", PROMPT, *FIRST, *schema, "-n", "-1", "-c", "32", "-q", home=home)
+    assert full.returncode == 1 and b": the context of 32 tokens is full\n  use a larger one (-c)" in full.stderr
+    several = edgespec_here("run", PROMPT, *FIRST, *schema, "-n", "9", "--samples", "2", "-q", home=home)
+    assert several.returncode == 1 and b"2 of 2 answers are cut off" in several.stderr
+
+
+def test_an_answer_that_nothing_could_follow_is_whole_at_the_limit(home: Path) -> None:
+    whole = edgespec_here("run", PROMPT, *FIRST, "--raw", "--regex", "[ab]", "-n", "1", "--json", home=home)
+    assert (whole.returncode, json.loads(whole.stdout)["finish_reason"]) == (0, "stop")
 
 
 def test_samples_of_a_prompt_come_one_after_the_other(home: Path, answers: dict[str, str]) -> None:
@@ -251,10 +292,10 @@ def test_samples_come_one_at_a_time_where_several_do_not_fit(
 
 def test_what_the_user_should_know_is_said_once(home: Path) -> None:
     done = edgespec_here("run", PROMPT, *FIRST, "-c", "4096", home=home)
-    assert done.stderr.decode() == "note: the model was trained for 2048 tokens of context, not for 4096\n"
+    assert done.stderr.decode() == "note: the model was trained for a context of 2048 tokens, not 4096\n"
     assert edgespec_here("run", PROMPT, *FIRST, "-c", "4096", "-q", home=home).stderr == b""
     notes = json.loads(edgespec_here("run", PROMPT, *FIRST, "-c", "4096", "-q", "--json", home=home).stdout)["notes"]
-    assert notes == ["the model was trained for 2048 tokens of context, not for 4096"]
+    assert notes == ["the model was trained for a context of 2048 tokens, not 4096"]
 
 
 def test_no_tokens_are_no_output(home: Path) -> None:
@@ -347,11 +388,6 @@ def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
     assert "prompt file '.' cannot be read" in refusal(edgespec_here("run", "-f", ".", *FIRST, home=home))
 
 
-@pytest.mark.parametrize("prompt", ["x", "-"])
-def test_two_prompts_are_refused(home: Path, prompt: str) -> None:
-    assert "there are two prompts" in refusal(edgespec_here("run", prompt, "-f", "p.txt", *FIRST, home=home))
-
-
 def test_a_trace_of_several_samples_is_refused(home: Path) -> None:
     done = edgespec_here("run", "x", "--samples", "2", "--trace", "t.jsonl", *FIRST, home=home)
     assert "a trace records one answer" in refusal(done)
@@ -410,7 +446,7 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
     done = edgespec_here("run", PROMPT, *FIRST, home=home, EDGESPEC_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, shown(answers["chat"]))
     assert done.stderr.count(b"\n") == 1
-    assert b"cannot be written: every start has to try the model out again" in done.stderr
+    assert b"is not writable: every start repeats the trial load" in done.stderr
 
 
 # --- the pace ---------------------------------------------------------------------------------------------------------
@@ -435,7 +471,7 @@ def test_a_trace_records_every_round_and_changes_no_text(home: Path) -> None:
     ("arguments", "words"),
     [
         (["-md", "draft.gguf", "--trace", "no/such/folder/t.jsonl"], b"cannot be written"),
-        (["--spec-type", "none", "--trace", "t.jsonl"], b"needs something that guesses"),
+        (["--spec-type", "none", "--trace", "t.jsonl"], b"needs a drafter"),
         (["-md", "draft.gguf", "--spec-tree", "4", "--trace", "t.jsonl"], b"chains"),
     ],
 )
@@ -444,7 +480,9 @@ def test_what_cannot_be_traced_is_refused(home: Path, arguments: list[str], word
     assert done.returncode and words in done.stderr and not done.stdout
 
 
-def test_statistics_say_why_a_drafter_guesses_or_rests(home: Path) -> None:
-    done = edgespec_here("run", PROMPT, *FIRST, "-md", "draft.gguf", "--spec-type", "draft", "--stats", home=home)
-    lines = [line for line in done.stderr.decode().splitlines() if line.startswith("pace: ")]
-    assert len(lines) == 2 and ("rests" in lines[0] or "guesses" in lines[0]) and "over 1 token takes 1" in lines[1]
+def test_what_the_policy_decided_is_said_and_explained(home: Path) -> None:
+    drafting = ("-md", "draft.gguf", "--spec-type", "draft", "--stats", "--explain")
+    said = edgespec_here("run", PROMPT, *FIRST, *drafting, home=home).stderr.decode()
+    state = "draft backed off" if "draft: backed off" in said else "draft active"
+    assert said.splitlines()[-1].startswith(f"{state} · ")
+    assert said.count("passes of the target: 1 token in 1, ") == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from edgespec import paths
+from edgespec.cli.command import ELSEWHERE, Option
 from edgespec.cli.run import run
 from edgespec.config import config_files, project_file
 from edgespec.errors import UsageError
@@ -115,6 +116,29 @@ def test_an_unknown_key_is_named_with_its_file_and_a_near_one(home: Path) -> Non
     assert "did you mean 'temp'?" in message
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("temperature", "temp"),
+        ("Temperature", "temp"),
+        ("flash_attention", "flash-attn"),
+        ("num_ctx", "ctx-size"),
+        ("n_predict", "max-tokens"),
+        ("repetition_penalty", "repeat-penalty"),
+        ("repetiton-penalty", "repeat-penalty"),
+    ],
+)
+def test_another_name_of_a_key_is_answered_with_the_key(home: Path, key: str, meant: str) -> None:
+    write_user(home, f"{key} = 0.5")
+    assert f"did you mean '{meant}'?" in refusal()
+
+
+def test_every_other_name_means_an_option_and_is_none() -> None:
+    keys = {param.key for param in run.params if isinstance(param, Option)}
+    assert set(ELSEWHERE.values()) <= keys
+    assert not set(ELSEWHERE) & keys
+
+
 def test_an_underscore_is_answered_with_the_hyphen(home: Path) -> None:
     write_user(home, "max_tokens = 5")
     assert "did you mean 'max-tokens'?" in refusal()
@@ -123,7 +147,7 @@ def test_an_underscore_is_answered_with_the_hyphen(home: Path) -> None:
 @pytest.mark.parametrize("key", ["file", "help", "version", "prompt"])
 def test_what_only_makes_sense_on_a_command_line_is_no_setting(home: Path, key: str) -> None:
     write_user(home, f'{key} = "x"')
-    assert f"no setting '{key}'" in refusal()
+    assert f"unknown setting '{key}'" in refusal()
 
 
 @pytest.mark.parametrize(

@@ -97,12 +97,12 @@ def test_hidden_states_come_beside_the_logits(context: Context) -> None:
     assert hidden.shape == (context.model.n_embd,)
     assert np.abs(hidden).max() > 0
     np.testing.assert_allclose(again, plain, atol=0.02)
-    with pytest.raises(ValueError, match="rows wanted"):
+    with pytest.raises(ValueError, match="rows requested"):
         context.decode([5] * 9, range(2, 11), [(0,)] * 9, [False] * 9)
 
 
 def test_more_rows_than_allowed_are_refused_before_llama_cpp_aborts(context: Context) -> None:
-    with pytest.raises(ValueError, match="9 rows wanted, at most 8"):
+    with pytest.raises(ValueError, match="9 rows requested, but at most 8"):
         context.decode([5] * 9, range(9), [(0,)] * 9, [True] * 9)
 
 
@@ -115,13 +115,13 @@ def test_batches_beyond_the_capacity_are_refused(context: Context) -> None:
 
 def test_a_row_that_was_not_asked_for_is_refused(context: Context) -> None:
     context.decode([5, 6], [0, 1], [(0,), (0,)], [False, True])
-    with pytest.raises(ValueError, match="no row"):
+    with pytest.raises(ValueError, match="no logits were requested"):
         context.logits(0)
 
 
 def test_more_cells_than_llama_cpp_can_count_are_refused(model: Model) -> None:
     for sequences in (2, 16):  # of which it would make 0 and 256 cells
-        with pytest.raises(OutOfMemoryError, match="a cache holds 2147483392 at most"):
+        with pytest.raises(OutOfMemoryError, match="a KV cache holds 2147483392 at most"):
             Context(model, n_ctx=2**32 // sequences + 1, sequences=sequences)
 
 
@@ -137,7 +137,7 @@ with Model({str(model.path)!r}) as model:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.rstrip().endswith("use a smaller context (-c)")
-    assert "cannot make a context of 134217728 tokens for draft.gguf" in done.stderr
+    assert "cannot create a context of 134217728 tokens for draft.gguf" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "bf16", "f32"])

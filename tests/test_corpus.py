@@ -78,7 +78,7 @@ def test_nothing_to_read_is_refused(tmp_path: Path, vocabulary: Model) -> None:
         with pytest.raises(UsageError, match="nothing to build"):
             build([tmp_path / name], vocabulary, tmp_path / "x.corpus")
     (tmp_path / "notes.txt").write_text("precious")
-    with pytest.raises(UsageError, match="something else"):
+    with pytest.raises(UsageError, match="is another kind of file"):
         build([tmp_path / "notes.txt"], vocabulary, tmp_path / "notes.txt")
     with pytest.raises(UsageError, match="no file or folder"):
         text_files([tmp_path / "nothing"])
@@ -108,7 +108,7 @@ def test_a_damaged_corpus_is_refused_with_the_reason(built: Path, damage: str) -
         "version": data.replace(b'"version": 1', b'"version": 0', 1),
     }[damage]
     built.write_bytes(damaged)
-    said = {"cut": "bytes instead of", "longer": "bytes instead of", "magic": "is no corpus"}
+    said = {"cut": "bytes instead of", "longer": "bytes instead of", "magic": "is not a corpus"}
     with pytest.raises(UsageError) as error:
         Corpus(built)
     assert said.get(damage, "header cannot be read" if damage == "header" else "another version") in str(error.value)
@@ -131,7 +131,7 @@ def test_changed_data_are_found_when_all_is_read_and_change_no_text(built: Path,
 @pytest.mark.parametrize("tree", [1, 4])
 def test_a_corpus_guesses_and_changes_no_text(built: Path, temperature: float, tree: int, home: Path) -> None:
     settings: dict[str, Any] = {"max_tokens": 48, "temperature": temperature, "seed": 5, "ignore_eos": True}
-    with edgespec.load("demo", spec_type="none", threads=1) as plain:
+    with edgespec.load("demo", spec_type="none", spec_tree=tree, threads=1) as plain:
         want = [event.id for event in plain.generate(TEXT, **settings)]
     with edgespec.load("demo", spec_type="corpus", corpus=str(built), pace="fixed:6", spec_tree=tree, threads=1) as llm:
         assert [event.id for event in llm.generate(TEXT, **settings)] == want
@@ -142,7 +142,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(built: Path, tmp_path: Path) 
     target = write_model(tmp_path / "tiny.gguf", "llama")
     with pytest.raises(UsageError, match=r"does not fit tiny\.gguf: it was made with the vocabulary of target\.gguf"):
         edgespec.load(str(target), spec_type="auto", corpus=str(built), threads=1)
-    with pytest.raises(UsageError, match="no corpus to look into"):
+    with pytest.raises(UsageError, match="no corpus was given"):
         edgespec.load("demo", spec_type="corpus", threads=1)
 
 
@@ -167,15 +167,15 @@ def test_the_command(texts: Path, tmp_path: Path) -> None:
         return str(done.stdout.decode() + done.stderr.decode())
 
     (tmp_path / "home").mkdir()
-    assert "there is none yet" in call("corpus", "ls")
+    assert "there is no corpus yet" in call("corpus", "ls")
     said = call("corpus", "build", str(texts), "-o", "mine")
-    assert "tokens of 2 files" in said and "left out" in said
+    assert "tokens of 2 files" in said and "skipped" in said
     assert "mine" in call("corpus", "ls") and json.loads(call("corpus", "ls", "--json"))["files"] == 2
     assert json.loads(call("corpus", "show", "mine", "--json"))["model"] == "target.gguf"
     assert "vocabulary" in call("corpus", "show", "mine")
     prompt = str(texts / "a.txt")
     options = ["--raw", "-n", "8", "--temp", "0", "-t", "1", "--corpus", "mine", "--spec-type", "corpus"]
     assert "corpus" in call("run", "-f", prompt, *options, "--pace", "fixed:4", "--explain")
-    assert "give -y" in call("corpus", "rm", "mine", status=2)
+    assert "add -y" in call("corpus", "rm", "mine", status=2)
     call("corpus", "rm", "mine", "-y")
     assert "no corpus mine" in call("corpus", "show", "mine", status=2)

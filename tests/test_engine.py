@@ -172,7 +172,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
     assert run(engine, PROMPTS[1]).tokens == run(plain, PROMPTS[1]).tokens
     assert drafter.proposals == 1
     assert len(warnings) == 1
-    assert "drafting by scripted is switched off" in warnings[0]
+    assert "drafter scripted failed and is off" in warnings[0]
     # The next answer tries again.
     run(engine, PROMPTS[1])
     assert drafter.proposals == 2

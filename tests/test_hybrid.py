@@ -116,7 +116,7 @@ def test_a_tree_holds_guesses_of_several(home: Any) -> None:
 
 @pytest.mark.parametrize("n_max", [15, 64])
 def test_several_answers_share_the_branches_that_there_are_until_the_context_is_full(n_max: int, home: Any) -> None:
-    common: dict[str, Any] = {"threads": 1, "flash_attention": "off", "sequences": 6, "ctx_size": 192}
+    common: dict[str, Any] = {"threads": 1, "exact": False, "flash_attention": "off", "sequences": 6, "ctx_size": 192}
     requests = [Request(TEXT, sample=number, ignore_eos=True) for number in range(6)]
     with edgespec.load("demo", spec_type="none", **common) as plain:
         want = texts(plain, requests)
@@ -124,7 +124,7 @@ def test_several_answers_share_the_branches_that_there_are_until_the_context_is_
     with edgespec.load("demo", **common, **drafting) as llm:
         assert texts(llm, requests) == want
         assert llm.context.free_branches == llm.engine.tree_width - 1
-        assert not any("switched off" in note for note in llm.notes)
+        assert not any("is off for this answer" in note for note in llm.notes)
 
 
 def test_where_the_text_depends_on_the_guesses_the_same_seed_still_gives_the_same_text(home: Any) -> None:
@@ -160,7 +160,7 @@ def test_a_draft_of_itself_is_the_one_that_was_loaded(home: Any) -> None:
     with edgespec.load("demo", spec_type="suffix,self:2", threads=1) as llm:
         llm.draft_with(spec_type="suffix")
         llm.draft_with(spec_type="self:2")
-        with pytest.raises(UsageError, match="no drafter self:3 is loaded"):
+        with pytest.raises(UsageError, match="drafter self:3 is not loaded"):
             llm.draft_with(spec_type="self:3")
 
 
@@ -170,9 +170,9 @@ def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
     (tmp_path / "a.txt").write_text(TEXT)
     with Model.load_vocabulary(resolve("demo").path) as vocabulary:
         build([tmp_path / "a.txt"], vocabulary, tmp_path / "x.corpus")
-    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *rest: Widths(0.1, None))
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *rest: Widths(4, 0.1, None, 1))
     with edgespec.load("demo", strict=True, corpus=str(tmp_path / "x.corpus"), threads=1) as llm:
-        assert not llm.engine.drafters and "decoding plainly" in llm.notes[0]
+        assert not llm.engine.drafters and "decoding without speculation" in llm.notes[0]
 
 
 def texts(llm: Runtime, requests: list[Request]) -> list[str]:
@@ -194,5 +194,5 @@ def test_one_that_fails_leaves_the_others_alone(home: Any) -> None:
         drafter = next(drafter for drafter in llm.engine.drafters if drafter.name == "recycling")
         drafter.propose = lambda sequences, budgets: 1 / 0  # type: ignore[assignment, method-assign, return-value]
         list(llm.generate(TEXT, max_tokens=48, temperature=0.0, ignore_eos=True))
-        assert any("recycling is switched off" in note for note in llm.notes)
+        assert any("drafter recycling failed and is off" in note for note in llm.notes)
         assert llm.stats.by_source["suffix"].accepted > 0

@@ -325,10 +325,10 @@ def test_a_quantiser_whose_parent_is_killed_removes_its_file(tmp_path: Path) -> 
     ("source", "destination", "type", "error", "reason"),
     [
         ("f16.gguf", "x.gguf", "Q9_X", UsageError, "Q4_K_M"),
-        ("f16.gguf", "f16.gguf", "Q4_0", UsageError, "onto itself"),
+        ("f16.gguf", "f16.gguf", "Q4_0", UsageError, "with itself"),
         ("f16.gguf", "missing/x.gguf", "Q4_0", UsageError, "no folder"),
         ("f16.gguf", ".", "Q4_0", UsageError, "is a folder"),
-        ("f16.gguf", "notes.txt", "Q4_0", UsageError, "something else"),
+        ("f16.gguf", "notes.txt", "Q4_0", UsageError, "another kind of file"),
         ("q8_0.gguf", "x.gguf", "Q4_0", ModelFileError, "quantised already"),
         ("vocabulary.gguf", "x.gguf", "Q4_0", ModelFileError, "no weights"),
         ("nothing.gguf", "x.gguf", "Q4_0", ModelNotFoundError, "does not exist"),

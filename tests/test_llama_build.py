@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
 import pytest
-from llama_build import NO_AMX, Compiler, Machine, build_environment, cache_name, choose_backend, cpu_features
+from llama_build import (
+    ADDITIONS,
+    NO_AMX,
+    ZIG,
+    Compiler,
+    Machine,
+    build_environment,
+    cache_name,
+    choose_backend,
+    chosen_compiler,
+    cpu_features,
+    lacks_compiler,
+    look,
+    with_additions,
+    with_zig,
+)
 
 SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu sse2 avx2 avx512f amx_bf16 amx_tile amx_int8\n\nprocessor\t: 1\n"
 ZEN_4 = "processor\t: 0\nflags\t\t: fpu sse2 avx2 avx512f\n"
@@ -12,6 +32,8 @@ AMX = Machine("Linux", "x86_64", SAPPHIRE_RAPIDS, GCC_12)
 AMD = Machine("Linux", "x86_64", ZEN_4, GCC_12)
 MAC = Machine("Darwin", "arm64", "Apple M3", Compiler("clang", (17, 0)))
 WINDOWS = Machine("Windows", "AMD64", "Intel64 Family 6 Model 143")
+BARE = AMX._replace(compiler=None)
+ZIG_AMX = AMX._replace(compiler=Compiler("zig", (0, 17)))
 GPU = AMD._replace(nvcc="/usr/local/cuda/bin/nvcc", gpus="NVIDIA L4\n")
 
 
@@ -100,6 +122,18 @@ def test_what_the_user_set_comes_last_and_so_wins() -> None:
     assert changes["CXXFLAGS"] == f"{NO_AMX} -O3"
 
 
+def test_the_bounds_of_the_kernels_are_read_into_every_build_and_leave_the_users_options_alone() -> None:
+    options = shlex.split(with_additions({"CMAKE_ARGS": "-DGGML_RPC=on"})["CMAKE_ARGS"])
+    assert options == [f"-DCMAKE_PROJECT_INCLUDE={(ADDITIONS / 'kernels.cmake').as_posix()}", "-DGGML_RPC=on"]
+
+
+def test_another_version_of_the_bounds_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache_name("0.3.36", AMX, "cpu", {})
+    (tmp_path / "kernels.h").write_text("other bounds")
+    monkeypatch.setattr("llama_build.ADDITIONS", tmp_path)
+    assert cache_name("0.3.36", AMX, "cpu", {}) != before
+
+
 def test_cpu_features_are_those_of_the_first_processor_whatever_their_order() -> None:
     assert cpu_features("flags : b a\nflags : c\n") == ["a", "b"]
     assert cpu_features("Apple M3") == ["Apple", "M3"]
@@ -119,3 +153,71 @@ def test_a_wheel_is_used_again_only_where_it_would_be_compiled_the_same() -> Non
     }
     assert len(others | {name}) == 7
     assert cache_name("0.3.36", GPU, "cuda", {}) != cache_name("0.3.36", GPU._replace(gpus="NVIDIA H100"), "cuda", {})
+
+
+def test_stock_sources_are_another_build_whatever_the_bounds_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = cache_name("0.3.36", AMX, "cpu", {}, stock=True)
+    assert stock != cache_name("0.3.36", AMX, "cpu", {})
+    (tmp_path / "kernels.h").write_text("other bounds")
+    monkeypatch.setattr("llama_build.ADDITIONS", tmp_path)
+    assert stock == cache_name("0.3.36", AMX, "cpu", {}, stock=True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "environ", "lacks"),
+    [
+        (BARE, {}, True),
+        (AMX, {}, False),
+        (ZIG_AMX, {}, False),
+        (WINDOWS, {}, False),  # Visual Studio is not on PATH
+        (BARE, {"CXX": "icpx"}, False),
+        (BARE, {"CMAKE_ARGS": "-DCMAKE_CXX_COMPILER=/opt/c++"}, False),
+    ],
+)
+def test_a_machine_without_a_compiler_is_known_before_anything_is_built(
+    machine: Machine, environ: dict[str, str], lacks: bool
+) -> None:
+    assert lacks_compiler(machine, environ) == lacks
+
+
+def test_zig_builds_for_cpus_without_openmp_and_with_amx_which_it_compiles_well() -> None:
+    assert choose_backend(ZIG_AMX._replace(nvcc="nvcc", gpus="NVIDIA L4"), "") == "cpu"
+    with pytest.raises(ValueError, match="EDGESPEC_BACKEND=cpu"):
+        choose_backend(ZIG_AMX, "cuda")
+    assert build_environment(ZIG_AMX, "cpu", {}) == {"CMAKE_ARGS": "-DGGML_OPENMP=OFF"}
+
+
+def test_another_compiler_is_another_build() -> None:
+    names = {cache_name("0.3.36", machine, "cpu", {}) for machine in (AMX, ZIG_AMX, BARE)}
+    assert len(names) == 3
+
+
+def test_an_unknown_compiler_is_refused_with_the_known_ones() -> None:
+    assert chosen_compiler({}) == chosen_compiler({"EDGESPEC_COMPILER": ""}) == "system"
+    with pytest.raises(ValueError, match=r"EDGESPEC_COMPILER=tcc.*system, zig"):
+        chosen_compiler({"EDGESPEC_COMPILER": "tcc"})
+
+
+def test_zig_is_taken_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    compiler = look({"EDGESPEC_COMPILER": "Zig"}).compiler
+    assert compiler is not None and compiler.family == "zig" and ZIG.startswith("{}.{}.".format(*compiler.version))
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    with pytest.raises(ValueError, match="xcode-select"):
+        chosen_compiler({"EDGESPEC_COMPILER": "zig"})
+
+
+def test_cmake_is_led_to_zig_and_to_its_tools_in_a_folder_with_blanks(tmp_path: Path) -> None:
+    package = tmp_path / "a b"
+    package.mkdir()
+    options = shlex.split(with_zig({"CMAKE_ARGS": "-DGGML_OPENMP=OFF"}, package)["CMAKE_ARGS"])
+    zig = (package / ("zig.exe" if os.name == "nt" else "zig")).as_posix()
+    assert {f"-DCMAKE_C_COMPILER={zig};cc", f"-DCMAKE_CXX_COMPILER={zig};c++", "-DGGML_OPENMP=OFF"} < set(options)
+    assert any(option.startswith("-DCMAKE_RANLIB=") for option in options)
+    if os.name != "nt":
+        Path(zig).write_text('#!/bin/sh\necho "$@"\n')
+        Path(zig).chmod(0o755)
+        ar = next(option for option in options if option.startswith("-DCMAKE_AR=")).partition("=")[2]
+        assert subprocess.check_output([ar, "qc", "c d.a"], text=True) == "ar qc c d.a\n"

@@ -278,8 +278,8 @@ def test_links_that_lead_nowhere_are_told(home: Path) -> None:
     (home / "models" / "gone.gguf").symlink_to(home / "disk" / "model.gguf")
     (home / "models" / "itself.gguf").symlink_to("itself.gguf")
     assert {model.path.name: model.problem for model in files()} == {
-        "gone.gguf": f"it is a link to {home / 'disk' / 'model.gguf'}, where nothing is",
-        "itself.gguf": "it is a link to itself.gguf, where nothing is",
+        "gone.gguf": f"it is a broken link to {home / 'disk' / 'model.gguf'}",
+        "itself.gguf": "it is a broken link to itself.gguf",
     }
 
 
@@ -307,10 +307,10 @@ def test_files_that_cannot_be_loaded_are_told_with_the_reason(home: Path) -> Non
     tiny(work / "whole.gguf")
     told = {model.path.name: model.problem for model in files()}
     assert told.pop("whole.gguf") == ""
-    assert "the data end inside" in told["cut.gguf"]
+    assert "the data ends inside" in told["cut.gguf"]
     assert "an embedding model" in told["embedding.gguf"]
     assert "it is a web page" in told["page.gguf"]
-    assert "a vocabulary only" in told["vocabulary.gguf"]
+    assert "only a vocabulary" in told["vocabulary.gguf"]
     for model in files():
         if model.problem:
             assert (model.spec, model.header) == (str(work / model.path.name), None)

@@ -261,7 +261,7 @@ def test_every_remedy_is_named_with_what_it_takes() -> None:
     without = estimate(replace(PAIR, draft=None)).ram
     assert remedies[1] == f"no draft model (--spec-type none): {size_of(without)}"
     assert remedies[2].startswith(f"a context of {n_ctx} tokens (-c {n_ctx}): ")
-    assert remedies[3].startswith("the same model in Q6_K instead of 8.5 bits a weight: ")
+    assert remedies[3].startswith("the same model in Q6_K instead of 8.5 bits per weight: ")
     assert len(remedies) == 4
 
 

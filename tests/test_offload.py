@@ -145,7 +145,7 @@ def test_what_is_on_the_gpu_needs_no_main_memory(monkeypatch: pytest.MonkeyPatch
         fitted(monkeypatch, 0)
     plan, said = fitted(monkeypatch, 0, may_shrink=True)
     assert plan.n_ctx < 1024
-    assert f"so it is {plan.n_ctx}" in said
+    assert f"using {plan.n_ctx}" in said
 
 
 def test_sequences_share_what_the_gpu_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +164,6 @@ def test_a_gpu_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
     with edgespec.load("demo", threads=1, gpu_layers="all") as llm:
         assert llm.describe()["gpu_layers"] == 0
-        assert llm.notes.count("no GPU can be used by this build of llama.cpp: all layers stay on the CPU") == 1
+        assert llm.notes.count("this build of llama.cpp has no usable GPU: all layers stay on the CPU") == 1
     with edgespec.load("demo", threads=1) as llm:
         assert not any("GPU" in note for note in llm.notes)

@@ -81,6 +81,45 @@ def test_a_jump_of_the_curve_is_taken_where_many_sure_tokens_repay_it() -> None:
     assert len(guess(pace(plateau), Turn("coupled", "draft", 8), chain(*[0.98] * 8))) == 7
 
 
+def test_a_longer_draft_may_pay_where_a_shorter_one_does_not() -> None:
+    """Q8_0 on two cores: a second token costs nearly a pass, those from the eighth on a quarter of one."""
+    kinked = {1: 1.0, 2: 2.1, 4: 2.9, 5: 3.6, 8: 3.4, 16: 4.9, 32: 8.0, 64: 15.0}
+    lengths = []
+    for room in (1, 3, 7, 31):
+        plan = asked(pace(kinked), Turn("coupled", "lookup", room))
+        plan.spent(1, 0.0002)
+        lengths.append(len(plan.settle(chain(*[0.97] * room))))
+    assert lengths == [0, 0, 7, 31]
+
+
+def test_the_longest_draft_that_there_may_be_is_a_length_too() -> None:
+    measured = pace(FLAT)
+    measured.longest = 14
+    plan = asked(measured, Turn("coupled", "lookup", 14))
+    plan.spent(1, 0.0002)
+    assert len(plan.settle(chain(*[0.99] * 14))) == 14
+
+
+def test_how_far_promises_were_kept_is_forgotten_with_the_answer() -> None:
+    measured = pace(FLAT)
+    for round in range(1, 20):
+        plan = asked(measured, Turn("coupled", "lookup", 8, round=round))
+        plan.spent(1, 0.0002)
+        if plan.settle(chain(*[0.9] * 8)):
+            plan.judged(0)
+    assert asked(measured, Turn("coupled", "lookup", 8, round=20)).honesty < 0.5
+    assert asked(measured, Turn("coupled", "lookup", 8, round=1)).honesty == 1
+
+
+def test_drafts_of_several_answers_fit_into_the_rows_of_a_pass() -> None:
+    plans = [asked(pace(FLAT), Turn("coupled", "draft", 8, sequences=2)) for _ in range(2)]
+    for plan in plans:
+        plan.settle(chain(*[0.95] * 8))
+    offers = [(plan, chain(*[0.95] * 8)) for plan in plans]
+    assert sum(map(len, plans[0].pace.share_width(offers, 2, 0, 5))) == 5
+    assert [len(draft) for draft in FixedPace(8).share_width(offers, 2, 0, 5)] == [2, 2]
+
+
 def test_drawn_tokens_are_verified_whatever_they_promise() -> None:
     measured = pace(STEEP)
     plan = asked(measured, Turn("block", "draft", 8, drawn=True))
@@ -238,7 +277,7 @@ def shared(pace: AutoPace, *drafts: Draft, n_max: int = 8, drawn: bool = False) 
         plan = asked(pace, Turn("coupled", "draft", n_max, sequences=len(drafts), drawn=drawn))
         plan.spent(1, 0.02)
         offers.append((plan, plan.settle(draft)))
-    kept = pace.share_width(offers, len(drafts), 0)
+    kept = pace.share_width(offers, len(drafts), 0, 64)
     assert all(draft.tokens[: len(part)] == part.tokens for draft, part in zip(drafts, kept, strict=True))
     return [len(part) for part in kept]
 
@@ -251,7 +290,7 @@ def test_where_one_sequence_has_room_for_guesses_eight_have_none() -> None:
 
 def test_a_wider_pass_has_to_pay_for_all_together() -> None:
     """A kernel that takes five to eight tokens in the same time: one guess does not pay for that, four do."""
-    tiles = {1: 0.9, 4: 1.0, 5: 1.6, 8: 1.6, 9: 3.0, 64: 24.0}
+    tiles = {1: 0.9, 4: 1.0, 5: 1.5, 8: 1.5, 9: 3.0, 64: 24.0}
     none = Draft.chain([], [], "draft")
     assert shared(pace(tiles), chain(0.9), none, none, none) == [0, 0, 0, 0]
     assert shared(pace(tiles), *[chain(0.9)] * 4) == [1, 1, 1, 1]
@@ -281,7 +320,7 @@ def test_a_drafter_rests_whose_guesses_find_no_room_beside_the_others() -> None:
         for plan in plans:
             plan.spent(4, 0.1)
             offers.append((plan, plan.settle(chain(0.7, 0.7, 0.7, 0.7))))
-        measured.share_width(offers, 8, 0)
+        measured.share_width(offers, 8, 0, 64)
         for _ in range(8):
             measured.observe_round("coupled", [0], 8, 0, 8)
     assert 0 < n_asked < 100
@@ -296,7 +335,7 @@ def test_what_was_learnt_can_be_remembered() -> None:
     again.restore(json.loads(json.dumps(measured.state())))
     assert again.state() == measured.state()
     broken: Any
-    for broken in ({"coupled": {}}, {"coupled": None}, {"coupled": {"tokens": -1, "seconds": 1, "drafters": {}}}, []):
+    for broken in ({"coupled": {}}, {"coupled": None}, {"coupled": {"tokens": -1, "passes": 1, "drafters": {}}}, []):
         with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
             again.restore(broken)
     assert again.state() == measured.state()

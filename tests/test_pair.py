@@ -25,6 +25,7 @@ import edgespec
 from edgespec.core.costs import Costs
 from edgespec.drafters.translation import Translation, _pieces
 from edgespec.errors import PairError
+from edgespec.figures import count_of
 from edgespec.header import read_header
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
@@ -88,7 +89,7 @@ def test_the_bundled_pair_works() -> None:
     agrees_with_the_vocabularies(found, DEMO, DEMO_DRAFT)
 
 
-@pytest.mark.parametrize(("renamed", "summary"), [(0.0, "works through 100 % shared tokens"), (0.3, "works through 7")])
+@pytest.mark.parametrize(("renamed", "summary"), [(0.0, "vocabulary overlap 100 %"), (0.3, "vocabulary overlap 7")])
 def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path, renamed: float, summary: str) -> None:
     draft = tmp_path / "permuted.gguf"
     permute_vocabulary(DEMO_DRAFT, draft, renamed=renamed)
@@ -97,8 +98,7 @@ def test_other_ids_for_the_same_tokens_are_shared(tmp_path: Path, renamed: float
     assert found.summary.startswith(summary)
     agrees_with_the_vocabularies(found, DEMO, draft)
     with edgespec.load("demo", spec_type="draft", draft_model=str(draft), threads=1) as llm:
-        shared = found.summary.removeprefix("works through ").removesuffix(" shared tokens")
-        assert f"it guesses the {shared} of the target's tokens it shares" in llm.notes[0]
+        assert f"drafts only the tokens that both have ({found.summary})" in llm.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_verdicts_are_those_of_loading(
     if expected == "no":
         with pytest.raises(PairError) as refused:
             edgespec.load(str(ours), **settings)
-        assert refused.value.why == "; ".join(found.reasons)
-        assert found.summary == "no: shares 3 % of the tokens"
+        assert refused.value.why == "; ".join(["vocabulary overlap 3 %", *found.reasons])
+        assert found.summary == "no: vocabulary overlap 3 %"
     else:
         with edgespec.load(str(ours), **settings) as llm:
-            assert any("another vocabulary" in note for note in llm.notes) == (expected == "shared")
+            assert any("different vocabulary" in note for note in llm.notes) == (expected == "shared")
 
 
 def test_padding_of_one_family_is_no_difference(tmp_path: Path) -> None:
@@ -210,11 +210,11 @@ def test_who_can_draft_and_who_can_be_drafted_for_is_known_by_the_architecture(
     other, usual = write_model(tmp_path / "other.gguf", architecture), write_model(tmp_path / "usual.gguf", "llama")
     with Model(other) as model, Context(model, n_ctx=64, rollback=3) as context:
         as_draft, as_target = verdict(usual, other), verdict(other, usual)
-        why = f"the memory of a {architecture} model cannot be rolled back"
+        why = f"the state of a {architecture} model cannot be rolled back"
         assert (why in as_draft.reasons) == (as_draft.verdict == "no") == (not model.can_roll_back)
         assert (why in as_target.reasons) == (as_target.verdict == "no") == (not context.rollback)
         for found in (as_draft, as_target):
-            assert found.summary == f"no: {why}" if why in found.reasons else found.summary.startswith("works")
+            assert found.summary == f"no: {why}" if why in found.reasons else found.verdict != "no"
 
 
 def test_a_draft_that_cannot_roll_back_is_refused_for_the_reason_given(tmp_path: Path) -> None:
@@ -225,6 +225,13 @@ def test_a_draft_that_cannot_roll_back_is_refused_for_the_reason_given(tmp_path:
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_described_by_its_own_size(tmp_path: Path) -> None:
+    for n_layers in (2, 30):  # llama.cpp takes every llama of 30 layers for one of 256M
+        header = check_model(write_model(tmp_path / "model.gguf", "llama", n_layers=n_layers, type="Q8_0"))
+        with Model(header) as model:
+            assert model.description == f"llama {count_of(header.n_params)} Q8_0"
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID])
@@ -241,9 +248,9 @@ def test_the_size_of_a_draft_is_told_against_the_rule_of_thumb(tmp_path: Path) -
     twin = write_model(tmp_path / "twin.gguf", "llama", width=128, seed=1)
     sizes = [verdict(target, draft).size for target, draft in ((narrow, wide), (wide, twin), (wide, wide))]
     assert [str(size) for size in sizes] == [
-        "larger than the target: it would slow it down",
-        "as large as the target: it would slow it down",
-        "the same file as the target: it would slow it down",
+        "larger than the target: it would slow decoding down",
+        "as large as the target: it would slow decoding down",
+        "the same file as the target: it would slow decoding down",
     ]
     assert all(size.slows_down for size in sizes)
     assert not verdict(wide, narrow).size.slows_down
@@ -256,9 +263,9 @@ def test_the_same_model_in_smaller_types_slows_nothing_down(tmp_path: Path) -> N
     write_model(usual, "llama", width=256)
     quantize(usual, small, "Q8_0")
     size = verdict(usual, small).size
-    assert str(size) == "as many parameters as the target, in smaller types: a guess reads 27 % as much"
+    assert str(size) == "as many parameters as the target, with smaller weights: a draft pass reads 27 % as much"
     assert not size.slows_down
-    assert str(verdict(small, usual).size) == "as large as the target: it would slow it down"
+    assert str(verdict(small, usual).size) == "as large as the target: it would slow decoding down"
     (found,) = suggestions(check_model(usual), [local_model(str(small))])
     assert (found.verdict, found.why) == ("works", str(size))
     assert best([found]) is None
@@ -321,11 +328,13 @@ def test_what_is_no_obstacle_is_told(tmp_path: Path) -> None:
     told = compare_pair(first, other)
     assert told.verdict.verdict == "works"
     assert told.notes == [
-        "their chat templates differ: the draft reads what the target's makes",
-        "the draft was trained for 1,024 tokens of context: behind more it may guess worse",
+        "their chat templates differ: the draft sees the target's",
+        "the draft was trained for 1,024 tokens of context: beyond that its drafts may be worse",
     ]
     assert compare_pair(first, none).notes[0].startswith("the draft has no chat template")
-    assert compare_pair(none, first).notes == ["the target has no chat template: prompts go in as they stand (--raw)"]
+    assert compare_pair(none, first).notes == [
+        "the target has no chat template: prompts are completed verbatim (--raw)"
+    ]
 
 
 # --- suggestions ------------------------------------------------------------------------------------------------------
@@ -340,6 +349,7 @@ def family(tmp_path: Path) -> dict[str, LocalModel]:
     write_model(tmp_path / "close.gguf", "llama", width=192)
     write(tmp_path / "shared.gguf", strange=50)
     write(tmp_path / "strange.gguf", strange=290)
+    write(tmp_path / "foreign.gguf", strange=200)  # -md may name it
     write_model(tmp_path / "large.gguf", "llama", width=384)
     write_model(tmp_path / "recurrent.gguf", "mamba")
     write_vocabulary(tmp_path / "tokens.gguf")
@@ -355,11 +365,12 @@ def test_the_best_comes_first_and_the_rest_has_reasons(family: dict[str, LocalMo
     assert [found[name].verdict for name in list(found)[:4]] == ["works", "works", "works", "shared"]
     assert found["close"].why.startswith("only 1.")
     assert {name: each.why for name, each in found.items() if each.verdict == "no"} == {
-        "strange": "another vocabulary: 3 % shared",
-        "recurrent": "the memory of a mamba model cannot be rolled back",
-        "large": "larger than the target: it would slow it down",
-        "copy": "as large as the target: it would slow it down",
-        "tokens": "it holds a vocabulary only, no weights",
+        "strange": "vocabulary overlap 3 %, too little to pay off",
+        "foreign": "vocabulary overlap 33 %, too little to pay off",
+        "recurrent": "the state of a mamba model cannot be rolled back",
+        "large": "larger than the target: it would slow decoding down",
+        "copy": "as large as the target: it would slow decoding down",
+        "tokens": "it has only a vocabulary, no weights",
     }
     assert [name for name, each in found.items() if each.slows_down] == ["copy", "large"]
     assert {each.label for each in found.values()} == {"works", "shared", "no", "large"}
@@ -391,18 +402,18 @@ def test_a_speedup_is_predicted_where_passes_were_measured(home: Path) -> None:
     said = suggestions(check_model(DEMO), [draft])[0].why
     file.unlink()
     speedup = max(sum(0.6**k for k in range(n + 1)) / (1 + 0.1 * n) for n in range(8))
-    assert said == f"speedup {speedup:.2f}x if 60 % of guesses are right, 10 times smaller than the target"
+    assert said == f"speedup {speedup:.2f}x at 60 % acceptance, 10 times smaller than the target"
 
 
 def test_what_can_be_done_without_a_draft_is_told(family: dict[str, LocalModel], tmp_path: Path) -> None:
     target = family["usual"].header
     assert target is not None
     found = suggestions(target, [family["large"], family["strange"]])
-    assert instead(found).startswith("no model here can draft for it, and the catalogue knows none; ")
+    assert instead(found).startswith("no model here can draft for it, and the catalogue has none; ")
     absent = [*to_fetch(catalogue_drafts("qwen2.5-7b", tmp_path / "x.gguf"))]
     assert (
         instead([*found, *absent])
-        == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' fetches one that can"
+        == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' downloads one that can"
     )
     assert instead([*suggestions(target, [family["tiny"]]), *absent]) == ""
 

@@ -76,19 +76,23 @@ def test_one_file_is_better_than_the_same_in_parts() -> None:
 @pytest.mark.parametrize(
     ("names", "quant", "said"),
     [
-        (NAMES, "Q5_K_M", "holds nothing in Q5_K_M: there are Q4_K_M, Q6_K, Q8_0"),
-        (["a-Q8_0.gguf", "b-Q2_K.gguf"], "", "holds nothing in Q4_K_M: there are Q8_0, Q2_K"),
+        (NAMES, "Q5_K_M", "has no Q5_K_M: available: Q4_K_M, Q6_K, Q8_0"),
+        (["a-Q8_0.gguf", "b-Q2_K.gguf"], "", "has no Q4_K_M: available: Q8_0, Q2_K"),
         (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "several models in Q8_0: a-Q8_0.gguf, b-Q8_0.gguf"),
-        (["model.safetensors"], "", "holds no GGUF model"),
-        ([], "Q8_0", "holds no GGUF model"),
-        (["m-Q4_K_M.gguf"], "Q8_0", "holds nothing in Q8_0: there is Q4_K_M"),
+        (["model.safetensors"], "", "has no GGUF model"),
+        ([], "Q8_0", "has no GGUF model"),
+        (["m-Q4_K_M.gguf"], "Q8_0", "has no Q8_0: available: Q4_K_M"),
         (
             ["x.gguf"],
             "Q8_0",
-            "holds nothing in Q8_0: there is x.gguf\n  leave the quantisation out: its name tells none",
+            "has no Q8_0: available: x.gguf\n  leave out the quantisation: no file name contains one",
         ),
-        (["a.gguf", "b.gguf"], "", "no name tells a quantisation: name one by its file, as in hf:o/r/a.gguf"),
-        (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "name one by its file, as in hf:o/r/a-Q8_0.gguf"),
+        (
+            ["a.gguf", "b.gguf"],
+            "",
+            "no file name contains a quantisation: choose one by its file name, such as hf:o",
+        ),
+        (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "choose one by its file name, such as hf:o/r/a-Q8_0.gguf"),
     ],
 )
 def test_what_means_no_one_file_is_said_with_what_there_is(names: list[str], quant: str, said: str) -> None:
@@ -115,5 +119,5 @@ def test_the_nearest_quantisation_is_offered(wanted: str, nearest_first: list[st
 
 
 def test_a_repository_without_the_usual_quantisation_offers_the_nearest() -> None:
-    with pytest.raises(ModelNotFoundError, match="add one, as in :Q4_K_S"):
+    with pytest.raises(ModelNotFoundError, match="add one, such as :Q4_K_S"):
         choose(["m-IQ4_XS.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf"])

@@ -133,9 +133,9 @@ def test_a_lane_is_shown_as_it_was_at_a_moment() -> None:
 @pytest.mark.parametrize(
     ("drafted_s", "verdict"),
     [
-        (0.05, "2.00x: 20 against 10 tok/s, the same 7 tokens"),
-        (0.2, "0.50x, guessing lost: 5.0 against 10 tok/s, the same 7 tokens"),
-        (0.101, "0.99x, guessing changed nothing: 9.9 against 10 tok/s, the same 7 tokens"),
+        (0.05, "2.00x: 20 vs. 10 tok/s, the same 7 tokens"),
+        (0.2, "0.50x, slower with speculation: 5.0 vs. 10 tok/s, the same 7 tokens"),
+        (0.101, "0.99x, speculation made no difference: 9.9 vs. 10 tok/s, the same 7 tokens"),
     ],
 )
 def test_who_won_is_said_as_it_is(drafted_s: float, verdict: str) -> None:
@@ -144,14 +144,14 @@ def test_who_won_is_said_as_it_is(drafted_s: float, verdict: str) -> None:
 
 def test_a_race_without_a_guess_says_so() -> None:
     both = lane(WORDS, 0.1)
-    assert Race(both, both).verdict().startswith("nothing was guessed")
+    assert Race(both, both).verdict().startswith("nothing was drafted")
 
 
-@pytest.mark.parametrize(("verify", "why"), [("coupled", "by rounding"), ("typical", "as typical may make it")])
+@pytest.mark.parametrize(("verify", "why"), [("coupled", "by rounding"), ("typical", "as typical allows")])
 def test_texts_that_part_are_said_to_and_why(verify: VerifyRule, why: str) -> None:
     parted = Race(lane(WORDS, 0.1), lane(WORDS.replace("four", "five"), 0.05, proposed=9), verify)
     assert parted.differs_at == 3
-    assert parted.verdict() == f"2.00x: 20 against 10 tok/s, another text from token 4 on, {why}"
+    assert parted.verdict() == f"2.00x: 20 vs. 10 tok/s, different text from token 4 on, {why}"
 
 
 def test_a_text_that_ends_earlier_is_another_one_unless_it_was_stopped() -> None:

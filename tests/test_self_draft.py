@@ -61,7 +61,7 @@ def test_a_model_is_not_replaced_by_its_own_slice_and_no_other_file_by_one(tmp_p
     model, notes = tmp_path / "m.gguf", tmp_path / "notes.txt"
     model.write_bytes(TARGET.read_bytes())
     notes.write_text("precious")
-    for destination, why in ((model, "onto itself"), (notes, "something else"), (tmp_path, "is a folder")):
+    for destination, why in ((model, "with itself"), (notes, "another kind of file"), (tmp_path, "is a folder")):
         with pytest.raises(UsageError, match=why):
             slice_layers(model, destination, 2)
     with pytest.raises(UsageError, match="no folder"):
@@ -90,7 +90,7 @@ def test_it_is_made_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_no_draft_or_has_no_room_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for what in ("", "x", "Q9_K", "-1"):
-        with pytest.raises(UsageError, match="is no draft"):
+        with pytest.raises(UsageError, match="is not a draft"):
             self_draft(TARGET, what)
     with pytest.raises(UsageError, match="has 10 layers"):
         self_draft(TARGET, "64")
@@ -148,7 +148,7 @@ def test_texts_without_a_chat_have_completions_and_what_is_too_long_is_left_out(
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, home: Path) -> None:
     out = tmp_path / "data.jsonl"
     out.write_text("precious\n", encoding="utf-8")
-    with edgespec.load("demo", threads=1) as llm, pytest.raises(UsageError, match="something else"):
+    with edgespec.load("demo", threads=1) as llm, pytest.raises(UsageError, match="was not written by draft collect"):
         collected(llm, ITEMS, out)
     assert out.read_text(encoding="utf-8") == "precious\n"
 
@@ -162,7 +162,7 @@ def test_the_commands(tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     assert "first 2 layers" in call("draft", "slice", "demo", "-n", "2", "-o", str(out))
     assert "has 10 layers" in call("draft", "slice", "demo", "-n", "20", "-o", str(out), status=2)
-    assert "loses twice" in call("draft", "quantize", "demo", "-t", "q4_0", "-o", str(out))
+    assert "loses quality twice" in call("draft", "quantize", "demo", "-t", "q4_0", "-o", str(out))
     call("draft", "quantize", "demo", "-t", "Q99", "-o", str(out), status=2)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"id": "a", "prompt": "import os"}\nbroken\n', encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, hub_specs, is_path, resolve
+from edgespec.models.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, is_path, resolve, sources
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_bytes(b"GGUF")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def hub_specs(spec: str, revision: str = "main") -> list[HubSpec]:
+    found = sources(spec, revision)
+    return [source for source in found if isinstance(source, HubSpec)]
 
 
 def refusal(spec: str) -> str:
@@ -136,7 +141,7 @@ def test_a_misspelt_name_is_answered_with_the_name() -> None:
 def test_repositories_of_the_hub(spec: str, means: HubSpec) -> None:
     assert hub_specs(spec) == [means]
     assert hub_specs(str(means)) == [means]
-    assert refusal(spec) == f"model '{spec}' is not on this machine\n  fetch it: edgespec pull {spec}"
+    assert refusal(spec) == f"model '{spec}' is not on this machine\n  download it: edgespec pull {spec}"
 
 
 def test_a_revision_named_aside_is_that_of_a_spec_without_one() -> None:
@@ -154,39 +159,39 @@ def test_names_of_the_catalogue_bring_their_drafts(spec: str) -> None:
     assert target.quant == ("Q8_0" if ":" in spec else "Q4_K_M")
     assert drafts[0].repository == "Qwen/Qwen2.5-0.5B-Instruct-GGUF"
     why = f"it is hf:Qwen/Qwen2.5-7B-Instruct-GGUF:{target.quant}"
-    assert refusal(spec) == f"model '{spec}' is not on this machine: {why}\n  fetch it: edgespec pull {spec}"
+    assert refusal(spec) == f"model '{spec}' is not on this machine: {why}\n  download it: edgespec pull {spec}"
 
 
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("hf:", "no repository is called that"),
-        ("hf:owner", "no repository is called that"),
-        ("hf:a b/c", "no repository is called that"),
-        ("hf:../../etc", "no repository is called that"),
-        ("hf:o/r/../../x.gguf", "no name within a repository"),
-        ("hf:o/r//x.gguf", "no name within a repository"),
-        ("hf:o/r/..\\x.gguf", "no name within a repository"),
-        ("hf:o/r/C:x.gguf", "no name within a repository"),
-        ("https://huggingface.co/o/r/blob/main/%2e%2e/x.gguf", "no name within a repository"),
-        ("hf:o/r@..", "cannot be a revision"),
-        ("hf:o/r@..%2F..%2Fx:Q8_0", "cannot be a revision"),
-        ("hf:o/r@a%00b", "cannot be a revision"),
-        ("hf:o/r@feature/x:Q8_0", "a slash within a revision is written %2F"),
-        ("hf:o/r/x.safetensors", "is no GGUF file"),
+        ("hf:", "there is no repository of that name"),
+        ("hf:owner", "there is no repository of that name"),
+        ("hf:a b/c", "there is no repository of that name"),
+        ("hf:../../etc", "there is no repository of that name"),
+        ("hf:o/r/../../x.gguf", "not a valid file name in a repository"),
+        ("hf:o/r//x.gguf", "not a valid file name in a repository"),
+        ("hf:o/r/..\\x.gguf", "not a valid file name in a repository"),
+        ("hf:o/r/C:x.gguf", "not a valid file name in a repository"),
+        ("https://huggingface.co/o/r/blob/main/%2e%2e/x.gguf", "not a valid file name in a repository"),
+        ("hf:o/r@..", "is not a valid revision"),
+        ("hf:o/r@..%2F..%2Fx:Q8_0", "is not a valid revision"),
+        ("hf:o/r@a%00b", "is not a valid revision"),
+        ("hf:o/r@feature/x:Q8_0", "write a slash within a revision as %2F"),
+        ("hf:o/r/x.safetensors", "is not a GGUF file"),
         ("a/b/c", "neither a file here nor a repository"),
-        ("o/r:", "nothing stands behind the ':'"),
-        ("hf:o/r@main:", "nothing stands behind the ':'"),
-        ("qwen2.5-7b:", "nothing stands behind the ':'"),
+        ("o/r:", "the ':' is followed by nothing"),
+        ("hf:o/r@main:", "the ':' is followed by nothing"),
+        ("qwen2.5-7b:", "the ':' is followed by nothing"),
         ("o/r/x.gguf", "there is no folder o/r\n  did you mean hf:o/r/x.gguf?"),
         ("o/r@v1/deep/x.gguf", "did you mean hf:o/r@v1/deep/x.gguf?"),
-        ("https://example.com/o/r/x.gguf", "of all addresses only the hub's lead to models"),
-        ("https://huggingface.co", "of all addresses only the hub's lead to models"),
-        ("ollama://library/x", "of all addresses only the hub's lead to models"),
+        ("https://example.com/o/r/x.gguf", "only addresses of the hub are supported"),
+        ("https://huggingface.co", "only addresses of the hub are supported"),
+        ("ollama://library/x", "only addresses of the hub are supported"),
         ("file:///a/b%20c.gguf", f"did you mean {Path('/a/b c.gguf')}?"),
         ("qwen2.5-8b", "did you mean 'qwen2.5-"),
         ("qwen2.5", "'edgespec ls --catalog' lists the names"),
-        ("ollama", "'edgespec ls --catalog' lists names"),
+        ("whisper", "'edgespec ls --catalog' lists names"),
         ("llama3.2:1b", "did you mean 'llama3.2-1b' or 'llama3.2-3b'"),
         ("llama3.2:3b-instruct-q4_K_M", "did you mean 'llama3.2-3b' or 'llama3.2-1b'"),
         ("deepseek-r1:7b", "did you mean 'deepseek-r1-qwen-7b' or"),

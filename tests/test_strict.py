@@ -91,7 +91,7 @@ def test_strict_on_weights_whose_narrow_passes_round_differently(tmp_path: Path,
     texts = []
     for spec_type in ("none", "draft"):
         with edgespec.load(
-            target, draft_model=draft, spec_type=spec_type, strict=True, pace="fixed:3", threads=1
+            target, draft_model=draft, spec_type=spec_type, strict=True, exact=False, pace="fixed:3", threads=1
         ) as llm:
             widths: list[int] = []
             decode = llm.context.decode
@@ -124,9 +124,9 @@ def test_strict_on_k_quants_pads_to_whole_tiles(tmp_path: Path, n_max: int) -> N
 
 
 def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(0.1, None))
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(4, 0.1, None, 1))
     with edgespec.load("demo", strict=True) as llm:
-        assert any(note.startswith("decoding plainly") for note in llm.notes)
+        assert any(note.startswith("decoding without speculation") for note in llm.notes)
         list(llm.generate(PROMPTS[0], max_tokens=8))
         assert llm.stats.proposed == 0
 
@@ -235,7 +235,8 @@ def test_few_choices_that_rounding_turns_go_unnoticed(settings: dict[str, Any]) 
 
 
 def test_statistics_count_near_ties() -> None:
-    with edgespec.load("demo", spec_type="draft", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
+    how: dict[str, Any] = {"exact": False, "measure_rounding": True, "spec_tree": 4, "pace": "fixed:3"}
+    with edgespec.load("demo", spec_type="draft", threads=1, **how) as llm:
         assert llm.rounding is not None and llm.rounding > 0  # branches leave the cache in another order
         events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
         assert llm.stats.near_ties == sum(bool(event.near_tie) for event in events) > 0

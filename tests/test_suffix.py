@@ -15,7 +15,7 @@ import edgespec
 from edgespec.core.automaton import COUNTED, SuffixAutomaton
 from edgespec.core.choose import Chooser
 from edgespec.core.context_index import DEPTH, ContextIndex, order_of
-from edgespec.core.continuation import BROAD, InText, Trie, likely
+from edgespec.core.continuation import BROAD, InText, Trie, likely, reliability
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget
 from edgespec.drafters.suffix import SuffixDrafter
@@ -128,12 +128,24 @@ def test_runs_longer_than_the_depth_are_found_as_far_as_that() -> None:
 def test_the_longest_run_says_most_and_counts_decide_between_tokens() -> None:
     long, short = Trie(3, [[1, 9], [1, 8], [2]]), Trie(1, [[3]])
     law = likely([short, long], 4)
-    assert list(law) == [1, 2, 3]
-    assert law[1] == pytest.approx(2 * law[2]) and law[1] + law[2] == pytest.approx(3 / 4)
-    assert law[3] == pytest.approx(1 / 4 * 1 / 2)
+    assert next(iter(law)) == 1 and law[1] > 2 * law[2] and sum(law.values()) < 1
+    assert law[1] == pytest.approx(2 / 3 * reliability(3, 2 / 3))
+    assert law[3] == pytest.approx((1 - reliability(3)) * reliability(1))
     there = long.behind(1)
     assert there is not None and there.length == 4 and set(there.counts()) == {8, 9}
     assert long.behind(5) is None
+
+
+def test_a_run_is_the_surer_the_longer_it_is_and_unsure_where_it_went_on_in_several_ways() -> None:
+    by_length = [reliability(length) for length in (1, 2, 4, 8, 16, 64)]
+    assert by_length == sorted(by_length) and 0.3 < by_length[0] < 0.5 and by_length[-1] > 0.97
+    assert reliability(3, 0.5) < reliability(1)
+
+
+def test_a_shorter_run_makes_no_token_surer_that_the_longest_one_knows() -> None:
+    long, short = Trie(3, [[1]]), Trie(1, [[1], [2]])
+    assert likely([long, short], 2)[1] == likely([long], 2)[1]
+    assert set(likely([long, short], 2)) == {1, 2}
 
 
 def test_a_run_that_anything_followed_says_nothing() -> None:
@@ -204,7 +216,7 @@ def test_guesses_that_come_true_become_surer() -> None:
 @pytest.mark.parametrize(("spec_type", "tree"), [("suffix", 1), ("suffix", 4), ("draft,suffix", 1)])
 def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature: float, home: Any) -> None:
     settings: dict[str, Any] = {"max_tokens": 48, "temperature": temperature, "seed": 5, "ignore_eos": True}
-    with edgespec.load("demo", spec_type="none", threads=1) as plain:
+    with edgespec.load("demo", spec_type="none", spec_tree=tree, threads=1) as plain:
         want = [event.id for event in plain.generate(TEXT, **settings)]
     with edgespec.load("demo", spec_type=spec_type, pace="fixed:6", spec_tree=tree, threads=1) as llm:
         for _ in range(2):  # the second time the first answer is known

@@ -108,7 +108,7 @@ def test_answers_repeat_the_prompt_where_they_should_and_nowhere_else() -> None:
 
 def test_some_categories_can_be_chosen() -> None:
     assert shipped(["maths", "chat"]) == in_category("maths") + in_category("chat")
-    with pytest.raises(UsageError, match=r"no category 'math'\n.*code_completion"):
+    with pytest.raises(UsageError, match=r"unknown category 'math'\n.*code_completion"):
         shipped(["chat", "math"])
 
 
@@ -137,23 +137,23 @@ def test_a_byte_order_mark_and_the_line_ends_of_windows_are_fine(read: Read) -> 
         (b'{"prompt": "a" "id": 1}', "not JSON (Expecting ',' delimiter)"),
         (b'{"prompt": "a', "not JSON (Unterminated string starting)"),
         (b'["a"]', "not a JSON object"),
-        (b"[" * 200_000, "JSON that cannot be read"),
-        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "JSON that cannot be read"),
+        (b"[" * 200_000, "JSON that cannot be parsed"),
+        (b'{"prompt": "a", "id": ' + b"1" * 5000 + b"}", "JSON that cannot be parsed"),
         (b'{"prompt": "\xfc"}', "not UTF-8 (byte 13)"),
         (b"{}", "no prompt"),
         (b'{"prompt": null}', "no prompt"),
         (b'{"prompt": " \\n"}', "the prompt is empty"),
-        (b'{"prompt": ["a"]}', "prompt is not a text"),
-        (b'{"prompt": "a\\u0000b"}', "prompt holds a NUL character"),
-        (b'{"prompt": "\\ud800"}', "prompt holds half a character (a lone surrogate)"),
-        (b'{"turns": "a"}', "turns is not a list of texts"),
-        (b'{"turns": []}', "turns is not a list of texts"),
-        (b'{"turns": ["a", 2]}', "prompt is not a text"),
-        (b'{"prompt": "a", "reference": 1}', "reference is not a text"),
-        (b'{"prompt": "a", "id": true}', "id is not a printable text"),
-        (b'{"prompt": "a", "id": "\\u001b[2J"}', "id is not a printable text"),
-        (b'{"prompt": "a", "category": ""}', "category is not a printable text"),
-        (b'{"prompt": "a", "id": "good"}', "the id 'good' was there before"),
+        (b'{"prompt": ["a"]}', "prompt is not a string"),
+        (b'{"prompt": "a\\u0000b"}', "prompt contains a NUL character"),
+        (b'{"prompt": "\\ud800"}', "prompt contains a lone surrogate (half a character)"),
+        (b'{"turns": "a"}', "turns is not a list of strings"),
+        (b'{"turns": []}', "turns is not a list of strings"),
+        (b'{"turns": ["a", 2]}', "prompt is not a string"),
+        (b'{"prompt": "a", "reference": 1}', "reference is not a string"),
+        (b'{"prompt": "a", "id": true}', "id is not printable text"),
+        (b'{"prompt": "a", "id": "\\u001b[2J"}', "id is not printable text"),
+        (b'{"prompt": "a", "category": ""}', "category is not printable text"),
+        (b'{"prompt": "a", "id": "good"}', "duplicate id 'good'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "line",
 )

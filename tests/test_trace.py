@@ -203,7 +203,7 @@ def test_a_last_line_that_was_torn_off_is_left_out(tmp_path: Path) -> None:
         (0, {"version": 2}, "version 2"),
         (0, {"costs": {"target": {"1": -1.0}}}, "-1.0"),
         (2, {"type": "other"}, "'other'"),
-        (2, {"emitted": ["a"]}, "whole numbers"),
+        (2, {"emitted": ["a"]}, "integers"),
         (3, {"position": 2}, "position 2 after 1"),
         (2, {"drafts": [{"source": "draft"}]}, "missing"),
     ],

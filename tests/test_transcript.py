@@ -14,7 +14,6 @@ from edgespec.errors import UsageError
 from edgespec.store import Answer, ChatInfo, Store, Turn
 from edgespec.store.data import valid_text
 from edgespec.transcript import (
-    JSONL_MAGIC,
     MARKDOWN_MAGIC,
     ImportedChat,
     import_chat,
@@ -57,7 +56,7 @@ def test_an_answer_that_is_not_whole_is_marked_and_its_code_ends_with_it() -> No
 
 def test_jsonl_is_one_line_in_the_form_of_openai() -> None:
     text = to_jsonl(INFO, turns(("system", "be brief"), ("user", "a\u2028b\x85c\n日本")))
-    assert text.encode().startswith(JSONL_MAGIC) and len(text.splitlines()) == 1 and text.endswith("\n")
+    assert text.startswith('{"chat": "') and len(text.splitlines()) == 1 and text.endswith("\n")
     assert "日本" in text
     assert json.loads(text) == {
         "chat": "abc",
@@ -127,21 +126,21 @@ GOOD = json.dumps({"messages": OBJECTS})
     [
         (f"{GOOD}\n{{", "line 2 is not JSON", "Expecting property name"),
         (f"{GOOD}\n\n5", "line 3 is neither", "not a JSON object"),
-        ("[\n1,\nx]", "the JSON array cannot be read", "line 3"),
+        ("[\n1,\nx]", "the JSON array cannot be parsed", "line 3"),
         (f"[{GOOD}, 5]", "item 2 is neither", "not a JSON object"),
-        ("[" * 100_000, "array cannot be read", "brackets"),
+        ("[" * 100_000, "array cannot be parsed", "brackets"),
         (f"{GOOD}\n" + "[" * 100_000, "line 2 is not JSON", "brackets"),
         (f"{GOOD}\n" + "9" * 5000, "line 2 is not JSON", "digits"),
-        ('{"messages": []}', "neither", "an empty one"),
-        ('{"messages": "x"}', "neither", "not a list"),
+        ('{"messages": []}', "neither", "non-empty list"),
+        ('{"messages": "x"}', "neither", "non-empty list"),
         ('{"messages": [{"content": "x"}]}', "neither", "there is no role"),
         ('{"messages": [{"role": "user"}]}', "neither", "there is no content"),
-        ('{"role": "user", "content": null}', "neither", "content is not a text"),
-        ('{"role": "tool", "content": "x"}', "neither", "'tool' is none of system, developer, user, assistant"),
-        ('{"role": ["user"], "content": "x"}', "neither", "is none of"),
+        ('{"role": "user", "content": null}', "neither", "content is not a string"),
+        ('{"role": "tool", "content": "x"}', "neither", "'tool' is not one of system, developer, user, assistant"),
+        ('{"role": ["user"], "content": "x"}', "neither", "is not one of"),
         ('{"role": "assistant", "content": "x", "tool_calls": [{}]}', "neither", "calls tools"),
-        ('{"role": "user", "content": [{"type": "image_url"}]}', "neither", "'image_url' and not a text"),
-        ('{"role": "user", "content": ["x"]}', "neither", "not a text"),
+        ('{"role": "user", "content": [{"type": "image_url"}]}', "neither", "'image_url', not text"),
+        ('{"role": "user", "content": ["x"]}', "neither", "not text"),
         ('{"prompt": "x"}', "neither", "there is no role"),
     ],
 )

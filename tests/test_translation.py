@@ -41,7 +41,7 @@ def test_other_ids_for_the_same_tokens_make_no_difference(
     ids, acceptance, notes = answer(tmp_path / "permuted.gguf", temperature)
     assert ids == plain[temperature]
     assert acceptance == answer(DRAFT, temperature)[1]
-    assert "another vocabulary: it guesses the 100 % of the target's tokens it shares" in notes[0]
+    assert "a different vocabulary: it drafts only the tokens that both have (vocabulary overlap 100 %" in notes[0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

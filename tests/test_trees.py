@@ -542,7 +542,7 @@ def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
         for n in (3, 40, 7, 25)
     ]
     with edgespec.load(
-        "demo", spec_type="draft", sequences=4, spec_tree=16, pace="fixed:48", threads=1, ctx_size=256
+        "demo", spec_type="draft", exact=False, sequences=4, spec_tree=16, pace="fixed:48", threads=1, ctx_size=256
     ) as llm:
         counts = [0] * len(requests)
         for index, event in llm.answers(requests):

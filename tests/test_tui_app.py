@@ -10,14 +10,18 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from textual.pilot import Pilot
+from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
 from edgespec.chat import Session
 from edgespec.chat_commands import COMMANDS
 from edgespec.chat_settings import ChatSettings
+from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError
+from edgespec.events import TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.store import Store
+from edgespec.transcript import ImportedChat, import_chat
 from edgespec.tui.app import ChatApp
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.picker import ModelPicker
@@ -26,7 +30,9 @@ from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatChosen, SearchField, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.turn_view import TurnView
 from edgespec.tui.welcome import Welcome
 from edgespec.worker import WorkerDiedError
 
@@ -40,6 +46,7 @@ def on_screen(
     size: tuple[int, int] = (120, 40),
     message: str | None = None,
     model: str = "demo",
+    toasts: bool = False,
     **settings: Any,
 ) -> ChatApp:
     """Drive the app; each time a model is loaded the next of `engines` answers."""
@@ -57,7 +64,7 @@ def on_screen(
         opened = store or Store.in_memory()
         session = Session(opened, open_engine, LoadSettings(model), ChatSettings(**({"seed": 3} | settings)))
         app = ChatApp(session, message=message)
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=toasts) as pilot:
             await wait_until(pilot, lambda: not app.jobs.is_busy)
             await steps(app, pilot)
         if store is None:
@@ -206,9 +213,9 @@ DONE: dict[str, Steps] = {
     "restart": after("/restart", expects=lambda app: app.session.engine is not None),
     "system": after("/system be brief", expects=lambda app: app.session.system == "be brief"),
     "set": after("/set temp 0.1", expects=lambda app: app.session.settings.sampling.temperature == 0.1),
-    "stats": after("/stats", expects=lambda app: "remembered" in shown(app)),
+    "stats": after("/stats", expects=lambda app: "from the KV cache" in shown(app)),
     "tokens": after("/tokens", expects=lambda app: app.transcript.show_tokens),
-    "thought": after("/thought", expects=lambda app: "nothing was thought aloud" in shown(app)),
+    "thought": after("/thought", expects=lambda app: "no reasoning" in shown(app)),
     "regen": after("/regen", expects=lambda app: contents(app) == ["first", "one", "second", "three"]),
     "continue": after("/continue", expects=lambda app: contents(app)[-1] == "twothree"),
     "edit": after("/edit other", expects=lambda app: contents(app) == ["first", "one", "other", "three"]),
@@ -221,7 +228,7 @@ DONE: dict[str, Steps] = {
     "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
     "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
     "copy": after("/copy", expects=lambda app: app.clipboard == "two"),
-    "help": after("/help regen", expects=lambda app: "Answer the last message again" in shown(app)),
+    "help": after("/help regen", expects=lambda app: "Regenerate the last answer" in shown(app)),
     "delete": after("/clear", "/delete last", expects=lambda app: not app.session.store.chats()),
     "model": after("/model demo", expects=lambda app: app.session.load_settings.model == "demo"),
     "draft": after("/draft none", expects=lambda app: "draft" not in app.session.load_settings.drafters),
@@ -293,6 +300,215 @@ def test_versions_of_an_answer_are_switched_by_keys() -> None:
         await wait_until(pilot, lambda: contents(app) == ["count", "one"])
 
     on_screen(steps)
+
+
+# --- where one types --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["ctrl+n", "f9", "f5", "ctrl+r", "r"])
+def test_whatever_opens_or_changes_a_chat_leaves_the_focus_where_one_types(key: str) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await pilot.press("shift+tab")
+        assert isinstance(app.focused, TurnView)
+        await pilot.press(key)
+        await idle(app, pilot)
+        app.composer.put("")
+        await pilot.press(*"typed")
+        assert app.composer.text == "typed"
+
+    on_screen(steps)
+
+
+@pytest.mark.parametrize("command", ["/load last", "/branches 1", "/clear", "/undo", "/fork"])
+def test_a_command_called_elsewhere_does_so_too(command: str) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await pilot.press("shift+tab")
+        app._run(command)
+        await wait_until(pilot, lambda: app.focused is app.composer.input)
+
+    on_screen(steps)
+
+
+def test_what_is_typed_at_once_after_a_key_is_not_lost() -> None:
+    """The keys are on their way to the message that had the focus when they were typed; "e" means something there."""
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await pilot.press("shift+tab")
+        for key in ("ctrl+n", *"hello"):
+            app.simulate_key(key)
+        await wait_until(pilot, lambda: app.composer.text == "hello")
+        assert contents(app) == []
+
+    on_screen(steps)
+
+
+def test_what_is_typed_where_nothing_takes_it_goes_into_the_composer() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        for focused in (None, app.transcript.query(TurnView).last()):
+            app.screen.set_focus(focused)
+            await pilot.press(*"why?")
+            assert app.composer.text == "why?"
+            app.composer.put("")
+
+    on_screen(steps)
+
+
+def test_a_command_typed_fast_is_the_one_that_is_run() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await type_in(app, pilot, "/clear")
+        for key in [*"/load last", "enter"]:
+            app.simulate_key(key)
+        await wait_until(pilot, lambda: contents(app) == ["first", "one"])
+        assert app.composer.text == ""
+
+    on_screen(steps)
+
+
+def test_toasts_leave_the_composer_free() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await type_in(app, pilot, "/copy")
+        await wait_until(pilot, lambda: any(toast.region.area for toast in app.screen.query(Toast)))
+        for toast in app.screen.query(Toast):
+            assert not toast.region.overlaps(app.composer.region)
+            assert toast.region.bottom < app.size.height // 2
+
+    on_screen(steps, toasts=True)
+
+
+# --- the system prompt ------------------------------------------------------------------------------------------------
+
+PIRATE = ImportedChat(
+    "Sea", (("system", "You are a pirate.\nSpeak of the sea."), ("user", "hello"), ("assistant", "Ahoy"))
+)
+
+
+def test_the_system_prompt_of_an_imported_chat_is_seen_changed_and_left_behind() -> None:
+    store = Store.in_memory()
+    import_chat(store, PIRATE)
+    engine = FakeEngine("one")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/load last")
+        await wait_until(pilot, lambda: "▸ System prompt: You are a pirate. Speak of the sea." in shown(app))
+        prompt = app.query_one(SystemPrompt)
+        await pilot.click(prompt)
+        await wait_until(pilot, lambda: "Speak of the sea.\n" in shown(app).replace(" ", "").replace("│", "") or True)
+        assert prompt.has_class("-open")
+        prompt.focus()
+        await pilot.press("e")
+        await wait_until(pilot, lambda: app.composer.text == "/system You are a pirate.\nSpeak of the sea.")
+        await type_in(app, pilot, "/system Be brief.")
+        await wait_until(pilot, lambda: "from the next answer on" in shown(app))
+        await type_in(app, pilot, "more")
+        assert engine.requests[-1].messages[0].content == "Be brief."
+        await type_in(app, pilot, "/clear")
+        assert not prompt.display
+        assert "System prompt" not in shown(app)
+        await type_in(app, pilot, "hello")
+        assert [message.role for message in engine.requests[-1].messages] == ["user"]
+
+    on_screen(steps, engine, store=store)
+    store.close()
+
+
+def test_the_keys_go_from_the_first_message_to_the_system_prompt_and_back() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/system Be brief.")
+        await type_in(app, pilot, "first")
+        await pilot.press("shift+tab", "up", "up")
+        assert isinstance(app.focused, SystemPrompt)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
+        await pilot.press("down")
+        await wait_until(pilot, lambda: app.focused is app.transcript.query(TurnView).first())
+
+    on_screen(steps)
+
+
+# --- while an answer comes --------------------------------------------------------------------------------------------
+
+
+def test_while_an_answer_comes_the_way_to_stop_it_and_the_context_in_use_are_told() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        question = "one two three four five six"  # of ten tokens, with those of a message
+        app.composer.put(question)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "Esc stops" in shown(app))
+        await wait_until(pilot, lambda: app.query_one(StatisticsPanel).figures.tokens > 0)
+        figures = app.query_one(StatisticsPanel).figures
+        assert figures.context_used >= 10 + figures.tokens
+        before = figures.context_used
+        await wait_until(pilot, lambda: figures.context_used > before)
+        await pilot.press("escape")
+        await idle(app, pilot)
+        assert "Esc stops" not in shown(app)
+
+    on_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+
+
+def test_a_new_chat_knows_nothing_of_the_last_ones_figures() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await type_in(app, pilot, "/clear")
+        await type_in(app, pilot, "/stats")
+        await wait_until(pilot, lambda: "there is no answer in this chat yet" in shown(app))
+        await type_in(app, pilot, "/load last")
+        await type_in(app, pilot, "/stats")
+        await wait_until(pilot, lambda: "answer 1 tokens" in shown(app))
+
+    on_screen(steps)
+
+
+def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
+    end = Stats(prompt_tokens=9, generated_tokens=1, generation_s=0.0001, rounds=1)
+    nothing = [TokenEvent(-1, "", finish_reason="stop", stats=end)]
+
+    class Complete(FakeEngine):
+        def _events(self, script: Any, request: Any, cancel: Any) -> Any:
+            yield from nothing if request.messages[-1].role == "assistant" else super()._events(script, request, cancel)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await type_in(app, pilot, "/continue")
+        await wait_until(pilot, lambda: "the answer was complete" in shown(app))
+        assert contents(app) == ["hello", "one"]
+        assert "- tok/s" in shown(app)
+
+    on_screen(steps, Complete("one"))
+
+
+def test_an_answer_that_loops_is_told_once_and_can_be_stopped() -> None:
+    events = [TokenEvent(n % 4, f"w{n % 4} ", round=n) for n in range(4000)]
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("count")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "Esc stops: the answer repeats itself" in shown(app))
+        await pilot.press("escape")
+        await idle(app, pilot)
+        await wait_until(pilot, lambda: "! the answer repeats itself (the same 4 tokens" in shown(app))
+        assert shown(app).count("repeats itself") == 1
+        await type_in(app, pilot, "/regen")
+
+    on_screen(steps, FakeEngine(events, "fine", round_s=0.002))
+
+
+def test_code_of_the_last_answer_is_copied_by_its_number() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "write")
+        for command, copied in (("/copy code 1", "a = 1"), ("/copy code", "b = 2"), ("/copy code 2", "b = 2")):
+            await type_in(app, pilot, command)
+            assert app.clipboard == copied
+        await type_in(app, pilot, "/copy code 3")
+        await wait_until(pilot, lambda: "choose a number from 1 to 2" in shown(app))
+
+    on_screen(steps, FakeEngine("```\na = 1\n```\nand\n```\nb = 2\n```\n"))
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

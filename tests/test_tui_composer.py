@@ -184,6 +184,35 @@ def test_a_command_is_chosen_with_the_arrows_and_completed(key: str) -> None:
     assert run(script).messages == [Submitted("/redo now")]
 
 
+def test_enter_sends_what_was_typed_and_no_command_that_only_begins_so() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "/re")
+        assert offered(composer) == ["/regen", "/redo"]
+        await pilot.press("enter")
+
+    assert run(script).messages == [Submitted("/re")]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sent"),
+    [
+        ([*"/redo now", "enter"], "/redo now"),
+        ([*"/by", "tab", *"now", "enter"], "/bye now"),
+        ([*"wrong", "ctrl+u", *"right", "enter"], "right"),
+        ([*"on", "backspace", "f", "enter"], "of"),
+        ([*"/re", "down", "enter", *"now", "enter"], "/redo now"),
+    ],
+)
+def test_keys_typed_in_a_burst_act_in_the_order_they_were_typed(keys: list[str], sent: str) -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        for key in keys:
+            pilot.app.simulate_key(key)
+        await wait_until(pilot, lambda: composer.text == "")
+        await pilot.pause()
+
+    assert run(script).messages == [Submitted(sent)]
+
+
 def test_a_command_that_is_typed_out_is_sent_at_once() -> None:
     async def script(pilot: Pilot[Any], composer: Composer) -> None:
         await write(pilot, "/bye")

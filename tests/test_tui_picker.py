@@ -197,13 +197,13 @@ def test_drafts_stand_from_the_best_to_the_worst_each_with_its_verdict(files: di
     assert small.startswith("small works: ")
     assert " times smaller than the target · " in small
     assert partly.startswith("partly ")
-    assert "works through 80 % shared tokens, " in partly
+    assert "vocabulary overlap 80 %, " in partly
     assert none.startswith("no draft model")
-    assert heading == "left out, and why"
+    assert heading == "incompatible, and why"
     assert [line.split()[0] for line in unfit] == ["mamba", "stranger", "twin"]
-    assert unfit[1].startswith("stranger another vocabulary: 3 % shared · ")
-    assert unfit[0].startswith("mamba the memory of a mamba model cannot be rolled back · ")
-    assert unfit[2].startswith("twin as large as the target: it would slow it down · ")
+    assert unfit[1].startswith("stranger vocabulary overlap 3 %, too little to pay off · ")
+    assert unfit[0].startswith("mamba the state of a mamba model cannot be rolled back · ")
+    assert unfit[2].startswith("twin as large as the target: it would slow decoding down · ")
 
 
 def test_the_order_and_the_reasons_are_those_of_the_suggestions(files: dict[str, str]) -> None:
@@ -212,7 +212,7 @@ def test_the_order_and_the_reasons_are_those_of_the_suggestions(files: dict[str,
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_settled)
-        shown = [line for line in app.lines("drafts") if not line.startswith(("no draft model", "left out"))]
+        shown = [line for line in app.lines("drafts") if not line.startswith(("no draft model", "incompatible"))]
         assert [line.split()[0] for line in shown] == [Path(each.spec).stem for each in expected]
         for line, each in zip(shown, expected, strict=True):
             assert f"{each.why} · " in line
@@ -228,13 +228,13 @@ def test_where_nothing_fits_it_is_said_what_would(files: dict[str, str], tmp_pat
         await until(pilot, lambda: app.is_settled and len(app.lines("drafts")) == 5)
         assert app.heading == f"None of 1 here can draft for {target.stem}"
         _, *absent, _, twin = app.lines("drafts")
-        assert absent == [f"{name} not here yet edgespec pull {name}" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
-        assert twin.startswith("twin larger than the target: it would slow it down")
+        assert absent == [f"{name} not downloaded edgespec pull {name}" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
+        assert twin.startswith("twin larger than the target: it would slow decoding down")
         await pilot.press("enter")
-        assert app.said == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' fetches one that can"
+        assert app.said == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' downloads one that can"
         await pilot.press("down", "enter")
         assert app.picker.query_one("#picker-said").has_class("-error")
-        assert app.said.startswith("qwen2.5-0.5b cannot be chosen. Not here yet: edgespec pull qwen2.5-0.5b fetches it")
+        assert app.said.startswith("qwen2.5-0.5b cannot be chosen. Not downloaded: run edgespec pull qwen2.5-0.5b")
         await pilot.press("down", "down")  # past the heading
         assert app.highlighted("drafts") == "twin"
         await pilot.press("escape")
@@ -247,7 +247,7 @@ def test_where_the_catalogue_knows_nothing_either_that_is_said(files: dict[str, 
         await until(pilot, lambda: app.is_settled)
         assert app.heading == "No other model is here to draft for small"
         await pilot.press("enter")
-        await until(pilot, lambda: "the catalogue knows none" in app.said)
+        await until(pilot, lambda: "the catalogue has none" in app.said)
 
     show(script, reading(files["small"]), model=files["small"])
 
@@ -278,7 +278,7 @@ def test_a_draft_that_is_left_out_stays_while_it_is_in_use(files: dict[str, str]
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_settled)
         await pilot.press("enter", "end", "enter")
-        assert app.said == "twin cannot be chosen. As large as the target: it would slow it down"
+        assert app.said == "twin cannot be chosen. As large as the target: it would slow decoding down"
         assert app.picker.query_one("#picker-said").has_class("-error")
         await pilot.press("escape")
 
@@ -294,7 +294,7 @@ def test_a_draft_that_does_not_fit_is_refused_with_the_reason(files: dict[str, s
         await pilot.press("enter")
         assert not app.picked
         assert app.said.startswith(
-            "stranger cannot be chosen. Another vocabulary: 3 % shared; their vocabularies differ"
+            "stranger cannot be chosen. Vocabulary overlap 3 %, too little to pay off; their vocabularies differ"
         )
         assert app.picker.query_one("#picker-said").has_class("-error")
         await pilot.press("up")
@@ -364,7 +364,7 @@ def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -
         go_on.set()
         await until(pilot, lambda: app.is_settled)
         listed = [line.split()[0] for line in app.lines("drafts")]
-        assert listed == ["small", "partly", "no", "left", "stranger", "twin"]
+        assert listed == ["small", "partly", "no", "incompatible,", "stranger", "twin"]
         assert app.highlighted("drafts") == chosen
         await pilot.press("enter")
 
@@ -444,7 +444,7 @@ def test_a_name_of_the_hub_that_is_not_here_comes_with_the_command_that_fetches_
         await until(pilot, lambda: app.is_settled)
         await pilot.press("p", *"owner/repo:Q8_0", "enter")
         await until(pilot, lambda: app.picker.query_one("#picker-said").has_class("-error"))
-        assert "edgespec pull owner/repo:Q8_0, in another terminal, fetches it" in app.said
+        assert "download it with edgespec pull owner/repo:Q8_0 in another terminal" in app.said
         told = app.picker.query_one("#picker-told")
         assert told.max_scroll_y == 0  # all of it is seen
 

@@ -77,9 +77,9 @@ def test_enter_races_and_the_end_tells_who_won_and_that_the_text_is_the_same() -
         assert screen_of(pilot).focused is screen_of(pilot).query_one(RacePrompt)
         await raced(pilot)
         await pilot.press("end")
-        await wait_until(pilot, lambda: "against" in said(pilot))
+        await wait_until(pilot, lambda: " vs. " in said(pilot))
         assert "the same 10 tokens" in said(pilot)
-        assert "guessed right (underlined): 6 by draft" in said(pilot)
+        assert "accepted (underlined): 6 by draft" in said(pilot)
         for name in ("plain", "drafted"):
             assert "done, 10 tokens" in str(lane(pilot, name).border_subtitle)
             assert "tok/s" in str(lane(pilot, name).border_title)
@@ -91,7 +91,7 @@ def test_guessed_tokens_are_underlined_and_nothing_in_a_text_is_markup_or_drives
     async def step(pilot: Pilot[Any]) -> None:
         await raced(pilot)
         await pilot.press("end")
-        await wait_until(pilot, lambda: "against" in said(pilot))
+        await wait_until(pilot, lambda: " vs. " in said(pilot))
         plain, drafted = lane(pilot, "plain"), lane(pilot, "drafted")
         assert text_of(plain) == text_of(drafted) == WORDS.replace("\x1b", "\ufffd")
         assert drawn(plain, "underline") == []
@@ -113,7 +113,7 @@ def test_the_replay_is_paused_and_goes_on_at_other_speeds(monkeypatch: pytest.Mo
         await pilot.press("4")
         await wait_until(pilot, lambda: said(pilot).endswith("of 101 s, x4"))
         await pilot.press("end")
-        await wait_until(pilot, lambda: "against" in said(pilot))
+        await wait_until(pilot, lambda: " vs. " in said(pilot))
         await pilot.press("space")  # once more from the beginning
         await wait_until(pilot, lambda: said(pilot).endswith("of 101 s, x4"))
 
@@ -195,7 +195,7 @@ def test_an_empty_prompt_asks_for_one() -> None:
 
     async def step(pilot: Pilot[Any]) -> None:
         await pilot.press("enter")
-        await wait_until(pilot, lambda: "no prompt" in said(pilot))
+        await wait_until(pilot, lambda: "Type a prompt first" in said(pilot))
         assert not engine.requests
 
     drive(engine, step, prompt=" ")
@@ -205,7 +205,7 @@ def test_texts_that_part_are_marked_where_they_do() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await raced(pilot)
         await pilot.press("end")
-        await wait_until(pilot, lambda: "another text from token 3 on" in said(pilot))
+        await wait_until(pilot, lambda: "different text from token 3 on" in said(pilot))
         for name, word in (("plain", " three"), ("drafted", " drei")):
             assert drawn(lane(pilot, name), "reverse") == [word]
 

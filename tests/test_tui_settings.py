@@ -161,7 +161,7 @@ def test_two_that_exclude_each_other_are_refused_and_one_can_take_the_place_of_t
     settings = changed(ChatSettings(), "json-schema", "{}")
     taken, refused = apply(settings, {"json-schema": "{}", "regex": "a+"})
     assert not taken
-    assert "exclude each other" in refused["regex"]
+    assert "cannot be combined" in refused["regex"]
     assert apply(settings, {"json-schema": "", "regex": "a+"}) == ({"json-schema": "", "regex": "a+"}, {})
     assert "column 1: unclosed group" in apply(settings, {"json-schema": "", "regex": "(a"})[1]["regex"]
 

@@ -26,9 +26,9 @@ END = TokenEvent(-1, "", finish_reason="stop", stats=Stats())
 
 def test_tokens_rounds_and_guesses_are_counted() -> None:
     figures = LiveStatistics(started_s=10.0, context_used=100, context_size=400)
-    figures.add(round_of(0, proposed=0, accepted=0), 10.5)
-    figures.add([*round_of(1, proposed=4, accepted=3), *round_of(2, proposed=2, accepted=0)[:1]], 11.0)
-    figures.add([END], 11.5)
+    figures.add(round_of(0, proposed=0, accepted=0), 10.5, 101)
+    figures.add([*round_of(1, proposed=4, accepted=3), *round_of(2, proposed=2, accepted=0)[:1]], 11.0, 106)
+    figures.add([END], 11.5, 106)
     assert (figures.tokens, figures.rounds, figures.proposed, figures.accepted) == (6, 3, 6, 3)
     assert figures.draft_lengths == [0, 4, 2]
     assert figures.tokens_per_round == 2.0
@@ -40,39 +40,43 @@ def test_tokens_rounds_and_guesses_are_counted() -> None:
 
 def test_speed_is_counted_from_the_first_tokens_on_and_leaves_the_prompt_out() -> None:
     figures = LiveStatistics(started_s=0.0)
-    figures.add([], 4.0)
-    figures.add(round_of(0, proposed=0, accepted=0), 5.0)
+    figures.add([], 4.0, 0)
+    figures.add(round_of(0, proposed=0, accepted=0), 5.0, 1)
     assert figures.tokens_per_s is None
-    figures.add(round_of(1, proposed=3, accepted=3), 5.5)
+    figures.add(round_of(1, proposed=3, accepted=3), 5.5, 5)
     assert figures.tokens_per_s == pytest.approx(8.0)
-    figures.add([], 7.0)  # a pass that takes long does not look like a slow one before it is over
+    figures.add([], 7.0, 5)  # a pass that takes long does not look like a slow one before it is over
     assert figures.tokens_per_s == pytest.approx(8.0)
 
 
 def test_a_round_that_comes_in_two_parts_is_one() -> None:
     figures = LiveStatistics()
     events = round_of(0, proposed=3, accepted=3)
-    figures.add(events[:2], 1.0)
-    figures.add(events[2:], 1.1)
+    figures.add(events[:2], 1.0, 0)
+    figures.add(events[2:], 1.1, 0)
     assert (figures.rounds, figures.proposed, figures.tokens) == (1, 3, 4)
 
 
 def test_without_anything_there_are_no_figures() -> None:
     figures = LiveStatistics()
-    figures.add([END], 1.0)
+    figures.add([END], 1.0, 0)
     assert figures.tokens_per_s is figures.tokens_per_round is figures.acceptance is figures.context_fill is None
 
 
 def test_the_end_brings_the_exact_figures() -> None:
     figures = LiveStatistics(context_used=7, context_size=100)
-    figures.add(round_of(0, proposed=3, accepted=1), 1.0)
-    figures.finish(
-        Stats(prompt_tokens=10, generated_tokens=30, generation_s=2.0, rounds=20, proposed=40, accepted=10), 40
-    )
+    figures.add(round_of(0, proposed=3, accepted=1), 1.0, 9)
+    figures.finish(Stats(prompt_tokens=10, generated_tokens=30, generation_s=2.0, rounds=20, proposed=40, accepted=10))
     assert figures.tokens_per_s == 15.0
     assert figures.tokens_per_round == 1.5
     assert figures.acceptance == 0.25
-    assert figures.context_used == 40
+
+
+def test_an_answer_that_the_prompts_pass_ended_has_no_speed() -> None:
+    """As where a complete answer is continued: its end token comes at once, in no time that could be measured."""
+    figures = LiveStatistics(context_used=7, context_size=100)
+    figures.finish(Stats(prompt_tokens=10, generated_tokens=1, generation_s=0.0001, rounds=1))
+    assert figures.tokens_per_s is None
 
 
 @given(st.lists(st.integers(0, 32), max_size=60), st.integers(1, 30))
@@ -94,9 +98,9 @@ def both(width: int) -> tuple[str, str]:
         async with Harness(panel, line).run_test(size=(width, 24)) as pilot:
             for widget in (panel, line):
                 widget.begin(0.0, context_used=300, context_size=1024)
-                widget.update_live(round_of(0, proposed=0, accepted=0), 1.0)
+                widget.update_live(round_of(0, proposed=0, accepted=0), 1.0, 301)
                 for number in range(1, 25):
-                    widget.update_live(round_of(number, proposed=4, accepted=1), 1.0 + number / 48)
+                    widget.update_live(round_of(number, proposed=4, accepted=1), 1.0 + number / 48, 301 + 2 * number)
             await pilot.pause()
             for widget in (panel, line):
                 strips = widget.render_lines(widget.outer_size.region)
@@ -107,14 +111,14 @@ def both(width: int) -> tuple[str, str]:
 
 
 def test_a_line_tells_the_figures_in_few_words_and_in_fewer_where_it_is_narrow() -> None:
-    assert both(60)[1] == "96 tok/s · 2.0 a round · 25 % · ctx 34 %"
+    assert both(60)[1] == "96 tok/s · 2.0 per step · 25 % · ctx 34 %"
     assert both(40)[1] == "96 tok/s · 25 % · ctx 34 %"
 
 
 def test_a_panel_fits_a_column_and_tells_more() -> None:
     lines = both(26)[0].splitlines()
-    assert lines[:4] == ["96 tok/s", "2.0 tokens a round", "25 % of guesses right", "49 tokens, 1.5 s"]
-    assert lines[5:7] == ["guessed a round, to 4", "█" * 24]
+    assert lines[:4] == ["96 tok/s", "2.0 tokens per step", "25 % acceptance rate", "49 tokens, 1.5 s"]
+    assert lines[5:7] == ["draft length, up to 4", "█" * 24]
     assert lines[8:] == ["context 34 %", "━" * 8 + "─" * 16, "349 of 1,024"]
 
 
@@ -124,8 +128,8 @@ def test_before_the_first_token_the_clock_shows_that_the_prompt_is_read() -> Non
     async def script() -> None:
         async with Harness(line).run_test(size=(60, 5)):
             line.begin(100.0)
-            line.update_live([], 102.5)
-            assert str(line.render()) == "reading, 2.5 s"
+            line.update_live([], 102.5, 0)
+            assert str(line.render()) == "prefill, 2.5 s"
             line.finish(None, 0)
             assert str(line.render()) == ""
 

@@ -119,7 +119,7 @@ def test_an_answer_is_markdown_in_which_nothing_gets_lost() -> None:
         "1. inner",
         "▌ quoted",
         "name │ value",
-        "a    │ 1",
+        "a    │     1",
         "def f(x):",
         "<div>html</div> and [bold]brackets[/bold]",
     ]:
@@ -154,8 +154,8 @@ def test_a_very_long_message_is_shown_in_part_and_more_of_it_on_demand(
     [
         ("interrupted", "interrupted: the program ended here"),
         ("cancelled", "stopped by you"),
-        ("length", "the length limit was reached"),
-        ("error", "broken off by an error"),
+        ("length", "cut off at the token limit"),
+        ("error", "stopped by an error"),
     ],
 )
 def test_an_answer_that_did_not_come_to_its_end_says_why(reason: str, mark: str) -> None:
@@ -166,7 +166,7 @@ def test_an_answer_that_did_not_come_to_its_end_says_why(reason: str, mark: str)
 def test_an_answer_tells_its_model_and_figures() -> None:
     stats = Stats(generated_tokens=90, generation_s=2.0, rounds=50, proposed=60, accepted=40)
     shown = show(said("assistant", "text", Answer("big.gguf", "small.gguf", stats=stats.as_json())))
-    assert "big + small · 45 tok/s · 1.8 a round · 67 % accepted" in shown
+    assert "big + small · 45 tok/s · 1.8 per step · 67 % accepted" in shown
 
 
 def test_a_link_is_opened_by_a_click_and_only_if_it_leads_to_the_web() -> None:
@@ -332,7 +332,7 @@ def test_tokens_can_be_shown_in_place_of_the_text_and_say_what_the_marks_mean() 
         await wait_until(pilot, lambda: view(transcript).plain.startswith("**x╎**"))
         assert view(transcript, 0).plain.startswith("hello")
         assert legend.display
-        assert "guessed by draft" in str(legend.render())
+        assert "drafted by draft" in str(legend.render())
         transcript.show_tokens = False
         await wait_until(pilot, lambda: view(transcript).plain.startswith("x\n"))
         assert not legend.display
@@ -522,13 +522,13 @@ def test_notes_and_the_mark_of_what_left_the_context_stand_between_the_messages(
         transcript.mark_context(4)
         await transcript.note("[b]loaded[/b]", "warning")
         await pilot.pause()
-        assert "3 earlier messages have left the context" in view(transcript, 4).plain
-        assert "left the context" not in view(transcript, 3).plain
+        assert "3 older messages no longer fit the context" in view(transcript, 4).plain
+        assert "no longer fit" not in view(transcript, 3).plain
         assert notes(transcript) == ["! [b]loaded[/b]"]
         transcript.mark_context(6)
         await pilot.pause()
-        assert "left the context" not in view(transcript, 4).plain
-        assert "5 earlier messages have left the context" in view(transcript, 6).plain
+        assert "no longer fit" not in view(transcript, 4).plain
+        assert "5 older messages no longer fit the context" in view(transcript, 6).plain
 
     run(script)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from inflate_gguf import inflate
 from tiny_gguf import write_model
 
 import edgespec
+from edgespec.bench.fastest import Expected, fastest
 from edgespec.bench.suites import sample, shipped
 from edgespec.bench.theory import CostCurve
 from edgespec.bench.tune import Kind, break_even, tune, verdict
@@ -36,8 +38,8 @@ def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
     assert all(0 < kind.alpha < 1 and kind.oracle_speedup >= kind.best_speedup >= 1 for kind in found.kinds)
     assert found.overall.tokens == sum(kind.tokens for kind in found.kinds)
     assert found.measured is not None and 0 < (found.curve.draft or 0) < 1 and found.curve.target[1] == 1.0
-    assert found.verdict.startswith("use it" if found.use_it else "do not use draft, because")
-    assert {"comparing guesses", "warming up"} <= set(told)
+    assert found.verdict.startswith("use it" if found.use_it else "not worth it (draft):")
+    assert {"comparing drafts", "warming up"} <= set(told)
     assert json.loads(json.dumps(found.as_json()))["curve"]["passes"]["1"] == 1.0
 
 
@@ -45,6 +47,25 @@ def test_lookup_can_be_tuned_without_a_draft_model(home: Path) -> None:
     with edgespec.load("demo", spec_type="lookup", threads=1) as llm:
         found = tune(llm, ITEMS, 1.0)
     assert found is not None and found.drafter == "lookup" and 0 <= found.overall.alpha < 1
+
+
+def test_the_fastest_of_the_types_that_were_measured_here_is_named(home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    shutil.copy(resolve("demo:draft").path, other)
+    for model in (str(other), "demo"):  # of which the second is another model
+        with edgespec.load(model, spec_type="suffix", threads=1) as llm:
+            list(llm.generate("import os", max_tokens=8))
+    with edgespec.load("demo:draft", spec_type="suffix", threads=1) as llm:
+        found = tune(llm, ITEMS, 1.0)
+    assert found is not None
+    assert found.fastest.split()[0] in ("other.gguf", resolve("demo:draft").path.name)
+
+
+def test_without_drafting_another_type_may_be_the_fastest() -> None:
+    full, small = Expected("F16", 80.0, 130.0), Expected("Q8_0", 110.0, 120.0)
+    assert fastest([full, small]) == "F16 with drafting, about 130 tok/s; without drafting Q8_0, 110"
+    assert fastest([replace(full, drafting=90.0), replace(small, drafting=105.0)]).startswith("Q8_0 without drafting")
+    assert fastest([full]) == ""
 
 
 def test_without_a_drafter_there_is_nothing_to_tune(tmp_path: Path) -> None:
@@ -72,15 +93,15 @@ def said(
 @pytest.mark.parametrize(
     ("curve", "step", "overall", "measured", "use_it", "words"),
     [
-        (FLAT, 0.05, KIND, (1.5, 1.3, 1.6), True, "1.50 times as fast"),
-        (FLAT, 0.05, KIND, None, True, "1.40 times as fast"),
-        (FLAT, 0.05, KIND, (1.1, 0.8, 1.4), True, "1.10 times as fast"),
-        (FLAT, 0.05, KIND, (0.98, 0.8, 1.4), False, "do not"),
-        (STEEP, 0.05, replace(KIND, alpha=0.3, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "would have to be right"),
-        (STEEP, 0.05, replace(KIND, alpha=0.0, auto_speedup=1.0), (1.2, 1.1, 1.3), False, "0 % are"),
-        (FLAT, 1.3, replace(KIND, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "longer than the target"),
-        (CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.5, replace(KIND, auto_speedup=1.0), None, False, "not even right"),
-        (FLAT, 0.05, replace(KIND, auto_speedup=0.9), (0.9, 0.8, 0.95), False, "0.90 of plain's speed"),
+        (FLAT, 0.05, KIND, (1.5, 1.3, 1.6), True, "1.50x as fast"),
+        (FLAT, 0.05, KIND, None, True, "1.40x as fast"),
+        (FLAT, 0.05, KIND, (1.1, 0.8, 1.4), True, "1.10x as fast"),
+        (FLAT, 0.05, KIND, (0.98, 0.8, 1.4), False, "acceptance of 60 % barely beats"),
+        (STEEP, 0.05, replace(KIND, alpha=0.3, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "break-even is"),
+        (STEEP, 0.05, replace(KIND, alpha=0.0, auto_speedup=1.0), (1.2, 1.1, 1.3), False, "0 % was measured"),
+        (FLAT, 1.3, replace(KIND, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "more than a pass of the target"),
+        (CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.5, replace(KIND, auto_speedup=1.0), None, False, "not even 100 %"),
+        (FLAT, 0.05, replace(KIND, auto_speedup=0.9), (0.9, 0.8, 0.95), False, "0.90x of plain decoding"),
     ],
 )
 def test_the_verdict_says_why(
@@ -108,19 +129,19 @@ def test_a_useless_draft_is_advised_against_and_why(tmp_path: Path) -> None:
     done = edgespec_here("tune", *arguments, "--json", "-q", home=tmp_path)
     found = json.loads(done.stdout)
     assert done.returncode == 0 and not done.stderr
-    assert not found["use_it"] and "because" in found["verdict"]
+    assert not found["use_it"] and "costs" in found["verdict"]
     assert found["overall"]["alpha"] < 0.05 and found["overall"]["best_length"] == 0
     assert sorted((tmp_path / "cache" / "pace").glob("*.json"))
     done = edgespec_here("tune", *arguments, home=tmp_path)
     shown = done.stdout.decode()
-    assert "verdict" in shown and "do not use draft, because" in " ".join(shown.split())
+    assert "verdict" in shown and "not worth it (draft):" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_target_alone_has_suffix_tuned_and_it_is_said(home: Path) -> None:
     done = edgespec_here("tune", "demo:draft", "-t", "1", "--seconds", "1", home=home)
     assert done.returncode == 0
-    assert b"suffix is tuned" in done.stderr and b"suffix" in done.stdout
+    assert b"tuning suffix" in done.stderr and b"suffix" in done.stdout
 
 
 def test_a_target_that_drafts_for_itself_is_tuned(home: Path) -> None:
@@ -134,7 +155,7 @@ def test_one_drafter_at_a_time_is_tuned(spec_type: str, home: Path) -> None:
     assert done.returncode == 2 and b"one drafter at a time" in done.stderr
 
 
-def test_nothing_of_it_is_kept_among_the_answers(home: Path) -> None:
-    done = edgespec_here("tune", "demo", "--spec-type", "suffix", "-t", "1", "--seconds", "1", home=home)
+def test_nothing_of_it_is_kept_among_the_answers(tmp_path: Path) -> None:
+    done = edgespec_here("tune", "demo", "--spec-type", "suffix", "-t", "1", "--seconds", "1", home=tmp_path)
     assert done.returncode == 0
-    assert edgespec_here("store", "ls", home=home).stdout == b"nothing is kept yet\n"
+    assert edgespec_here("store", "ls", home=tmp_path).stdout == b"no answers are stored yet\n"

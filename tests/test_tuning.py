@@ -11,8 +11,8 @@ import pytest
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec.calibrate import assumed_shape, measure_passes
-from edgespec.core.auto_pace import AutoPace
+from edgespec.calibrate import VERSION, assumed_shape, measure_passes
+from edgespec.core.auto_pace import AutoPace, pass_widths
 from edgespec.core.draft import Draft
 from edgespec.core.pace import FixedPace
 from edgespec.core.sampling import SamplingSettings
@@ -21,7 +21,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.runtime import Runtime
-from edgespec.settings import Request
+from edgespec.settings import DRAFT_N_MAX, LoadSettings, Request
 
 PROMPT = "def quicksort(xs):"
 
@@ -69,8 +69,8 @@ def test_what_cannot_be_read_is_told_in_one_line_and_learnt_anew(fresh: Path, te
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert answer(llm) == expected
         [note] = llm.notes
-        assert "learnt anew" in note and "\n" not in note
-    assert json.loads(file.read_text("utf-8"))["version"] == 1
+        assert "measuring again" in note and "\n" not in note
+    assert json.loads(file.read_text("utf-8"))["version"] == VERSION
 
 
 def test_half_of_a_file_leaves_nothing_behind(fresh: Path) -> None:
@@ -125,7 +125,7 @@ def test_passes_are_measured_behind_some_tokens_and_leave_nothing() -> None:
 
 
 def test_a_memory_that_cannot_be_rolled_back_is_measured_too(tmp_path: Path) -> None:
-    with edgespec.load(str(write_model(tmp_path / "mamba.gguf", "mamba")), spec_type="draft", threads=1) as llm:
+    with edgespec.load(str(write_model(tmp_path / "mamba.gguf", "mamba")), threads=1) as llm:
         assert measure_passes(llm.context, [1], depth=8, repeat=2)[1] > 0
 
 
@@ -158,7 +158,7 @@ def test_drafting_can_be_changed_between_answers() -> None:
 
 def test_what_was_not_loaded_cannot_be_asked_for() -> None:
     with edgespec.load("demo", spec_type="lookup", threads=1) as llm:
-        for wanted in ({"spec_type": "draft"}, {"tree": 4}, {"pace": "fixed:9"}, {"pace": "fast"}):
+        for wanted in ({"spec_type": "draft"}, {"tree": 4}, {"pace": f"fixed:{DRAFT_N_MAX + 1}"}, {"pace": "fast"}):
             with pytest.raises(UsageError):
                 llm.draft_with(**wanted)
         assert llm.settings.spec_type == "lookup"
@@ -222,7 +222,7 @@ def test_a_drafter_that_fails_under_the_pace_is_switched_off_and_the_answer_goes
         llm.draft_with(pace="auto")
         llm.engine.drafters = [Breaking(fails_in)]
         assert answer(llm) == expected
-        assert any("switched off" in note for note in llm.notes)
+        assert any("is off for this answer" in note for note in llm.notes)
 
 
 def test_answers_given_together_are_paced_too(fresh: Path) -> None:
@@ -237,16 +237,54 @@ def test_answers_given_together_are_paced_too(fresh: Path) -> None:
     assert sum(a == b for a, b in zip(texts[0].values(), texts[1].values(), strict=True)) >= 3  # up to rounding
 
 
+def test_what_passes_cost_is_measured_once_at_every_width_of_a_draft(fresh: Path) -> None:
+    told: list[str] = []
+    for times in (1, 2):
+        with Runtime(LoadSettings("demo", spec_type="suffix", threads=1), lambda what, done: told.append(what)) as llm:
+            measured = llm.engine.pace
+            assert isinstance(measured, AutoPace) and measured.longest == DRAFT_N_MAX
+            known = {int(width) for width in measured.costs.state()["0"]["target"]}
+            assert known >= {*pass_widths(DRAFT_N_MAX)} and 1 + DRAFT_N_MAX in known
+            list(llm.generate(PROMPT, max_tokens=4))
+        assert ("costs" in told) == (times == 1)
+        told.clear()
+
+
+def test_of_a_large_model_some_widths_are_left_out(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.calibrate.MEASURE_S", 0.0)
+    with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
+        measured = llm.engine.pace
+        assert isinstance(measured, AutoPace)
+        assert set(measured.costs.state()["0"]["target"]) == {"1"}
+        assert len(answer(llm)) == 48
+
+
+def test_no_pass_verifies_more_rows_than_are_allowed(fresh: Path) -> None:
+    with edgespec.load("demo", spec_type="suffix", pace="fixed:20", sequences=2, threads=1) as llm:
+        llm.engine.most_rows, widths, decode = 9, list[int](), llm.context.decode
+
+        def counting(tokens: list[int], *rest: Any) -> None:
+            widths.append(len(tokens))
+            decode(tokens, *rest)
+
+        llm.context.decode = counting  # type: ignore[method-assign,assignment]
+        requests = [Request(prompt=PROMPT, max_tokens=48, seed=seed) for seed in (1, 2)]
+        list(llm.answers(requests))
+    assert 9 in widths and set(widths[-20:]) <= set(range(10))
+
+
 def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
+    asked = set[str]()
     with edgespec.load("demo", spec_type="draft,lookup", threads=1) as llm:
         for rule in ("rejection", "block", "typical"):
             assert len(answer(llm, temperature=0.8, verify=rule)) == 48
             assert isinstance(llm.engine.pace, AutoPace)
-            assert {verdict.drafter for verdict in llm.engine.pace.verdicts(rule)} == {"draft", "lookup"}
+            asked |= {verdict.drafter for verdict in llm.engine.pace.verdicts(rule)}
+    assert asked == {"draft", "lookup"}
 
 
 def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> None:
-    with edgespec.load("demo", spec_type="draft", strict=True, threads=1) as llm:
+    with edgespec.load("demo", spec_type="draft", strict=True, exact=False, threads=1) as llm:
         first = answer(llm)
         assert isinstance(llm.engine.pace, AutoPace)
         assert llm.engine.pace.least_width == llm.engine.least_width >= 2

@@ -197,7 +197,7 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
         assert worker.describe()["pace"] == "off"
         list(worker.answer(SHORT))
         assert worker.stats.proposed == 0
-        with pytest.raises(UsageError, match="have no room") as refused:
+        with pytest.raises(UsageError, match="do not fit") as refused:
             worker.draft_with(n_max=50)
         assert "--spec-draft-n-max" in refused.value.hint
         assert worker.settings.spec_draft_n_max == 2
@@ -218,7 +218,8 @@ def test_notes_of_loading_and_of_answers_are_kept(tiny: Path) -> None:
         [note] = worker.notes
         assert note.startswith("the model was trained for")
         list(worker.answer(replace(SHORT, verify="rejection")))
-        assert [note for note in worker.notes if note.startswith("what lookup guesses was not drawn")]
+        limit = "rejection accepts drafts of lookup only where the target samples the same token"
+        assert [note for note in worker.notes if note.startswith(limit)]
 
 
 def test_what_the_child_logs_is_logged_here(
@@ -275,7 +276,7 @@ def test_while_it_answers_it_can_be_looked_at_and_not_asked(worker: Worker) -> N
     with closing(worker.answer(LONG)) as events:
         next(events)
         for ask in (worker.forget, lambda: worker.answer(SHORT), lambda: worker.count([]), worker.draft_with):
-            with pytest.raises(UsageError, match="is answering already"):
+            with pytest.raises(UsageError, match="is already generating"):
                 ask()
         assert worker.describe()["drafters"] == ["draft"]
         assert worker.is_alive
@@ -284,7 +285,7 @@ def test_while_it_answers_it_can_be_looked_at_and_not_asked(worker: Worker) -> N
 def test_of_two_answers_one_comes_after_the_other(worker: Worker) -> None:
     first, second = worker.answer(SHORT), worker.answer(replace(SHORT, prompt="import"))
     next(first)
-    with pytest.raises(UsageError, match="is answering already"):
+    with pytest.raises(UsageError, match="is already generating"):
         next(second)
     assert len(list(first)) == 4
     assert is_whole(list(worker.answer(SHORT)))
@@ -384,7 +385,7 @@ def test_walking_away_from_an_answer_frees_its_place(worker: Worker) -> None:
 
 def test_loading_can_be_stopped() -> None:
     cancel, others = CancelFlag(), processes()
-    with pytest.raises(LoadingStoppedError, match="loading demo was stopped"):
+    with pytest.raises(LoadingStoppedError, match="loading demo was cancelled"):
         Worker(DEMO, lambda what, done: cancel.set(), cancel)
     assert processes() == others
 
@@ -396,11 +397,11 @@ def test_loading_can_be_stopped() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("SIGKILL", "the process with the model was killed: by the system because memory ran out, or by hand"),
-        ("SIGABRT", "llama.cpp gave up: it found something that must not be"),
-        ("SIGSEGV", "llama.cpp crashed: it reached for memory that is not there"),
+        ("SIGKILL", "the model process was killed: by the system because memory ran out, or by hand"),
+        ("SIGABRT", "llama.cpp aborted: an internal check failed"),
+        ("SIGSEGV", "llama.cpp crashed: it accessed invalid memory"),
         ("SIGBUS", "llama.cpp crashed: the model file may have been changed"),
-        ("SIGTERM", r"the process with the model has ended: it was told to \(SIGTERM\)"),
+        ("SIGTERM", r"the model process has ended: it received SIGTERM"),
     ],
 )
 def test_death_in_an_answer_is_explained(name: str, told: str) -> None:
@@ -411,7 +412,7 @@ def test_death_in_an_answer_is_explained(name: str, told: str) -> None:
         os.kill(worker._process.pid, getattr(signal, name))
         with pytest.raises(WorkerDiedError, match=told) as death:
             list(events)
-        assert death.value.hint.startswith("start it again")
+        assert death.value.hint.startswith("restart it")
         assert death.value.out_of_memory == (name == "SIGKILL")
         assert not worker.is_alive
         for ask in (worker.forget, lambda: worker.answer(SHORT), lambda: worker.count([])):
@@ -424,7 +425,7 @@ def test_death_in_an_answer_is_explained(name: str, told: str) -> None:
 
 @posix
 def test_last_words_are_the_reason_and_not_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    with Worker(DEMO) as worker, pytest.raises(WorkerDiedError, match=r"llama\.cpp gave up: .*vector"):
+    with Worker(DEMO) as worker, pytest.raises(WorkerDiedError, match=r"llama\.cpp aborted: .*vector"):
         worker.token_text(2**31 - 1)
     assert capfd.readouterr() == ("", "")
 
@@ -462,12 +463,12 @@ def test_a_failed_assertion_of_the_library_is_quoted() -> None:
     [
         (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "memory ran out", True),
         (1, "MemoryError", "memory ran out", True),
-        (-6, "  what():  vector::_M_range_check", "gave up: vector::_M_range_check", False),
+        (-6, "  what():  vector::_M_range_check", "aborted: vector::_M_range_check", False),
         (None, "", "has ended", False),
         (1, "ImportError: no libgomp", "has ended: ImportError: no libgomp", False),
-        (0, "", "has ended: by itself, with code 0", False),
-        (0xC0000005, "", "reached for memory that is not there", False),
-        (0xC0000409, "", "gave up", False),
+        (0, "", "has ended: it exited with code 0", False),
+        (0xC0000005, "", "accessed invalid memory", False),
+        (0xC0000409, "", "aborted", False),
         (0xC0000017, "", "memory ran out", True),
     ],
 )
@@ -611,7 +612,7 @@ def test_remedies_ask_for_less() -> None:
     settings = LoadSettings("demo", threads=1, store=False, gpu_layers=9)
     found = remedies(settings, {"ctx_size": 1024, "draft_model": "draft.gguf", "offloaded": True})
     assert labels(found) == [
-        "as it was",
+        "unchanged",
         "half the context (512 tokens)",
         "no draft model",
         "4 layers on the GPU",
@@ -627,7 +628,7 @@ def test_remedies_ask_for_less() -> None:
 
 def test_remedies_that_are_none_are_left_out() -> None:
     settings = LoadSettings("demo", ctx_size=1023, strict=True, spec_type="none")
-    assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["as it was"]
+    assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["unchanged"]
     chosen = LoadSettings("x", draft_model="y", spec_type="lookup,self:2", cache_type_k="q4_0", flash_attention="on")
     [_, plainer] = remedies(chosen, {})
     assert plainer.settings == replace(chosen, draft_model=None, spec_type="lookup")
@@ -640,7 +641,7 @@ def test_remedies_that_are_none_are_left_out() -> None:
 def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
     found = remedies(LoadSettings("demo"), {"ctx_size": 1024}, error=error)
     assert labels(found)[0] == "half the context (512 tokens)"
-    assert labels(found)[-1] == "as it was"
+    assert labels(found)[-1] == "unchanged"
 
 
 def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:

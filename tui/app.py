@@ -13,6 +13,7 @@ from textual import on
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Footer
 
@@ -34,15 +35,16 @@ from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatChosen, NewChat, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBranch
+from edgespec.tui.turn_view import CopyText, CopyTurn, EditTurn, RegenerateTurn, SwitchBranch
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each time costs the engine a few milliseconds of a core
 NICE = 10  # the engine goes first
 THEME = "theme"
-SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Leave"}  # at the foot
+SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 
 
 class ChatApp(App[None]):
@@ -63,6 +65,7 @@ class ChatApp(App[None]):
     .-normal #sidebar.-asked { display: block; layer: above; dock: left; height: 100%; }
     .-narrow #sidebar.-asked { display: block; layer: above; dock: left; width: 100%; height: 100%; border: none; }
     #line { padding: 0 2; color: $text-muted; }
+    ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (58, "-normal"), (104, "-wide")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -99,7 +102,7 @@ class ChatApp(App[None]):
             "load": self._toggle_sidebar,
             "search": self._search,
             "rename": lambda: self.composer.put(f"/rename {session.title}"),
-            "system": lambda: self.composer.put(f"/system {session.system}"),
+            "system": self._change_system,
             "restart": self._restart,
         }
 
@@ -156,7 +159,7 @@ class ChatApp(App[None]):
         """What the palette offers: above the chat alone its commands, and the theme."""
         for command in COMMANDS if screen is self.screen_stack[0] else ():
             yield SystemCommand(f"/{command.name}", command.help, lambda name=command.name: self.action_call(name))
-        yield SystemCommand("Theme", "Choose other colours.", self.action_change_theme)
+        yield SystemCommand("Theme", "Change the colours.", self.action_change_theme)
 
     @on(Submitted)
     def _send(self, event: Submitted) -> None:
@@ -193,6 +196,7 @@ class ChatApp(App[None]):
                 self.commands.run(line)
         except EdgespecError as error:
             self.say(str(error), "error")
+        self._show_system()
         self._tell_store()
 
     def say(self, text: str, level: Level = "info") -> None:
@@ -200,6 +204,11 @@ class ChatApp(App[None]):
         self.query_one(Welcome).display = False
         self.transcript.display = True
         self.run_worker(self.transcript.note(text, level), group="notes")
+
+    def _change_system(self) -> None:
+        self.composer.put(f"/system {self.session.system}")
+        if not self.session.system:
+            self.say("write the system prompt of this chat behind /system")
 
     def _show_help(self) -> None:
         self.push_screen(HelpScreen())
@@ -215,8 +224,8 @@ class ChatApp(App[None]):
     def action_help_quit(self) -> None:
         """Ctrl-C: stop what is going on, or say how to leave."""
         if not self.jobs.stop():
-            kept = "the chat is kept" if self.session.store.file else "nothing of the chat is kept"
-            self.notify(f"Ctrl+Q leaves; {kept}")
+            kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
+            self.notify(f"Ctrl+Q quits; {kept}")
 
     @on(Stop)
     def _stop(self) -> None:
@@ -226,6 +235,19 @@ class ChatApp(App[None]):
         """Leave, asked from another thread: the terminal is gone, or the system wants the program to end."""
         with suppress(RuntimeError):
             self.call_later(self.exit)
+
+    def on_key(self, event: Key) -> None:
+        """What is typed where nothing takes it goes into the composer; also what was on its way elsewhere."""
+        focused = self.focused
+        is_chat = len(self.screen_stack) == 1 and (
+            focused in (None, self.composer.input) or self.transcript in focused.ancestors
+        )
+        binding = self.screen.active_bindings.get(event.key)
+        is_bound = binding is not None and binding.enabled
+        if is_chat and event.is_printable and event.character and not is_bound:
+            self.composer.input.focus()
+            self.composer.input.insert(event.character)
+            event.prevent_default()
 
     def shows_figures_of(self, key: str) -> None:
         """The figures are those of this message, until another one is the last."""
@@ -258,11 +280,15 @@ class ChatApp(App[None]):
                 figures.clear(session.used, session.context_size)
         self.title_bar.show(session)
         self._tell_store()
-        self.query_one(Welcome).show(session)
+        self._show_system()
         sidebar = self.query_one(Sidebar)
         if sidebar.open_chat != session.chat:
             sidebar.open_chat = session.chat
         sidebar.refresh_chats()
+
+    def _show_system(self) -> None:
+        self.transcript.show_system(self.session.system)
+        self.query_one(Welcome).show(self.session)
 
     def _pieces(self, key: str) -> list[Piece]:
         with suppress(StoreError):
@@ -284,6 +310,14 @@ class ChatApp(App[None]):
     @on(EditTurn)
     def _edit_turn(self, event: EditTurn) -> None:
         self._run(f"/edit {self._index(event.key) + 1}")
+
+    @on(EditSystem)
+    def _edit_system(self) -> None:
+        self._run("/system")
+
+    @on(CopyText)
+    def _copy_text(self, event: CopyText) -> None:
+        self.commands.front.copy(event.text)
 
     @on(CopyTurn)
     def _copy_turn(self, event: CopyTurn) -> None:

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat import Events, Notice
+from edgespec.chat import AGAINST_LOOPS, Events, Notice
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
@@ -50,6 +50,7 @@ class ChatJobs:
         self._pool.submit(int).result()
         self.is_answering = False
         self._asked = ""  # what was sent last, to be given back if it is refused
+        self._loop = ""  # how the answer repeats itself, if it does
         self._waiting = waiting  # a message sent before the model was there
         self._last: TokenEvent | None = None
         self._loads = 0
@@ -67,16 +68,16 @@ class ChatJobs:
     def check_free(self) -> None:
         """Raises EdgespecError while a job runs."""
         if self.is_busy:
-            what = "an answer is being made" if self.is_answering else "a model is being loaded"
+            what = "an answer is being generated" if self.is_answering else "a model is loading"
             raise EdgespecError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
         """Ask, or once the model is loaded. Raises EdgespecError while another answer is made."""
         if self.is_loading:
             if self._waiting is not None:
-                raise EdgespecError("a message waits already", hint="both can be sent when the model is loaded")
+                raise EdgespecError("a message is waiting already", hint="both can be sent when the model is loaded")
             self._waiting = text
-            self._app.say("your message is sent when the model is loaded")
+            self._app.say("your message will be sent when the model is loaded")
             return
         self.answer(lambda cancel: self._session.ask(text, cancel))
         self._asked = text
@@ -91,8 +92,8 @@ class ChatJobs:
             for event in events:
                 tell(event)
 
-        self.is_answering, self._last, self._asked, self._uncounted = True, None, "", []
-        self._job = Job(work, self._pool)
+        self.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, "", "", []
+        self._start(work)
 
     def load(self, settings: LoadSettings) -> None:
         """Load a model. Raises EdgespecError while a job runs."""
@@ -103,7 +104,11 @@ class ChatJobs:
 
         self._loads += 1
         self._app.title_bar.loading_of(settings.model)
+        self._start(work)
+
+    def _start(self, work: Callable[[CancelFlag, Tell], None]) -> None:
         self._job = Job(work, self._pool)
+        self._app.composer.say("Esc stops")
 
     def stop(self) -> bool:
         """Stop what runs; whether there was something."""
@@ -134,18 +139,22 @@ class ChatJobs:
                 app.title_bar.progress(PROGRESS[heard.what].format(""), heard.done)
             elif heard.about == "context":
                 app.transcript.mark_context(self._session.first_sent)
+            elif heard.about == "loop":
+                self._loop = heard.text
+                app.composer.say("Esc stops: the answer repeats itself", warns=True)
             else:
                 await app.transcript.note(heard.text, heard.level)
         self._uncounted += tokens
         now_s = perf_counter()
         if self.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
             for figures in app.figures:
-                figures.update_live(self._uncounted, now_s)
+                figures.update_live(self._uncounted, now_s, self._session.used)
             self._uncounted, self._counted_s = [], now_s
         if tokens:
             await app.transcript.feed(tokens)
         if is_over:
             self._job = None
+            app.composer.say("")
             await self._end(job.error)
 
     async def _begin_answer(self) -> None:
@@ -169,6 +178,9 @@ class ChatJobs:
         else:
             app.title_bar.loaded()
         await app.redraw()
+        if self._loop:
+            app.say(f"{self._loop}; {AGAINST_LOOPS}", "warning")
+            self._loop = ""
         if error is not None:
             self._tell(error, was_answering)
         elif not was_answering:
@@ -182,7 +194,7 @@ class ChatJobs:
         app, session = self._app, self._session
         if not isinstance(error, EdgespecError):
             app.log.error(repr(error))
-            error = EdgespecError("something went wrong that should not", why=f"{type(error).__name__}: {error}")
+            error = EdgespecError("unexpected error", why=f"{type(error).__name__}: {error}")
         app.say(str(error), "error")
         unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
         said = [turn.content for turn in session.turns if turn.role == "user"]

@@ -45,6 +45,8 @@ class Composer(Vertical):
         super().__init__(id=id)
         self._commands = commands
         self._history = history
+        self._offered_for = ""  # the text that the list is for
+        self._is_chosen = False  # with the arrows
 
     def compose(self) -> ComposeResult:
         yield CommandChoices(compact=True)
@@ -64,14 +66,27 @@ class Composer(Vertical):
         self.input.put(text)
         self.input.focus()
 
+    def say(self, hint: str, *, warns: bool = False) -> None:
+        """Say at the edge of the field what can be done now; empty for nothing."""
+        self.input.set_class(warns, "-warning")
+        self.input.border_subtitle = hint
+
     def choose(self, step: int) -> bool:
         """Go up or down among the commands, if there are any to choose from."""
+        self._offer_commands()
         if self._list.display:
             (self._list.action_cursor_up if step < 0 else self._list.action_cursor_down)()
+            self._is_chosen = True
         return self._list.display
 
+    def take_chosen(self) -> bool:
+        """Write the command that the arrows have gone to, if they have: Enter sends what was typed, and no other."""
+        self._offer_commands()
+        return self._is_chosen and self.complete()
+
     def complete(self) -> bool:
-        """Write the chosen command, if there is one to choose and none is there yet."""
+        """Write the highlighted command, if there is one to choose and none is there yet."""
+        self._offer_commands()
         option = self._list.highlighted_option
         if not self._list.display or option is None or self.input.text in dict(self._commands):
             return False
@@ -95,7 +110,11 @@ class Composer(Vertical):
 
     @on(TextArea.Changed)
     def _offer_commands(self) -> None:
+        """Offer what fits the text of now: a message about a change may come after the next key."""
         text = self.input.text
+        if text == self._offered_for:
+            return
+        self._offered_for, self._is_chosen = text, False
         fitting = []
         if text.startswith("/") and not self.input.is_recalled:
             fitting = [command for command in self._commands if command[0].startswith(text)]
@@ -141,7 +160,7 @@ class _Field(PromptInput):
         return self.parent
 
     def action_submit(self) -> None:
-        if not self._composer.complete():
+        if not self._composer.take_chosen():
             super().action_submit()
 
     def action_cursor_up(self, select: bool = False) -> None:

@@ -25,9 +25,11 @@ class ScreenFront:
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
         self._app.jobs.answer(start)
+        self._app.composer.input.focus()
 
     def redraw(self) -> None:
         self._app.call_later(self._app.redraw)
+        self._app.composer.input.focus()  # what was focused may be gone
 
     def put(self, text: str) -> None:
         self._app.composer.put(text)

@@ -15,12 +15,12 @@ from edgespec.chat_commands import COMMANDS
 WIDE = 98  # cells in which the longest line fits
 KEYS = (
     ("Enter", "Send the message."),
-    ("Ctrl+J", "Begin a new line."),
+    ("Ctrl+J", "Start a new line."),
     ("Esc", "Stop the answer, close what is open."),
-    ("Up, Down", "Go through what you sent before."),
-    ("Tab", "Complete a command; go on to the next part of the screen."),
-    ("Shift+Tab", "Go to the messages: Up and Down there, E edits, C copies."),
-    ("Ctrl+P", "Search all commands, and choose colours."),
+    ("Up, Down", "Browse your earlier messages."),
+    ("Tab", "Complete a command; move to the next part of the screen."),
+    ("Shift+Tab", "Select messages: E edits, C copies, 1-9 copy code blocks, Shift+Right scrolls them."),
+    ("Ctrl+P", "Search all commands, and change the theme."),
 )
 
 

@@ -102,6 +102,14 @@ class Lines(Widget):
         """The lines as they are on the screen."""
         return "\n".join(strip.text.rstrip() for strip in self._drawn())
 
+    def block_at(self, y: int) -> Block | None:
+        """The block that the line `y` belongs to."""
+        for block, strips in zip(self._blocks, self._drawings, strict=False):
+            if y < len(strips):
+                return block
+            y -= len(strips)
+        return None
+
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
         """Put `blocks` after the first `keep` ones that are shown."""
         start = keep

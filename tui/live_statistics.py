@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from edgespec.core.stats import Stats
@@ -13,19 +12,19 @@ class LiveStatistics:
     """Counts from `started_s` on; times in seconds, of one clock. `context_used` and `context_size` are tokens."""
 
     def __init__(self, started_s: float = 0.0, context_used: int = 0, context_size: int = 0) -> None:
-        self.context_size = context_size
+        self.context_used, self.context_size = context_used, context_size
         self.tokens = self.rounds = self.proposed = self.accepted = 0
         self.draft_lengths: list[int] = []  # of each round
         self.elapsed_s = 0.0
-        self._started_s, self._context_before = started_s, context_used
+        self._started_s = started_s
         self._first_s, self._n_first = 0.0, 0  # when the first tokens came, and how many
         self._last_s = 0.0
         self._round: int | None = None
         self._final: Stats | None = None
 
-    def add(self, events: Iterable[TokenEvent], now_s: float) -> None:
+    def add(self, events: Iterable[TokenEvent], now_s: float, context_used: int) -> None:
         """Count what came by now, which may be nothing."""
-        self.elapsed_s = now_s - self._started_s
+        self.elapsed_s, self.context_used = now_s - self._started_s, context_used
         before = self.tokens
         for event in events:
             if event.id < 0:
@@ -42,18 +41,17 @@ class LiveStatistics:
             if not before:
                 self._first_s, self._n_first = now_s, self.tokens
 
-    def finish(self, stats: Stats, context_used: int) -> None:
+    def finish(self, stats: Stats) -> None:
         """The answer is over, and `stats` are its figures."""
         self._final = stats
         self.tokens, self.rounds = stats.generated_tokens, stats.rounds
         self.proposed, self.accepted = stats.proposed, stats.accepted
-        self._context_before = context_used - self.tokens
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Since the first tokens came; None before there are others."""
+        """Since the first tokens came; None before there are others: the prompt's pass brings the first one."""
         if self._final is not None:
-            return self._final.tokens_per_s or None
+            return (self._final.tokens_per_s or None) if self.tokens > 1 else None
         took_s = self._last_s - self._first_s
         return (self.tokens - self._n_first) / took_s if took_s > 0 else None
 
@@ -65,10 +63,6 @@ class LiveStatistics:
     def acceptance(self) -> float | None:
         """The part of the guessed tokens that were right; None where none were guessed."""
         return self.accepted / self.proposed if self.proposed else None
-
-    @property
-    def context_used(self) -> int:
-        return min(self._context_before + self.tokens, self.context_size or sys.maxsize)
 
     @property
     def context_fill(self) -> float | None:

@@ -5,42 +5,25 @@ Line breaks are kept and HTML is text: what a model wrote is all there. Links do
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from textual.content import Content, Span
 from textual.strip import Strip
 from textual.style import Style
-from textual.widgets.markdown import MarkdownFence
 
+from edgespec.code_blocks import parser
+from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Brush, Text
-from edgespec.tui.markdown_table import Table
+from edgespec.tui.markdown_table import Aligned, Table
 
 LONG_FENCE = 40  # lines of code after which the first half of an unfinished fence is settled
 BULLETS = "•◦▪"
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
 
-_parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """Source text in the colours of its language."""
-
-    code: str
-    language: str
-    first: str = ""
-    rest: str = ""
-    has_gap: bool = False
-
-    def draw(self, brush: Brush, width: int) -> list[Strip]:
-        content = MarkdownFence.highlight(self.code, self.language or "text", brush.is_ansi, brush.is_dark)
-        return Text(content, self.first, self.rest, self.has_gap, "on $surface", is_filled=True).draw(brush, width)
-
-    def same_as(self, other: Block) -> bool:
-        return self == other
+ALIGNED = re.compile(r"text-align:\s*(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +60,7 @@ class GrowingMarkdown:
         self._tail = ""  # what is not settled
         self._n_settled = 0
         self._has_gap = False  # before the tail
+        self._in_code = False  # the tail begins with the next part of a code block
 
     def append(self, text: str) -> tuple[int, list[Part]]:
         """How many of the blocks so far stay, and those that follow them now."""
@@ -84,19 +68,24 @@ class GrowingMarkdown:
         keep, placed = self._n_settled, _parse(self._tail)
         if not placed:
             return keep, []
-        placed[0] = replace(placed[0], block=replace(placed[0].block, has_gap=self._has_gap))
+        first = replace(placed[0].block, has_gap=self._has_gap)
+        if isinstance(first, Code):
+            first = replace(first, continues=self._in_code)
+        placed[0] = replace(placed[0], block=first)
         blocks = [part.block for part in placed]
         n_complete = self._tail.count("\n")  # the last line may yet turn out to be something else
         last = max((index for index, part in enumerate(placed) if part.begins and part.line < n_complete), default=0)
         if last:
+            self._in_code = False
             self._settle(last, blocks[last].has_gap, self._tail.split("\n", placed[last].line)[-1])
         elif len(blocks) == 1 and isinstance(code := blocks[0], Code) and code.code.count("\n") > LONG_FENCE:
             opening, body = self._tail.split("\n", 1)
             if opening.lstrip().startswith(("```", "~~~")):
                 n = LONG_FENCE // 2
                 lines = code.code.split("\n")
-                rest = replace(code, code="\n".join(lines[n:]), has_gap=False)
+                rest = replace(code, code="\n".join(lines[n:]), has_gap=False, continues=True)
                 blocks = [replace(code, code="\n".join(lines[:n])), rest]
+                self._in_code = True
                 self._settle(1, False, opening + "\n" + body.split("\n", n)[-1])
         return keep, blocks
 
@@ -125,7 +114,7 @@ class _Frame:
 
 def _parse(text: str) -> list[_Placed]:
     walk = _Walk()
-    for token in _parser.parse(text):
+    for token in parser.parse(text):
         walk.take(token)
     return walk.placed
 
@@ -143,6 +132,7 @@ class _Walk:
         self._begins = False
         self._line = 0  # where the last top-level block or item began
         self._rows: list[list[Content]] | None = None  # of the table
+        self._aligned: list[Aligned] = []  # its columns
 
     def take(self, token: Token) -> None:
         kind = token.type
@@ -178,12 +168,14 @@ class _Walk:
             self._is_tight = False
             self._add(Rule())
         elif kind == "table_open":
-            self._rows = []
+            self._rows, self._aligned = [], []
         elif kind == "tr_open" and self._rows is not None:
             self._rows.append([])
+        elif kind == "th_open":
+            self._aligned.append(_alignment(token))
         elif kind == "table_close" and self._rows is not None:
             self._is_tight = False
-            self._add(Table(tuple(map(tuple, self._rows))))
+            self._add(Table(tuple(map(tuple, self._rows)), tuple(self._aligned)))
             self._rows = None
 
     def _add(self, block: Part, margin: str = "") -> None:
@@ -195,6 +187,12 @@ class _Walk:
         block = replace(block, first=first, rest=rest, has_gap=has_gap)
         self.placed.append(_Placed(block, self._line, self._begins))
         self._begins = self._list_begins = False
+
+
+def _alignment(token: Token) -> Aligned:
+    """What the line below the titles of a table says of a column."""
+    found = ALIGNED.search(str(token.attrs.get("style", "")))
+    return "right" if found and found[1] == "right" else "center" if found and found[1] == "center" else "left"
 
 
 def _inline(token: Token) -> Content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from typing import Literal
 
 from textual.content import Content
 from textual.strip import Strip
@@ -12,13 +13,15 @@ from edgespec.tui.lines import Block, Brush, Text
 
 BETWEEN = Content.styled(" │ ", "dim")
 NARROWEST = 8  # cells of a column whose text is broken
+Aligned = Literal["left", "center", "right"]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; the first row holds the titles."""
+    """Rows of cells; the first row holds the titles. `aligned` is a word for each column."""
 
     rows: tuple[tuple[Content, ...], ...]
+    aligned: tuple[Aligned, ...]
     first: str = ""
     rest: str = ""
     has_gap: bool = False
@@ -41,7 +44,8 @@ class Table:
         for number, row in enumerate(self.rows):
             cells = [brush.draw(cell, width, "" if number else "bold") for cell, width in zip(row, widths, strict=True)]
             for parts in zip_longest(*cells, fillvalue=Strip([])):
-                padded = [brush.pad(part, width) for part, width in zip(parts, widths, strict=True)]
+                placed = zip(parts, widths, self.aligned, strict=True)
+                padded = [_placed(brush, part, width, aligned) for part, width, aligned in placed]
                 lines.append(Strip.join([piece for part in padded for piece in (between, part)][1:]))
             if not number:
                 rule = "─┼─".join("─" * width for width in widths)
@@ -59,6 +63,13 @@ class Table:
             if number < len(rows) - 1:
                 lines += brush.draw(Content("─" * min(room, 3)), room, "dim")
         return lines
+
+
+def _placed(brush: Brush, part: Strip, width: int, aligned: Aligned) -> Strip:
+    """A line of a cell where its column wants it."""
+    free = width - part.cell_length
+    before = {"left": 0, "center": free // 2, "right": free}[aligned]
+    return brush.pad(Strip.join([brush.pad(Strip([]), before), part]) if before else part, width)
 
 
 def _widths(natural: list[int], room: int) -> list[int]:

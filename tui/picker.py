@@ -66,7 +66,7 @@ class ModelPicker(ModalScreen[Picked | None]):
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-wide")]  # noqa: RUF012 - Textual declares it so
     BINDINGS = [  # noqa: RUF012
-        Binding("escape", "leave", "Leave", id="picker.leave"),
+        Binding("escape", "leave", "Close", id="picker.leave"),
         Binding("slash", "go_to('filter')", "Filter", id="picker.filter"),
         Binding("p", "go_to('path')", "Path", id="picker.path"),
         Binding("left", "go_to('models')", show=False, id="picker.models"),
@@ -99,7 +99,7 @@ class ModelPicker(ModalScreen[Picked | None]):
                     yield Choices(id="picker-drafts")
             with VerticalScroll(id="picker-told"):
                 yield Static(id="picker-said", markup=False)
-            yield Input(placeholder="Path or name of a model that is not listed", id="picker-path")
+            yield Input(placeholder="Path or name of another model", id="picker-path")
             yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -140,8 +140,8 @@ class ModelPicker(ModalScreen[Picked | None]):
         try:
             model = local_model(spec)
         except NotFetchedError as error:
-            hint = f"edgespec pull {spec}, in another terminal, fetches it; then press enter again"
-            raise ModelNotFoundError("not here yet", hint=hint) from error
+            hint = f"download it with edgespec pull {spec} in another terminal; then press Enter again"
+            raise ModelNotFoundError("not downloaded", hint=hint) from error
         if spec not in NAMES:
             model = replace(model, spec=os.path.abspath(model.path))  # noqa: PTH100 - Path.absolute keeps ".."
         self.post_message(self.Found(model, is_typed=True))

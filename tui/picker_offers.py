@@ -13,6 +13,7 @@ from edgespec.figures import count_of, size_of
 from edgespec.models.cache import repository_of
 from edgespec.models.local import LocalModel
 from edgespec.models.names import name_of
+from edgespec.models.packages import packaged_at
 from edgespec.models.spec import NAMES
 from edgespec.models.suggest import Suggestion, best, instead, place
 from edgespec.printable import one_line
@@ -137,12 +138,12 @@ class Offers:
     def draft_lines(self, target: str, draft: str) -> Content:
         in_use = "in use · " if self.is_in_use(target, draft) else ""
         if draft == NO_DRAFT:
-            return _two_lines("no draft model", (f"{in_use}nothing else is loaded", _MUTED))
+            return _two_lines("no draft model", (f"{in_use}no draft model is loaded", _MUTED))
         if draft == LEFT_OUT:
-            return Content.assemble("\n", ("left out, and why", f"italic {_MUTED}"))
+            return Content.assemble("\n", ("incompatible, and why", f"italic {_MUTED}"))
         found, name = self.suggestion(target, draft), self.draft_name(target, draft)
         if found is not None and not found.is_here:
-            return Content.assemble(name, ("  not here yet", _MUTED), "\n  ", (found.command, _MUTED))
+            return Content.assemble(name, ("  not downloaded", _MUTED), "\n  ", (found.command, _MUTED))
         model = self.models.get(self.file(target, draft))
         if model is None:
             return _two_lines(name, (f"{in_use}comes with the model", _MUTED))
@@ -167,7 +168,7 @@ class Offers:
             return ""
         if model.problem:
             return f"{_shortened(model.path)}: {model.problem}"
-        context = f"{model.n_ctx_train:,} tokens of context, {model.n_vocab:,} in its vocabulary"
+        context = f"context of {model.n_ctx_train:,} tokens, vocabulary of {model.n_vocab:,}"
         return f"{model.architecture}, {context}; {_shortened(model.path)}"
 
     def draft_details(self, target: str, draft: str) -> str:
@@ -178,18 +179,20 @@ class Offers:
                 return ""
             is_known = target in self.looked_up and not self.unknown(target)
             said = instead(self._ranked(target).values()) if is_known else ""
-            return said or "The model guesses for itself, or not at all."
+            return said or "Speculative decoding then uses drafters without a model, or is off."
         if not found.is_here:
-            return f"not here yet: {found.command} fetches it, in another terminal; then open this list again"
+            return f"not downloaded: run {found.command} in another terminal, then open this list again"
         size = [size_of(found.size_bytes)] if found.size_bytes and found.verdict != "no" else []
         return "; ".join([found.why, *(reason for reason in found.reasons if reason not in found.why), *size])
 
 
 def label(model: LocalModel) -> str:
-    """What a model is called in a list: of the hub's cache its repository and quantisation, of others the file, whose
-    name tells more than the one in it."""
+    """What a model is called in a list: of the catalogue its name, of the hub's cache its repository and quantisation,
+    of others the file, whose name tells more than the one in it."""
     if model.spec in NAMES:
         return model.spec
+    if packaged_at(model.path):
+        return name_of(model.path)
     place = repository_of(model.path)
     return name_of(model.path) if place and "/" in place[0] else model.path.stem
 

@@ -11,8 +11,10 @@ from typing import ClassVar
 from rich.text import Text
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
-from textual.events import Key
+from textual.events import Key, Resize
+from textual.geometry import Size
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
 
@@ -41,15 +43,24 @@ class Paged(Message):
 
 
 class EnterSubmits(TextArea):
-    """A field where Enter submits what was typed before it. A priority binding would overtake keys typed in a burst."""
+    """A field where Enter submits what was typed before it, and where every key acts in its turn.
+
+    Textual looks up a binding when its key has come up to the app; letters typed meanwhile would be there before it,
+    and a priority binding would be there before them.
+    """
 
     async def _on_key(self, event: Key) -> None:
-        if event.key != "enter":
+        is_done = event.key == "enter"
+        if is_done:
+            self.action_submit()
+        elif not event.is_printable and (bound := self.screen.active_bindings.get(event.key)) is not None:
+            is_own = bound.node in (self, self.parent)
+            is_done = is_own and await self.app.run_action(bound.binding.action, bound.node)
+        if is_done:
+            event.stop()
+            event.prevent_default()
+        else:
             await super()._on_key(event)
-            return
-        event.stop()
-        event.prevent_default()
-        self.action_submit()
 
     def action_submit(self) -> None:
         raise NotImplementedError
@@ -70,7 +81,10 @@ class PromptInput(EnterSubmits):
         padding: 0 1;
         background: transparent;
         scrollbar-size-vertical: 1;
+        border-subtitle-color: $text-muted;
+        border-subtitle-style: none;
         &:focus { border: round $border; }
+        &.-warning { border-subtitle-color: $text-warning; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -83,6 +97,7 @@ class PromptInput(EnterSubmits):
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
         self.is_recalled = False  # the text comes from the history, as it was
+        self._known_size = Size()
         self._history = list(history)
         self._position = len(self._history)
         self._draft = ""
@@ -216,8 +231,16 @@ class PromptInput(EnterSubmits):
                 return row, end if forwards else start
         return location
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._choose_hint)
+    def render_line(self, y: int) -> Strip:
+        """Where something scrolls while the layout changes, Textual gives a widget its new size without telling it."""
+        if self.size != self._known_size:
+            self._known_size = self.size
+            self.post_message(Resize(self.size, self.virtual_size, self.container_size))
+        return super().render_line(y)
 
-    def _choose_hint(self) -> None:
-        self.placeholder = next((hint for hint in HINTS if len(hint) < self.content_size.width), HINTS[-1])
+    def on_resize(self, event: Resize) -> None:
+        self._known_size = event.size
+        hint = next((hint for hint in HINTS if len(hint) < self.content_size.width), HINTS[-1])
+        if hint != self.placeholder:
+            self.placeholder = hint
+            self.refresh(layout=True)

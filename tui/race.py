@@ -44,7 +44,7 @@ class RaceScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (24, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "Stop", id="race.stop"),
-        Binding("escape", "leave", "Leave", id="race.leave"),
+        Binding("escape", "leave", "Close", id="race.leave"),
         Binding("space", "pause", "Pause", id="race.pause"),
         Binding("r", "again", "Again", id="race.again"),
         Binding("1", "speed(1)", "Speed", key_display="1/2/4", id="race.x1"),
@@ -67,15 +67,15 @@ class RaceScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield RacePrompt(self._prompt)
         with Container(id="race-lanes"):
-            yield LaneView("plain", "Every token has a pass of its own.", id="race-plain")
-            yield LaneView("drafted", "Several in one pass, as far as the guesses are right.", id="race-drafted")
+            yield LaneView("plain", "One token per forward pass.", id="race-plain")
+            yield LaneView("drafted", "Several tokens per pass: accepted drafts.", id="race-drafted")
         yield Static(id="race-said", markup=False)
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self._frames = self.set_interval(FRAME_S, self._next_frame, pause=True)
         self._looks = self.set_interval(LOOK_S, self._say_how_far, pause=True)
-        self._say("Enter has it answered twice, one after the other.")
+        self._say("Enter answers the prompt twice, one after the other.")
 
     def on_unmount(self) -> None:
         self._cancel.set()
@@ -91,7 +91,7 @@ class RaceScreen(Screen[None]):
 
     def _start(self) -> None:
         if not self._prompt.strip():
-            self._say("There is no prompt yet.")
+            self._say("Type a prompt first.")
             return
         try:
             request = self._request_of(self._prompt)
@@ -114,7 +114,7 @@ class RaceScreen(Screen[None]):
 
     def _say_how_far(self) -> None:
         lane, count = self._heard
-        which = "1 of 2: answering with guesses" if lane == DRAFTED else "2 of 2: answering plainly"
+        which = "1 of 2: with speculative decoding" if lane == DRAFTED else "2 of 2: plain decoding"
         stopping = ", stopping" if self._cancel.is_set() else ""
         self._say(f"{which} ... {count} tokens{stopping}" if count else f"{which} ...{stopping}")
 
@@ -229,9 +229,9 @@ class RaceScreen(Screen[None]):
 
 def _details(race: Race) -> str:
     guessed = ", ".join(f"{count} by {name}" for name, count in race.guessed_by.items())
-    first = f"first token after {_seconds(race.drafted.first_token_s)} against {_seconds(race.plain.first_token_s)}"
-    per_pass = f"{race.drafted.stats.tokens_per_round:.2f} tokens a pass"
-    return f"{first} · {per_pass}" + (f" · guessed right (underlined): {guessed}" if guessed else "")
+    first = f"first token after {_seconds(race.drafted.first_token_s)}, plain {_seconds(race.plain.first_token_s)}"
+    per_pass = f"{race.drafted.stats.tokens_per_round:.2f} tokens per step"
+    return f"{first} · {per_pass}" + (f" · accepted (underlined): {guessed}" if guessed else "")
 
 
 def _seconds(seconds: float) -> str:
@@ -260,7 +260,7 @@ class RacePrompt(EnterSubmits):
         """The prompt is to be raced on."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, highlight_cursor_line=False, placeholder="A prompt to race on")
+        super().__init__(text, highlight_cursor_line=False, placeholder="Prompt for the race")
         self.cursor_blink = False
         self.border_title = "prompt"
 

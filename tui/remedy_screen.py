@@ -44,7 +44,7 @@ class RemedyScreen(ModalScreen[LoadSettings | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "the model has stopped"
-            kept = "Everything that was said is kept."
+            kept = "The conversation is saved."
             yield Static(Content(f"{printable(self._what)}\n{kept}".strip()), id="remedy-said")
             yield OptionList(*(Content(remedy.label) for remedy in self._remedies), compact=True)
         yield Footer(show_command_palette=False, compact=True)

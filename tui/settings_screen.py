@@ -44,7 +44,7 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
     """
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
         Binding("escape", "cancel", "Cancel", id="settings.cancel"),
-        Binding("ctrl+s", "take", "Take", id="settings.take"),
+        Binding("ctrl+s", "take", "Apply", id="settings.take"),
         Binding("ctrl+r", "defaults", "Defaults", id="settings.defaults"),
     ]
 
@@ -54,8 +54,8 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = "from the next message on"
-            box.border_subtitle = "• not the default"
+            box.border_title = "applies to the next message"
+            box.border_subtitle = "• changed from the default"
             with VerticalScroll(id="settings-rows", can_focus=False):
                 for group, settings in groupby(SETTINGS, key=lambda setting: setting.group):
                     yield Static(group, classes="settings-group")
@@ -141,7 +141,7 @@ class SettingRow(Vertical):
         else:
             self.field = Input(
                 text,
-                placeholder="as loaded" if setting.group == "drafting" else "none",
+                placeholder="default" if setting.group == "drafting" else "none",
                 compact=True,
                 id=f"setting-{setting.name}",
             )

@@ -30,22 +30,22 @@ class _Figures(Widget):
         self.refresh()
 
     def begin(self, now_s: float, context_used: int = 0, context_size: int = 0) -> None:
-        """An answer begins, with so many tokens before it."""
+        """An answer begins, with so many tokens of the context in use."""
         self.figures = LiveStatistics(now_s, context_used, context_size)
         self._waits = True
         self.refresh()
 
-    def update_live(self, events: Sequence[TokenEvent], now_s: float) -> None:
-        """Show what came by `now_s`; without events the clock alone."""
-        self.figures.add(events, now_s)
+    def update_live(self, events: Sequence[TokenEvent], now_s: float, context_used: int) -> None:
+        """Show what came by `now_s`; without events the clock and the context alone."""
+        self.figures.add(events, now_s, context_used)
         self._waits = not self.figures.tokens
         self.refresh()
 
     def finish(self, stats: Stats | None, context_used: int) -> None:
         """The answer is over; `stats` are its figures, if it has some."""
-        self._waits = False
+        self._waits, self.figures.context_used = False, context_used
         if stats is not None:
-            self.figures.finish(stats, context_used)
+            self.figures.finish(stats)
         self.refresh()
 
 
@@ -61,8 +61,8 @@ class StatisticsLine(_Figures):
         fill = "" if figures.context_fill is None else f"ctx {percent(figures.context_fill)}"
         speed = "" if figures.tokens_per_s is None else f"{rate(figures.tokens_per_s)} tok/s"
         if self._waits:
-            speed = f"reading, {figures.elapsed_s:.1f} s"
-        per_round = "" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f} a round"
+            speed = f"prefill, {figures.elapsed_s:.1f} s"
+        per_round = "" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f} per step"
         accepted = "" if figures.acceptance is None else percent(figures.acceptance)
         line = " · ".join(filter(None, (speed, per_round, accepted, fill)))
         if len(line) > self.content_size.width:
@@ -82,17 +82,17 @@ class StatisticsPanel(_Figures):
         speed = "-" if figures.tokens_per_s is None else rate(figures.tokens_per_s)
         per_round = "-" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f}"
         accepted = "-" if figures.acceptance is None else percent(figures.acceptance)
-        state = f"reading, {figures.elapsed_s:.1f} s" if self._waits else ""
+        state = f"prefill, {figures.elapsed_s:.1f} s" if self._waits else ""
         if figures.tokens:
-            state = f"{figures.tokens:,} tokens, {figures.elapsed_s:.1f} s"
+            state = f"{figures.tokens:,} token{'s' * (figures.tokens != 1)}, {figures.elapsed_s:.1f} s"
         longest = max(figures.draft_lengths[-width:], default=0)
         lines: list[list[Part]] = [
             [(speed, "bold"), " tok/s"],
-            [(per_round, "bold"), " tokens a round"],
-            [(accepted, "bold"), " of guesses right"],
+            [(per_round, "bold"), " tokens per step"],
+            [(accepted, "bold"), " acceptance rate"],
             [(state, "dim")],
             [],
-            [f"guessed a round, to {longest}" if longest else "guessed a round"],
+            [f"draft length, up to {longest}" if longest else "draft length"],
             [(bars(figures.draft_lengths, width), "$text-success")],
             [],
             ["context", *([f" {percent(figures.context_fill)}"] if figures.context_fill is not None else [])],

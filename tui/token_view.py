@@ -67,8 +67,8 @@ def legend(sources: Sequence[str]) -> Content:
     """What the marks mean, with a word in the face of each drafter."""
     faces = [(source, FACES.get(source, OTHER)) for source in sources]
     words = [part for face in faces for part in (" · ", face)]
-    guessed = ["  guessed by", *words[1:]] if faces else []
-    return Content.assemble("plain: the model itself", *_spaced(guessed), "  ", ROUND, " a pass begins")
+    guessed = ["  drafted by", *words[1:]] if faces else []
+    return Content.assemble("plain: target model", *_spaced(guessed), "  ", ROUND, " target pass begins")
 
 
 def _spaced(parts: list[str | tuple[str, str]]) -> list[str | tuple[str, str]]:

@@ -17,6 +17,7 @@ from textual.widgets import Static
 from edgespec.events import TokenEvent
 from edgespec.store import Piece, Turn
 from edgespec.tui.live_answer import shown
+from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.token_view import legend
 from edgespec.tui.turn_view import TurnView
 from edgespec.tui.turn_window import Entry, Level, Note, TurnWindow
@@ -53,11 +54,12 @@ class Transcript(TurnWindow):
         self._pieces, self._siblings = pieces, siblings
         self._answer: TurnView | None = None  # that is being written
         self._left: tuple[str, int] = ("", 0)  # before which turn how many have left the context
-        self._target: TurnView | None = None  # where the focus is being moved to
+        self._target: Widget | None = None  # where the focus is being moved to
         self._sources: set[str] = set()  # the drafters in the legend
 
     def compose(self) -> ComposeResult:
         yield Static(id="legend")
+        yield SystemPrompt()
         yield from super().compose()
 
     # --- what it shows --------------------------------------------------------------------------------------------
@@ -69,6 +71,10 @@ class Transcript(TurnWindow):
             await self._drop_answer()
         if n_kept < len(self.entries) or n_turns < len(turns):
             await self.set_entries(n_kept, turns[n_turns:])
+
+    def show_system(self, text: str) -> None:
+        """Show the system prompt above the first message."""
+        self.query_one(SystemPrompt).show(text)
 
     async def add(self, turn: Turn) -> None:
         """Put a turn at the end."""
@@ -180,6 +186,10 @@ class Transcript(TurnWindow):
     async def action_move(self, step: int) -> None:
         """Focus the message before or after; scroll first where this one goes on in that direction."""
         views, focused = self._turn_views(), self.screen.focused
+        system = self.query_one(SystemPrompt)
+        if focused is system and step > 0 and views:
+            self._go_to(views[0], step)
+            return
         if not isinstance(focused, TurnView) or focused not in views:
             return
         hidden = self.region.y - focused.region.y if step < 0 else focused.region.bottom - self.region.bottom
@@ -192,6 +202,10 @@ class Transcript(TurnWindow):
         index = views.index(focused) + step
         if 0 <= index < len(views):
             self._go_to(views[index], step)
+        elif step < 0 and system.display:
+            self._target = system
+            self.screen.set_focus(system, scroll_visible=False)
+            self.scroll_home(animate=False)
         elif step > 0:
             self.action_leave(1)
 

@@ -16,8 +16,8 @@ PREVIOUS, NEXT = "\u2039", "\u203a"  # single angle quotes
 ENDS = {
     "interrupted": "interrupted: the program ended here",
     "cancelled": "stopped by you",
-    "length": "cut off: the length limit was reached",
-    "error": "broken off by an error",
+    "length": "cut off at the token limit",
+    "error": "stopped by an error",
 }
 
 
@@ -55,6 +55,6 @@ def _figures(answer: Answer) -> str:
     if timings.get("predicted_n", 0) > 1:
         parts.append(f"{rate(timings.get('predicted_per_second', 0.0))} tok/s")
     if timings.get("draft_n"):
-        parts.append(f"{answer.stats.get('tokens_per_round', 0.0):.1f} a round")
+        parts.append(f"{answer.stats.get('tokens_per_round', 0.0):.1f} per step")
         parts.append(f"{percent(answer.stats.get('acceptance', 0.0))} accepted")
     return " · ".join(parts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.events import MouseEvent, MouseScrollDown, MouseScrollLeft, MouseScrollRight, MouseScrollUp
 from textual.message import Message
 from textual.style import Style
 from textual.timer import Timer
@@ -16,6 +17,7 @@ from textual.timer import Timer
 from edgespec.events import TokenEvent
 from edgespec.store import Piece, Turn
 from edgespec.thinking import split
+from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Lines, Text
 from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks
 from edgespec.tui.markdown import markdown
@@ -23,6 +25,7 @@ from edgespec.tui.token_view import TokenText
 from edgespec.tui.turn_foot import foot_of, tools
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of what was typed and of an answer
+WHEEL = 6  # cells that code moves with a notch of the wheel
 SLOW_S, REST = 0.01, 4  # where drawing takes longer, it rests so many times as long
 ROLES = ("user", "assistant", "system")
 SAFE_LINKS = ("http://", "https://", "mailto:")
@@ -40,6 +43,13 @@ class CopyTurn(Message):
     """The message is to be copied."""
 
     key: str
+
+
+@dataclass
+class CopyText(Message):
+    """A part of the message is to be copied."""
+
+    text: str
 
 
 @dataclass
@@ -75,6 +85,10 @@ class TurnView(Lines, can_focus=True):
         Binding("e", "edit", "Edit", id="turn.edit"),
         Binding("c", "copy", "Copy", id="turn.copy"),
         Binding("r", "regenerate", "Again", id="turn.regenerate"),
+        Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
+        *(Binding(str(n), f"copy_code({n})", "Copy code", show=False) for n in range(2, 10)),
+        Binding("shift+left", "scroll_code(0, -1)", "Code to the left", show=False, id="turn.code_left"),
+        Binding("shift+right", "scroll_code(0, 1)", "Code to the right", show=False, id="turn.code_right"),
         Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
         Binding("right", "switch(1)", "Other version", show=False, id="turn.next_version"),
         Binding("enter", "open", "Show more", show=False, id="turn.open"),
@@ -100,6 +114,7 @@ class TurnView(Lines, can_focus=True):
         self._opens_thought = False
         self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
         self._rest: Timer | None = None
+        self._offsets: dict[int, int] = {}  # of code blocks that are not shown from their left
         self._build()
 
     # --- an answer that is being written --------------------------------------------------------------------------
@@ -133,6 +148,17 @@ class TurnView(Lines, can_focus=True):
 
     # --- what is shown --------------------------------------------------------------------------------------------
 
+    def replace(self, keep: int, blocks: Sequence[Block]) -> None:
+        """As for all lines; code blocks get their numbers and their places."""
+        number = sum(isinstance(block, Code) and not block.continues for block in self._blocks[:keep])
+        placed: list[Block] = []
+        for block in blocks:
+            if isinstance(block, Code):
+                number += not block.continues
+                block = replace(block, number=number, offset=self._offsets.get(number, 0))
+            placed.append(block)
+        super().replace(keep, placed)
+
     def show_tokens(self, shows: bool) -> None:
         """Show an answer's tokens and who guessed them, or its text."""
         if shows != self._shows_tokens:
@@ -154,8 +180,11 @@ class TurnView(Lines, can_focus=True):
     def _head(self) -> list[Block]:
         if not self._n_left:
             return []
-        said = "1 earlier message has" if self._n_left == 1 else f"{self._n_left} earlier messages have"
-        return [Text(Content(f"┄┄ {said} left the context ┄┄"), style="$text-warning"), Text(Content(""))]
+        if self._n_left == 1:
+            said = "1 older message no longer fits the context and was dropped"
+        else:
+            said = f"{self._n_left} older messages no longer fit the context and were dropped"
+        return [Text(Content(f"┄┄ {said} ┄┄"), style="$text-warning"), Text(Content(""))]
 
     def _body(self, turn: Turn) -> list[Block]:
         if turn.role != "assistant":
@@ -221,7 +250,7 @@ class TurnView(Lines, can_focus=True):
         if action in ("edit", "copy", "regenerate", "switch"):
             role = self.turn.role if self.turn else None
             return role is not None and role == {"edit": "user", "regenerate": "assistant"}.get(action, role)
-        return True
+        return action != "copy_code" or any(True for _ in self._code(int(str(parameters[0]))))
 
     def action_edit(self) -> None:
         if self.turn:
@@ -230,6 +259,52 @@ class TurnView(Lines, can_focus=True):
     def action_copy(self) -> None:
         if self.turn:
             self.post_message(CopyTurn(self.turn.key))
+
+    def action_copy_code(self, number: int) -> None:
+        if text := "\n".join(part.code for part in self._code(number)):
+            self.post_message(CopyText(text))
+
+    def action_scroll_code(self, number: int, step: int) -> None:
+        """Move a code block, or with 0 all of them, by half of what is in view."""
+        self._scroll_code(number, step * max(1, self.content_size.width // 2))
+
+    def _scroll_code(self, number: int, cells: int) -> bool:
+        """Whether there was something to move."""
+        parts = list(self._code(number))
+        furthest: dict[int, int] = {}
+        for part in parts:
+            furthest[part.number] = max(furthest.get(part.number, 0), part.furthest(self.content_size.width))
+        for moved, most in furthest.items():
+            self._offsets[moved] = min(most, max(0, self._offsets.get(moved, 0) + cells))
+        self.replace(0, list(self._blocks))
+        return any(furthest.values())
+
+    def _code(self, number: int) -> Iterator[Code]:
+        """The parts of a code block, or with 0 of all of them."""
+        for block in self._blocks:
+            if isinstance(block, Code) and number in (0, block.number):
+                yield block
+
+    def on_mouse_scroll_left(self, event: MouseScrollLeft) -> None:
+        self._wheel(event, -WHEEL)
+
+    def on_mouse_scroll_right(self, event: MouseScrollRight) -> None:
+        self._wheel(event, WHEEL)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        if event.shift:
+            self._wheel(event, -WHEEL)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        if event.shift:
+            self._wheel(event, WHEEL)
+
+    def _wheel(self, event: MouseEvent, cells: int) -> None:
+        """Move the code block below the mouse."""
+        block = self.block_at(event.y)
+        if isinstance(block, Code) and self._scroll_code(block.number, cells):
+            event.stop()
+            event.prevent_default()
 
     def action_regenerate(self) -> None:
         if self.turn:

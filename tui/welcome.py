@@ -9,12 +9,12 @@ from edgespec.chat import Session
 from edgespec.printable import one_line
 
 HINTS = (
-    ("Enter", "sends a message"),
-    ("/", "shows the commands"),
-    ("F1", "shows the keys"),
-    ("Ctrl+B", "shows your chats"),
-    ("Ctrl+L", "chooses a model"),
-    ("F4", "races guessing against not"),
+    ("Enter", "send a message"),
+    ("/", "list the commands"),
+    ("F1", "list the keys"),
+    ("Ctrl+B", "show your chats"),
+    ("Ctrl+L", "choose a model"),
+    ("F4", "compare with and without speculation"),
 )
 
 
@@ -38,5 +38,8 @@ class Welcome(Static):
             Content.assemble((key.rjust(width), "bold $text-primary"), "  ", (text_of.ljust(text), "dim"))
             for key, text_of in HINTS
         ]
-        title = Content.assemble(("edgespec", "bold"))
-        self.update(Content("\n").join([title, Content.styled(state, "dim"), Content(""), *lines]))
+        title = [Content.styled("edgespec", "bold"), Content.styled(state, "dim")]
+        if system := one_line(session.system):
+            said = Content(f"System prompt: {system}").truncate(max(20, self.size.width - 4), ellipsis=True)
+            title.append(said.stylize("dim"))
+        self.update(Content("\n").join([*title, Content(""), *lines]))

@@ -45,7 +45,7 @@ def answer_rows(
     from edgespec.core.sampling import SamplingSettings
 
     if isinstance(rows, Mapping | str | bytes):
-        raise UsageError("rows must be a list of rows, or whatever else gives one after another")
+        raise UsageError("rows must be a list or another iterable of rows")
     try:
         request, n = Request(**request_fields(settings, SamplingSettings())), checked_n(n)
     except BadRowError as error:

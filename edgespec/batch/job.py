@@ -169,7 +169,7 @@ class Job:
         if self._n_deaths >= MOST_DEATHS:
             why = error.what + (f": {error.why}" if error.why else "")
             raise GenerationError(
-                f"the model broke off {MOST_DEATHS} times without an answer in between", why=why, hint=error.hint
+                f"the model crashed {MOST_DEATHS} times without an answer in between", why=why, hint=error.hint
             ) from error
 
 

@@ -14,7 +14,7 @@ class Meter:
     """Counts rows and tokens from `start` on. `n_before` rows were there already, of `n_all` if that is known."""
 
     def __init__(self, n_before: int, n_all: int | None = None) -> None:
-        self.n_rows = self.n_failed = self.n_tokens = 0
+        self.n_rows = self.n_failed = self.n_cut_off = self.n_tokens = 0
         self.first_failure = ""
         self._n_before, self._n_all = n_before, n_all
         self._n_generated = self._n_rounds = 0
@@ -29,6 +29,7 @@ class Meter:
     def add(self, result: Result) -> None:
         self.n_rows += 1
         self.n_failed += bool(result.failure)
+        self.n_cut_off += result.is_cut_off
         self.first_failure = self.first_failure or result.failure
         for stats in result.stats:
             self._n_generated += stats.generated_tokens
@@ -47,7 +48,7 @@ class Meter:
         elapsed_s = self._elapsed_s
         rows = "1 row" if self.n_rows == 1 else f"{self.n_rows:,} rows"
         parts = [rows, f"{self.n_tokens:,} tokens in {elapsed_s:.1f} s", *self._speed(elapsed_s)]
-        rounds = [f"{self._n_generated / self._n_rounds:.1f} tokens a round"] if self._n_rounds else []
+        rounds = [f"{self._n_generated / self._n_rounds:.1f} tokens per step"] if self._n_rounds else []
         return [*parts, *rounds]
 
     @property

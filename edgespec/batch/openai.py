@@ -37,7 +37,7 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
     """A batch request without its id, as a row of our own. Raises BadRowError."""
     unknown = [name for name in row if name not in ("method", "url", "body")]
     if unknown:
-        raise BadRowError(f"a batch request has custom_id, method, url and body, and no {shown(unknown[0])}")
+        raise BadRowError(f"a batch request has custom_id, method, url and body; {shown(unknown[0])} is not supported")
     method, url, body = row.get("method", "POST"), row.get("url"), row.get("body")
     if method != "POST" or url not in (CHAT, TEXT):
         raise BadRowError(f"a batch request is POST to {CHAT} or {TEXT}, not {shown(method)} to {shown(url)}")
@@ -46,7 +46,7 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in body.items() if value is not None and name not in _IGNORED}
     wanted, other = ("messages", "prompt") if url == CHAT else ("prompt", "messages")
     if wanted not in fields or other in fields:
-        raise BadRowError(f"the body of a request to {url} has {wanted}, and no {other}")
+        raise BadRowError(f"the body of a request to {url} has {wanted}, not {other}")
     if fields.pop("stream", False) is not False:
         raise BadRowError("stream must be false: a batch does not stream")
     if "max_completion_tokens" in fields:
@@ -70,7 +70,7 @@ def _take_logprobs(fields: dict[str, Any]) -> None:
     if wanted:
         fields["logprobs"] = 0 if alternatives is None else alternatives
     elif alternatives is not None:
-        raise BadRowError("top_logprobs needs logprobs to be true")
+        raise BadRowError("top_logprobs needs logprobs: true")
 
 
 def _constraint(format: Any) -> dict[str, Any]:

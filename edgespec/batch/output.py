@@ -20,7 +20,7 @@ from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.unfinished import becoming
 
-OR_ANEW = "--overwrite starts anew"
+OR_ANEW = "--overwrite starts over"
 
 
 class OutputFile(Closable):
@@ -47,10 +47,12 @@ class OutputFile(Closable):
             if not self.path.parent.is_dir():
                 raise UsageError(f"cannot write {path}", why=f"there is no folder {path.parent}")
             if self.path.exists() and not self.path.is_file():
-                raise UsageError(f"cannot write {path}", why="it is no file", hint="leave out -o to write to stdout")
+                raise UsageError(f"cannot write {path}", why="it is not a file", hint="leave out -o to write to stdout")
             self._lock.acquire()
         except Timeout as error:
-            raise UsageError(f"another batch is writing {path}", hint="wait for it, or name another file") from error
+            raise UsageError(
+                f"another batch is writing to {path}", hint="wait for it to finish, or use another file name"
+            ) from error
         except (OSError, NotImplementedError) as error:
             raise UsageError(f"cannot write {path}", why=getattr(error, "strerror", None) or str(error)) from error
 
@@ -66,13 +68,15 @@ class OutputFile(Closable):
             before = Sidecar.read(self.sidecar_path)
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"{self.name} cannot be gone on with",
-                why=f"no batch has made it, or {self.sidecar_path.name} beside it is gone or damaged",
-                hint=f"name another file; {OR_ANEW}",
+                f"cannot resume {self.name}",
+                why=(
+                    f"it was not written by edgespec batch, or {self.sidecar_path.name} beside it is missing or damaged"
+                ),
+                hint=f"use another file name; {OR_ANEW}",
             ) from error
         if changed := before.differences(settings, seed):
-            hint = f"ask for the same again, or name another file; {OR_ANEW}"
-            raise UsageError(f"{self.name} was made with something else", why="; ".join(changed), hint=hint)
+            hint = f"use the same settings again, or another file name; {OR_ANEW}"
+            raise UsageError(f"{self.name} was made with different settings", why="; ".join(changed), hint=hint)
         if retry_failed:
             self._drops = is_failure
         with self._writing():
@@ -127,8 +131,8 @@ class OutputFile(Closable):
                     try:
                         self.done[row_key(id_in(row))] = mark_in(row)
                     except ValueError as error:
-                        why = f"line {number} is no row of a batch"
-                        raise UsageError(f"{self.name} cannot be gone on with", why=why, hint=OR_ANEW) from error
+                        why = f"line {number} is not a batch result"
+                        raise UsageError(f"cannot resume {self.name}", why=why, hint=OR_ANEW) from error
                     self.n_done += 1
                     self.n_failed += is_failure(row)
                 self._size_bytes += len(line)
@@ -148,7 +152,9 @@ class OutputFile(Closable):
             yield
         except OSError as error:
             why = error.strerror or str(error)
-            raise EdgespecError(f"cannot write {self.name}", why=why, hint="the rows that are there stay") from error
+            raise EdgespecError(
+                f"cannot write {self.name}", why=why, hint="the rows already written are kept"
+            ) from error
 
 
 def encoded(row: Mapping[str, Any]) -> bytes:

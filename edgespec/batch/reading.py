@@ -73,14 +73,14 @@ class RowReader:
             return
         key, mark = row_key(id), mark_of(id, given)
         if key in self._seen:
-            yield BadRow(None, line, f"the id {shown(id)} was there before", form)
+            yield BadRow(None, line, f"duplicate id {shown(id)}", form)
             return
         self._seen.add(key)
         if key in self._done:
             if self._done.pop(key) not in ("", mark):
                 raise UsageError(
-                    f"the row {shown(id)} (line {line}) is not the one that was answered",
-                    hint="name another output for other rows, or start anew (--overwrite)",
+                    f"row {shown(id)} (line {line}) has changed since it was answered",
+                    hint="use another output file for other rows, or start over (--overwrite)",
                 )
             return
         try:
@@ -88,7 +88,7 @@ class RowReader:
         except BadRowError as error:
             yield BadRow(id, line, str(error), form)
         except Exception as error:  # whatever a row holds, it is an error of that row alone
-            yield BadRow(id, line, f"it cannot be read ({type(error).__name__})", form)
+            yield BadRow(id, line, f"cannot read the line ({type(error).__name__})", form)
 
     def _row(self, given: dict[str, Any], id: Id, line: int, form: Form, mark: str) -> Row:
         given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
@@ -108,7 +108,7 @@ class RowReader:
 
 def _parsed(line: bytes | None) -> Any:
     if line is None:
-        raise BadRowError(f"it has more than {MOST_BYTES // 1_000_000} MB")
+        raise BadRowError(f"it is larger than {MOST_BYTES // 1000000} MB")
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -116,7 +116,7 @@ def _parsed(line: bytes | None) -> Any:
     except json.JSONDecodeError as error:
         raise BadRowError(f"it is not JSON (character {error.pos + 1}: {error.msg.removesuffix(' at')})") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise BadRowError("it is JSON that cannot be read") from error
+        raise BadRowError("it is JSON that cannot be parsed") from error
 
 
 def _given(value: Any) -> dict[str, Any]:
@@ -128,10 +128,10 @@ def _given(value: Any) -> dict[str, Any]:
 
 def _id(given: Mapping[str, Any], line: int) -> Id:
     if "id" in given and "custom_id" in given:
-        raise BadRowError("it has two ids, id and custom_id")
+        raise BadRowError("it has two ids: id and custom_id")
     id = given.get("id", given.get("custom_id", line))
     if not isinstance(id, str) and not is_integer(id):
-        raise BadRowError(f"an id must be a text or a whole number, not {shown(id)}")
+        raise BadRowError(f"id must be a string or an integer, not {shown(id)}")
     return id  # type: ignore[no-any-return]
 
 
@@ -148,17 +148,17 @@ def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> d
         both = "neither a prompt nor messages" if messages is None else "both a prompt and messages"
         raise BadRowError(f"it has {both}")
     if system is not None and not isinstance(system, str):
-        raise BadRowError(f"system must be a text, not {shown(system)}")
+        raise BadRowError(f"system must be a string, not {shown(system)}")
     if messages is not None:
         return {"messages": _with_system(_messages(messages), system, defaults)}
     if not isinstance(prompt, str):
-        raise BadRowError(f"a prompt must be a text, not {shown(prompt)}")
+        raise BadRowError(f"prompt must be a string, not {shown(prompt)}")
     if defaults.chat and not is_text:
         if not prompt:
             raise BadRowError("the prompt is empty")
         return {"messages": _with_system((Message("user", prompt),), system, defaults)}
     if system:
-        raise BadRowError("a system message needs a chat, and this prompt is a text to go on from")
+        raise BadRowError("a system message needs a chat template; this prompt is completed verbatim")
     return {"prompt": prompt}
 
 
@@ -173,26 +173,26 @@ def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defau
 
 def _messages(value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple) or not value:
-        raise BadRowError("messages must be a list of messages, and not an empty one")
+        raise BadRowError("messages must be a non-empty list of messages")
     return tuple(_message(message) for message in value)
 
 
 def _message(value: Any) -> Message:
     if not isinstance(value, Mapping):
-        raise BadRowError(f"a message must be an object with a role and a content, not {shown(value)}")
+        raise BadRowError(f"a message must be an object with role and content, not {shown(value)}")
     unknown = [name for name in value if name not in ("role", "content", "name") and value[name] is not None]
     if unknown:
-        raise BadRowError(f"a message has a role and a content, and no {shown(unknown[0])}")
+        raise BadRowError(f"a message has role and content; {shown(unknown[0])} is not supported")
     role, content = value.get("role"), value.get("content")
     if isinstance(content, list):
         content = "\n".join(_text_part(part) for part in content)
     if not isinstance(role, str) or not role or not isinstance(content, str):
-        raise BadRowError("a message needs a role and a content, both of them texts")
+        raise BadRowError("a message needs role and content, both strings")
     return Message("system" if role == "developer" else role, content)
 
 
 def _text_part(part: Any) -> str:
     text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
     if not isinstance(text, str):
-        raise BadRowError(f"a part of a content must be a text, not {shown(part)}")
+        raise BadRowError(f"a part of content must be text, not {shown(part)}")
     return text

@@ -23,6 +23,7 @@ class Result:
     row: dict[str, Any]
     stats: tuple[Stats, ...] = ()
     failure: str = ""
+    is_cut_off: bool = False  # one of the answers, before what it is to be made of was whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Results:
         else:
             timings = [answer.stats.as_json()["timings"] for answer in answers] if self.timings else []
             made = openai.answered(row, answers, model=self.model, token_bytes=self.token_bytes, timings=timings)
-        return Result(made, stats=stats)
+        return Result(made, stats=stats, is_cut_off=any(is_cut_off(row, answer) for answer in answers))
 
     def refused(self, row: BadRow) -> Result:
         """The result of a row that is no request."""
@@ -72,6 +73,8 @@ class Results:
 
     def _sample(self, row: Row, answer: Answer) -> dict[str, Any]:
         part: dict[str, Any] = {"content": answer.content, "finish_reason": answer.finish_reason}
+        if is_cut_off(row, answer):
+            part["cut_off"] = True
         if row.request.logprobs is not None:
             part["logprobs"] = [self._token(event) for event in answer.tokens]
         return part | (answer.stats.as_json() if self.timings else {})
@@ -85,6 +88,11 @@ class Results:
 
     def _text(self, token: int) -> str:
         return self.token_bytes(token).decode("utf-8", "replace")
+
+
+def is_cut_off(row: Row, answer: Answer) -> bool:
+    """Whether a limit has ended an answer that has to fit a schema, a grammar or an expression."""
+    return row.request.constraint is not None and answer.finish_reason == "length"
 
 
 def id_in(row: Mapping[str, Any]) -> Id:

@@ -23,7 +23,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
     for name, value in settings.items():
         if name not in _CONVERTERS:
             meant = get_close_matches(name, [*_CONVERTERS, *also], 1)
-            raise BadRowError(f"there is no setting {shown(name)}" + "".join(f" (meant: {close}?)" for close in meant))
+            raise BadRowError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
         (sampling if name in _SAMPLING else changes)[name] = _CONVERTERS[name](name, value)
     if not changes.keys().isdisjoint(CONSTRAINTS):  # one takes the place of any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
@@ -38,7 +38,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
 def checked_n(value: Any) -> int:
     """A number of samples. Raises BadRowError."""
     if not is_integer(value) or not 1 <= value <= MAX_SEQUENCES:
-        raise BadRowError(f"n must be a whole number from 1 to {MAX_SEQUENCES}, not {shown(value)}")
+        raise BadRowError(f"n must be an integer from 1 to {MAX_SEQUENCES}, not {shown(value)}")
     return int(value)
 
 
@@ -48,7 +48,7 @@ def is_integer(value: Any) -> bool:
 
 def _integer(name: str, value: Any) -> int:
     if not is_integer(value):
-        raise BadRowError(f"{name} must be a whole number, not {shown(value)}")
+        raise BadRowError(f"{name} must be an integer, not {shown(value)}")
     return int(value)
 
 
@@ -60,7 +60,7 @@ def _number(name: str, value: Any) -> float:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise BadRowError(f"{name} must be a text, not {shown(value)}")
+        raise BadRowError(f"{name} must be a string, not {shown(value)}")
     return value
 
 
@@ -73,7 +73,7 @@ def _flag(name: str, value: Any) -> bool:
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise BadRowError(f"{name} must be a text or a list of texts, not {shown(value)}")
+        raise BadRowError(f"{name} must be a string or a list of strings, not {shown(value)}")
     return tuple(texts)
 
 
@@ -82,7 +82,7 @@ def _schema(name: str, value: Any) -> str:
     try:
         text = schema_text(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRowError(f"{name} cannot be read ({error})") from error
+        raise BadRowError(f"{name} cannot be parsed ({error})") from error
     if not isinstance(text, str):
         raise BadRowError(f"{name} must be a schema, not {shown(value)}")
     return text

@@ -33,10 +33,10 @@ class Sidecar:
         """Raises OSError, ValueError."""
         kept = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(kept, dict) or kept.get("version") != VERSION:
-            raise ValueError("another version of edgespec wrote it")
+            raise ValueError("it was written by another version of edgespec")
         seed, settings = kept.get("seed"), kept.get("settings")
         if not isinstance(seed, int) or not isinstance(settings, dict):
-            raise ValueError("its parts are not what they should be")
+            raise ValueError("its contents are invalid")
         return cls(seed, settings)
 
     def write(self, file: Path) -> None:
@@ -50,7 +50,7 @@ class Sidecar:
         if seed is not None:
             before["seed"], now["seed"] = self.seed, seed
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        return [f"{name} was {_shown(before.get(name))}, is {_shown(now.get(name))}" for name in names]
+        return [f"{name} was {_shown(before.get(name))}, is now {_shown(now.get(name))}" for name in names]
 
 
 def texts_depend_on(
@@ -68,6 +68,8 @@ def texts_depend_on(
         "n": n,
         **values,
         **sampling,
+        "exact": load.exact,
+        "trees": load.exact and load.spec_tree > 1,  # flash attention comes with them
         "strict": load.strict,
         "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # passes are padded for them
         "cache_type_k": load.cache_type_k,

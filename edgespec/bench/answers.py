@@ -60,6 +60,7 @@ class OwnMode:
 
     def __init__(self, llm: Runtime, mode: Mode, meter: EnergyMeter) -> None:
         self._llm, self._mode, self._meter = llm, mode, meter
+        self._n_max = min(mode.n_max, llm.settings.draft_n_max) if mode.pace == "auto" else mode.n_max
         self.name = mode.name
 
     def is_exact(self, temperature: float) -> bool:
@@ -67,7 +68,7 @@ class OwnMode:
 
     def answer(self, question: Question, cancel: CancelFlag) -> Answer | None:
         llm, mode = self._llm, self._mode
-        llm.draft_with(spec_type=mode.spec_type, pace=mode.pace, n_max=mode.n_max or None, tree=mode.tree)
+        llm.draft_with(spec_type=mode.spec_type, pace=mode.pace, n_max=self._n_max or None, tree=mode.tree)
         llm.forget()
         tokens: list[int] = []
         widths: Counter[int] = Counter()

@@ -30,22 +30,22 @@ _MAKING = ("edgespec", "machine", "build", "models", "settings", "complete")
 
 def load_result(path: Path) -> Result:
     """The result that a bench has written into `path`. Raises UsageError for any other file."""
-    hint = "give a file that edgespec bench has written"
+    hint = "give a file written by edgespec bench"
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=error.strerror or str(error), hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no result of a bench", why="it is not JSON", hint=hint) from error
+        raise UsageError(f"{path} is not a bench result", why="it is not JSON", hint=hint) from error
     version = result.get("version") if isinstance(result, dict) else None
     if type(version) is int and version > VERSION:
         raise UsageError(
             f"{path} was written by a newer edgespec",
-            why=f"its version is {version}, known is {VERSION}",
+            why=f"it has version {version}; this edgespec reads version {VERSION}",
             hint="update",
         )
     if type(version) is not int or version != VERSION or not _is_complete(result):
-        raise UsageError(f"{path} is no result of a bench", why="it is JSON of another kind", hint=hint)
+        raise UsageError(f"{path} is not a bench result", why="it is JSON, but in another format", hint=hint)
     return dict(result)
 
 
@@ -53,9 +53,7 @@ def compare(a: Result, b: Result) -> RenderableType:
     """What differs between the runs A and B."""
     differences = list(_differences(a, b))
     parts: list[RenderableType] = []
-    head = (
-        "These runs were not made alike:" if differences else "Made alike: machine, build, models, settings, prompts."
-    )
+    head = "These runs differ:" if differences else "Same machine, build, models, settings and prompts."
     parts.append(Lines([("", head)]))
     if differences:
         parts.append(Lines(differences))
@@ -110,7 +108,7 @@ def _differences(a: Result, b: Result) -> Iterator[tuple[str, str]]:
             yield name, _beside(left.get(name), right.get(name))
     prompts = [{(sample["category"], sample["item"]) for sample in result["samples"]} for result in (a, b)]
     if prompts[0] != prompts[1]:
-        yield "prompts", f"A {len(prompts[0])}, B {len(prompts[1])}, {len(prompts[0] & prompts[1])} of them the same"
+        yield "prompts", f"A {len(prompts[0])}, B {len(prompts[1])}, {len(prompts[0] & prompts[1])} in common"
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

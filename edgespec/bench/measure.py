@@ -25,6 +25,7 @@ from edgespec.bench.questions import Question, ask
 from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
+from edgespec.core.auto_pace import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Progress
@@ -191,11 +192,11 @@ class _Bench:
         for mode in with_plain(self._plan.modes):
             missing = [drafter for drafter in mode.spec_type.split(",") if drafter not in loaded]
             if missing:
-                messages.append(f"{mode.name} was left out: no drafter {missing[0]} is loaded")
+                messages.append(f"skipped {mode.name}: drafter {missing[0]} is not loaded")
             elif mode.tree > self._leaves:
-                messages.append(f"{mode.name} was left out: this target checks chains only")
+                messages.append(f"skipped {mode.name}: this target supports chains only")
             elif self._plan.reference and mode.rule != "coupled":
-                messages.append(f"{mode.name} was left out: the coupled rule alone judges a given answer")
+                messages.append(f"skipped {mode.name}: reference answers need the coupled rule")
             else:
                 modes.append(mode)
         return modes, messages
@@ -235,7 +236,7 @@ class _Bench:
 
     def _models(self) -> dict[str, Any]:
         llm, name = self._llm, self._settings.draft_model
-        self._progress("reading the model files", 0.0)
+        self._progress("hashing the model files", 0.0)
         target = model_facts(llm.model, resolve(self._settings.model).name, self._cancel)
         if llm.draft is None:
             return {"target": target, "draft": None}
@@ -250,7 +251,7 @@ class _Bench:
         item, samples = question.item, self.result["samples"]
         if answer is None:
             if not self._cancel.is_set():
-                self._messages.append(f"{item.id}: the answer of {contestant.name} ended before its time")
+                self._messages.append(f"{item.id}: the answer of {contestant.name} ended early")
             return
         self._answers.append(answer.tokens)
         samples.append(
@@ -267,7 +268,7 @@ class _Bench:
         )
 
     def _measure_passes(self) -> None:
-        costs = self._llm.measure_costs(range(1, 2 + self._llm.engine.draft_n_max), cancel=self._cancel)
+        costs = self._llm.measure_costs(pass_widths(self._llm.engine.draft_n_max), cancel=self._cancel)
         self._passes.target.append(costs["target"])
         self._passes.draft += costs["step"].values()
 

@@ -28,8 +28,8 @@ EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
 EXAMPLE = (
-    "parts are drafters (draft, suffix, recycling, lookup, corpus, self:8, all), auto or fixed:K, tree:W and a verify "
-    'rule: "draft fixed:4 rejection"'
+    "a mode has drafters (draft, suffix, recycling, lookup, corpus, self:8, all), auto or fixed:K, tree:W and a "
+    'verify rule: "draft fixed:4 rejection"'
 )
 
 
@@ -72,19 +72,19 @@ def parse_mode(text: str, possible: Sequence[str]) -> Mode:
     if words == ["plain"]:
         return PLAIN
     if not words or "plain" in words:
-        raise UsageError(f"mode {text!r} is not understood", why="plain stands alone" if words else "it is empty")
+        raise UsageError(f"invalid mode {text!r}", why="plain takes no other words" if words else "it is empty")
     found: dict[str, str] = {}
     for word in words:
         kind, value = _part(text, ",".join(possible) if word == EVERY else word)
         if kind in found:
-            raise UsageError(f"mode {text!r} is not understood", why=f"it says {found[kind]} and {value}")
+            raise UsageError(f"invalid mode {text!r}", why=f"it has both {found[kind]} and {value}")
         found[kind] = value
     mode = Mode(found.get("spec_type", _default(possible)), found.get("pace", "auto"))
     tree, rule = int(found.get("tree", 1)), next((rule for rule in RULES if rule == found.get("rule")), mode.rule)
     if tree > 1 and mode.spec_type == "lookup":
-        raise UsageError(f"mode {text!r} is not possible", why="lookup guesses no trees")
+        raise UsageError(f"mode {text!r} is not possible", why="lookup drafts chains only")
     if tree > 1 and rule == "block":
-        raise UsageError(f"mode {text!r} is not possible", why="block verification checks no trees")
+        raise UsageError(f"mode {text!r} is not possible", why="block verification supports chains only")
     return replace(mode, tree=tree, rule=rule)
 
 
@@ -122,7 +122,8 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
     models = sorted(name for name in used if name == "draft" or name.startswith(SELF))
     if len(models) > 1:
         raise UsageError(
-            f"modes name the draft models {' and '.join(models)}", hint="measure them one at a time: one is loaded"
+            f"modes name the draft models {' and '.join(models)}",
+            hint="measure them in separate runs: only one draft model is loaded",
         )
     spec_type = in_order(used) or "none"
     return replace(
@@ -142,21 +143,21 @@ def _part(text: str, word: str) -> tuple[str, str]:
         try:
             check_spec_type(word)
         except UsageError as error:
-            raise UsageError(f"mode {text!r} is not understood", why=error.why or error.what) from error
+            raise UsageError(f"invalid mode {text!r}", why=error.why or error.what) from error
         return "spec_type", in_order(word.split(","))
     if word == "auto" or word.startswith("fixed:"):
         try:
             check_pace(word)
         except UsageError as error:
-            raise UsageError(f"mode {text!r} is not understood", why=error.what) from error
+            raise UsageError(f"invalid mode {text!r}", why=error.what) from error
         return "pace", word if word == "auto" else f"fixed:{fixed_length(word)}"
     if word in RULES:
         return "rule", word
     if word.startswith("tree:"):
         width = word.removeprefix("tree:")
         if not (width.isascii() and width.isdigit() and 1 <= int(width) <= MAX_LEAVES):
-            raise UsageError(f"mode {text!r} is not understood", why=f"a tree has 1 to {MAX_LEAVES} leaves (tree:4)")
+            raise UsageError(f"invalid mode {text!r}", why=f"a tree has 1 to {MAX_LEAVES} leaves (tree:4)")
         return "tree", str(int(width))
     near = difflib.get_close_matches(word, ["plain", "auto", EVERY, *DRAFTERS, *RULES], n=1)
-    why = f"{word!r} is no part of a mode" + (f", did you mean {near[0]}?" if near else "")
-    raise UsageError(f"mode {text!r} is not understood", why=why, hint=EXAMPLE)
+    why = f"unknown word {word!r}" + (f", did you mean {near[0]}?" if near else "")
+    raise UsageError(f"invalid mode {text!r}", why=why, hint=EXAMPLE)

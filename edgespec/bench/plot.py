@@ -29,10 +29,10 @@ GREY = "#666666"
 def check_plot(path: Path) -> None:
     """Raises UsageError for what is neither PNG nor SVG, and without matplotlib."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"cannot draw a picture called {path.name}", hint="give it a name that ends in .png or .svg")
+        raise UsageError(f"cannot plot to {path.name}", hint="use a name that ends in .png or .svg")
     if find_spec("matplotlib") is None:
         raise UsageError(
-            "drawing needs matplotlib, which is not installed", hint=f"{sys.executable} -m pip install matplotlib"
+            "plotting needs matplotlib, which is not installed", hint=f"{sys.executable} -m pip install matplotlib"
         )
 
 
@@ -135,9 +135,9 @@ def _draw_passes(axes: Axes, curve: CostCurve) -> None:
     )
     axes.set_ylim(0, max(2.0, 1.15 * max(costs)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("n, tokens in one pass of the target")
-    axes.set_ylabel("time of the pass, t(n) / t(1)")
-    draft = "" if curve.draft is None else f", a draft pass {curve.draft:.2f} of it"
+    axes.set_xlabel("n, tokens in one target pass")
+    axes.set_ylabel("cost of the pass, t(n) / t(1)")
+    draft = "" if curve.draft is None else f", a draft pass {curve.draft:.2f} t(1)"
     axes.set_title(f"t(1) = {duration(curve.pass_s)}{draft}", loc="left", fontsize=9.5)
     axes.legend(loc="lower right", frameon=False, fontsize=8.5)
     tidy(axes, "both")
@@ -146,4 +146,4 @@ def _draw_passes(axes: Axes, curve: CostCurve) -> None:
 def _models(result: Result) -> str:
     models: Mapping[str, Any] = result.get("models") or {}
     names = [str(models[role]["name"]) for role in ("target", "draft") if models.get(role)]
-    return ", guessed by ".join(names)
+    return ", drafted by ".join(names)

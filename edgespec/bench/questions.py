@@ -38,11 +38,11 @@ def ask(
     questions, messages = [], []
     for item in items:
         if len(item.turns) > 1:
-            messages.append(f"{item.id}: of {len(item.turns)} turns only the first is asked")
+            messages.append(f"{item.id}: only the first of {len(item.turns)} turns is used")
         try:
             questions.append(_question(llm, item, tokens, reference=reference))
         except UsageError as error:
-            messages.append(f"{item.id} was left out: {error.what}")
+            messages.append(f"skipped {item.id}: {error.what}")
     return questions, messages
 
 
@@ -64,7 +64,7 @@ def _question(llm: Runtime, item: Item, tokens: int | None, *, reference: bool) 
     question = Question(item, request, llm.tokenize(request))
     if question.length > llm.context.n_ctx:
         raise UsageError(
-            f"{len(question.prompt)} tokens and an answer of {request.max_tokens} do not fit into a context of "
-            f"{llm.context.n_ctx}"
+            f"a prompt of {len(question.prompt)} tokens and an answer of {request.max_tokens} do not fit into a "
+            f"context of {llm.context.n_ctx}"
         )
     return question

@@ -88,9 +88,9 @@ class Tape:
             if guesses[position] is None:
                 others = sorted({draft.source for round in trace.rounds for draft in round.drafts} - {source})
                 raise UsageError(
-                    f"the trace has no guess by {source} at token {position}",
-                    why=f"others guessed: {', '.join(others)} (--source)" if others else "",
-                    hint="record a run that decodes plainly (--pace off), with this drafter",
+                    f"the trace has no draft by {source} at token {position}",
+                    why=f"other drafters in it: {', '.join(others)} (--source)" if others else "",
+                    hint="record a run with plain decoding (--pace off) and this drafter",
                 )
         return cls(source, trace, text, guesses, table(trace))
 
@@ -227,23 +227,25 @@ def replay_oracle(tapes: Sequence[Tape]) -> Replay:
         lengths = _least_time(tape)
         position = tape.start
         while position < len(tape.text):
-            length = lengths[position]
+            length, draft = lengths[position], tape.guesses[position]
+            accepted = min(length, draft.matched) if draft is not None else 0
             passes = tape.passes(length)
-            _count(result, tape, passes, tape.guess_s(passes), length, length)
-            position += length + 1
+            _count(result, tape, passes, tape.guess_s(passes), length, accepted)
+            position += accepted + 1
     return result
 
 
 def _least_time(tape: Tape) -> list[int]:
-    """For each position the length, of those that are accepted as a whole, that leads to the least time to the end."""
+    """For each position the length that leads to the least time to the end. That may be more than is accepted, where a
+    wider pass is a faster one."""
     end = len(tape.text)
     least_s, lengths = [0.0] * (end + 1), [0] * end
     for position in range(end - 1, tape.start - 1, -1):
         draft = tape.guesses[position]
-        most = min(draft.matched, end - position - 1) if draft is not None else 0
+        matched, most = (draft.matched, len(draft.tokens)) if draft is not None else (0, 0)
         least_s[position], lengths[position] = min(
-            (tape.guess_s(tape.passes(k)) + tape.target_s(1 + k) + least_s[position + 1 + k], k)
-            for k in range(most + 1)
+            (tape.guess_s(tape.passes(k)) + tape.target_s(1 + k) + least_s[position + 1 + min(k, matched)], k)
+            for k in range(min(most, end - position - 1) + 1)
         )
     return lengths
 

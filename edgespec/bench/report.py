@@ -73,14 +73,14 @@ def _heading(result: Result, summary: Summary) -> Iterator[tuple[str, str]]:
     prompts = len({(sample["category"], sample["item"]) for sample in result["samples"]})
     parts = [_count(prompts, "prompt"), _count(settings.get("repeat") or 1, "repeat")]
     if settings.get("tokens"):
-        parts.append(f"{settings['tokens']} tokens an answer")
+        parts.append(f"{settings['tokens']} tokens per answer")
     if settings.get("threads"):
         parts.append(_count(settings["threads"], "thread"))
     if settings.get("reference"):
-        parts.append("the answers were given")
+        parts.append("reference answers")
     yield "settings", ", ".join(parts)
     if not result.get("complete", True):
-        yield "stopped", f"after {_count(len(result['samples']), 'answer')}, before its end"
+        yield "stopped", f"after {_count(len(result['samples']), 'answer')}"
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ def curve_line(curve: CostCurve) -> str:
     wider = ", ".join(f"{width}: {cost:.2f}" for width, cost in curve.target.items() if width > 1)
     line = f"t(1) {duration(curve.pass_s)}" + (f"; t(n) / t(1) for n = {wider}" if wider else "")
     if curve.draft is not None:
-        line += f"; c, a draft pass, {curve.draft:.2f} of t(1)"
+        line += f"; c, the cost of a draft pass, {curve.draft:.2f} of t(1)"
     return line
 
 
@@ -106,11 +106,11 @@ def _main_table(summary: Summary, temperature: float) -> Figures:
     found = [cell for mode in summary.modes if (cell := summary.cell(mode, temperature))]
     columns = {
         "mode": [cell.mode for cell in found],
-        "speed\nup": [times(cell.speedup) for cell in found],
+        "speed-\nup": [times(cell.speedup) for cell in found],
         "95 %\ninterval": [interval(cell) for cell in found],
         "theory": [times(cell.predicted_speedup) for cell in found],
         "tok/s": [rate(cell.tokens_per_s) for cell in found],
-        "tok/\nround": [_figure(cell.tokens_per_round) for cell in found],
+        "tok/\nstep": [_figure(cell.tokens_per_round) for cell in found],
         "acc.\n%": [_percent(cell.acceptance) for cell in found],
         "target/\ndraft/\nother %": [_shares(cell) for cell in found],
         "equal\n%": [_percent(cell.equal_share) for cell in found],
@@ -154,8 +154,8 @@ def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:
         for number, guesser in enumerate(cell.guessers)
     ]
     if rows:
-        header = ["mode", "drafter", "asked,\ntimes", "guessed,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
-        yield Figures(f"Who guessed, temperature {temperature:g}", header, rows)
+        header = ["mode", "drafter", "asked,\ntimes", "drafted,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
+        yield Figures(f"Drafters, temperature {temperature:g}", header, rows)
 
 
 def _fastest(speedups: list[float | None]) -> list[int]:
@@ -186,7 +186,7 @@ def _headroom_verdict(room: Headroom) -> str:
     elif room.best_length:
         line += f"the best fixed length (of {lengths}) is {room.best_length}, {times(room.best_speedup)}"
     else:
-        line += f"no fixed length (of {lengths}) beats plain decoding"
+        line += f"no fixed length (of {lengths}) is faster than plain decoding"
     if set(room.oracle_lengths.values()) != {room.best_length}:
         line += f"; the best for each category would reach {times(room.oracle_speedup)}"
     elif many and room.best_length and len(room.fixed) > 2:
@@ -211,7 +211,7 @@ def _theory_verdict(summary: Summary) -> Iterator[str]:
     _, worst = max(found, key=lambda pair: abs(pair[0] - 1))
     span, which = f"{min(shares):.0%}", "; "
     if len(found) > 1:
-        span, which = f"{span} to {max(shares):.0%}", "; the farthest is "
+        span, which = f"{span} to {max(shares):.0%}", "; the largest difference: "
     yield _percent_signs(
         f"theory, E / (cK + t(K+1)): fixed lengths reach {span} of it{which}{worst.mode} {_at(worst.temperature)}, "
         f"{times(worst.predicted_speedup)} predicted from alpha = {worst.alpha:.2f}, {times(worst.speedup)} measured"
@@ -224,13 +224,13 @@ def _peer_verdict(summary: Summary) -> Iterator[str]:
     known = [(mode, cell.table_speedup) for mode, cell in cells if cell is not None and cell.table_speedup is not None]
     if any(guessing(mode) is None for mode, _ in known):
         figures = ", ".join(f"{mode} {times(speedup)}" for mode, speedup in known)
-        yield f"counting the target's passes alone, each at the t(n) of its width: {figures}"
+        yield f"counting target passes only, each at the t(n) of its width: {figures}"
 
 
 def _warnings(result: Result, summary: Summary) -> Iterator[str]:
     spread = (result.get("load") or {}).get("spread")
     if spread is not None and spread > BUSY_SPREAD:
-        yield _percent_signs(f"another program was busy: the same work took up to {spread:.0%} longer at times")
+        yield _percent_signs(f"the machine was busy: the same work took up to {spread:.0%} longer at times")
     plain_cells = [
         cell
         for temperature in summary.temperatures
@@ -243,7 +243,7 @@ def _warnings(result: Result, summary: Summary) -> Iterator[str]:
         if cell.repeated_4grams is not None and cell.repeated_4grams > REPEATED
     ]
     if repeated:
-        line = "texts that repeat themselves flatter drafters that look back; share of 4-grams that were there before: "
+        line = "repetitive text flatters drafters that copy from earlier text; share of repeated 4-grams: "
         yield _percent_signs(line + ", ".join(repeated))
     unequal = [
         f"{mode} {1 - cell.equal_share:.1%}"
@@ -251,10 +251,10 @@ def _warnings(result: Result, summary: Summary) -> Iterator[str]:
         if (cell := summary.cell(mode)) and cell.equal_share is not None and cell.equal_share < 1
     ]
     if unequal:
-        yield _percent_signs(f"texts that are not those of plain decoding: {', '.join(unequal)}")
+        yield _percent_signs(f"texts that differ from plain decoding: {', '.join(unequal)}")
     few = [cell.items for cell in summary.cells.values() if cell.category == ALL and cell.temperature == ALL]
     if few and min(few) < FEW_PROMPTS:
-        yield _percent_signs(f"with {_count(min(few), 'prompt')} an interval is narrower than 95 % would be")
+        yield _percent_signs(f"with {_count(min(few), 'prompt')} the real coverage of an interval is below 95 %")
     if summary.unpaired:
         yield f"{_count(summary.unpaired, 'answer')} could not be compared with plain decoding"
     missing = [

@@ -32,7 +32,7 @@ def shipped(categories: Iterable[str] | None = None) -> list[Item]:
     """The items of some categories, or of all. Raises UsageError for a category that there is not."""
     chosen = CATEGORIES if categories is None else tuple(dict.fromkeys(categories))
     if unknown := [category for category in chosen if category not in CATEGORIES]:
-        raise UsageError(f"there is no category {unknown[0]!r}", hint=f"there are {', '.join(CATEGORIES)}")
+        raise UsageError(f"unknown category {unknown[0]!r}", hint=f"the categories are {', '.join(CATEGORIES)}")
     folder = resources.files("edgespec.bench") / "suites"
     return [
         item for category in chosen for item in _read((folder / f"{category}.jsonl").read_bytes().splitlines(True))[0]
@@ -45,7 +45,7 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
     A line holds `prompt`, or `turns` as in Spec-Bench; `id` (`question_id`), `category` and `reference` may be missing.
     Raises UsageError if the file cannot be read or no line can be used.
     """
-    hint = 'give a JSONL file: one object a line, as {"prompt": "..."}'
+    hint = 'use a JSONL file with one object per line, such as {"prompt": "..."}'
     try:
         with path.open("rb") as file:
             items, problems = _read(file)
@@ -80,7 +80,7 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
         try:
             item = _item(_object(line), f"line-{number}")
             if item.id in items:
-                raise _BadLineError(f"the id {item.id!r} was there before")
+                raise _BadLineError(f"duplicate id {item.id!r}")
             items[item.id] = item
         except _BadLineError as error:
             problems.append(f"line {number}: {error}")
@@ -95,7 +95,7 @@ def _object(line: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise _BadLineError(f"not JSON ({error.msg.removesuffix(' at')})") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
-        raise _BadLineError("JSON that cannot be read") from error
+        raise _BadLineError("JSON that cannot be parsed") from error
     if not isinstance(row, dict):
         raise _BadLineError("not a JSON object")
     return row
@@ -108,7 +108,7 @@ def _item(row: dict[str, Any], default_id: str) -> Item:
         raise _BadLineError("no prompt")
     turns = row.get("turns", [row.get("prompt")])
     if not isinstance(turns, list) or not turns:
-        raise _BadLineError("turns is not a list of texts")
+        raise _BadLineError("turns is not a list of strings")
     reference = row.get("reference", "")
     if isinstance(reference, list):  # Spec-Bench: one for each turn
         reference = reference[0] if reference else ""
@@ -124,7 +124,7 @@ def _label(name: str, value: object) -> str:
     """A text that can be shown in a table; numbers are fine too."""
     label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(label, str) or not label.strip() or not label.isprintable():
-        raise _BadLineError(f"{name} is not a printable text")
+        raise _BadLineError(f"{name} is not printable text")
     return label
 
 
@@ -137,11 +137,11 @@ def _prompt(value: object) -> str:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise _BadLineError(f"{name} is not a text")
+        raise _BadLineError(f"{name} is not a string")
     if "\0" in value:
-        raise _BadLineError(f"{name} holds a NUL character")
+        raise _BadLineError(f"{name} contains a NUL character")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise _BadLineError(f"{name} holds half a character (a lone surrogate)") from error
+        raise _BadLineError(f"{name} contains a lone surrogate (half a character)") from error
     return value

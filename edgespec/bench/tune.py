@@ -15,6 +15,7 @@ from statistics import geometric_mean
 from time import perf_counter
 from typing import Any
 
+from edgespec.bench.fastest import expected, fastest
 from edgespec.bench.measure import Plan, run_bench
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.questions import Question, ask
@@ -54,7 +55,8 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """The result. `measured` is the speedup of the measured pace over plain decoding, with its 95 % interval;
-    None where the time did not suffice. `break_even` is the alpha from which on some length pays."""
+    None where the time did not suffice. `break_even` is the alpha from which on some length pays. `fastest` names the
+    fastest of the types of this model that were measured here, "" where there is one."""
 
     drafter: str
     curve: CostCurve
@@ -66,6 +68,7 @@ class Tuned:
     measured_high: float | None
     verdict: str
     use_it: bool
+    fastest: str
     messages: list[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def tune(
     tell, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     if not llm.engine.drafters:
         raise UsageError(
-            "there is nothing to tune: no drafter is loaded", hint="give a draft model (-md), or --spec-type suffix"
+            "there is nothing to tune: no drafter is loaded", hint="pass a draft model (-md), or --spec-type suffix"
         )
     started_s = perf_counter()
     drafter = llm.engine.drafters[0].name
@@ -130,12 +133,15 @@ def tune(
     kinds = _kinds(tapes)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
     if min(curve.target.values()) < DISTURBED:
-        messages.append("another program disturbed the measurement (wide passes seemed cheaper): tune again later")
+        messages.append(
+            "another program disturbed the measurement (wide passes appeared cheaper): run tune again later"
+        )
     if cancel.is_set():
-        messages.append("stopped before its end: the verdict is one of what was seen by then")
+        messages.append("stopped early: the verdict covers only what was measured")
     even, overall = break_even(curve), _overall(kinds)
+    best = fastest(expected(llm, [tape for _, tape in tapes]))
     use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
-    return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, messages)
+    return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, best, messages)
 
 
 def _shadowed(
@@ -160,7 +166,7 @@ def _shadowed(
                 for _ in llm.answer(question.request, cancel):
                     pass
                 seen.add(question.item.category)
-                progress("comparing guesses", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))
+                progress("comparing drafts", min(1.0, 1 - max(0.0, until_s - perf_counter()) / seconds))
         return [(trace.header["category"], trace) for trace in read_trace(file) if any(r.drafts for r in trace.rounds)]
 
 
@@ -220,17 +226,19 @@ def verdict(
     paying = [kind.category for kind in kinds if kind.auto_speedup >= WORTH_IT]
     certain = low is None or low >= HARMLESS
     if reached >= WORTH_IT and (overall.auto_speedup >= WORTH_IT or (paying and certain)):
-        where = "" if len(paying) == len(kinds) else f", most of it in {', '.join(paying)}"
-        return True, f"use it: {reached:.2f} times as fast as plain decoding{where}"
-    costs = f"a pass over 2 tokens takes {curve.at(2):.2f} passes over one, and a guess {step:.2g}"
+        where = "" if len(paying) == len(kinds) else f", most of it on {', '.join(paying)}"
+        return True, f"worth it: {reached:.2f}x as fast as plain decoding{where}"
+    costs = f"a pass over 2 tokens costs {curve.at(2):.2f} of one over 1, and a draft token {step:.2g}"
     if step >= 1:
-        why = f"a guess takes longer than the target itself ({step:.1f} of its passes)"
+        why = f"a draft token costs more than a pass of the target itself ({step:.1f} passes)"
     elif even is None:
-        why = f"{costs}, so that not even right guesses would pay"
+        why = f"{costs}, so not even 100% acceptance would pay off"
     elif overall.alpha < even:
-        why = f"{costs}, so that {even:.0%} of the guesses would have to be right; {overall.alpha:.0%} are"
+        why = f"{costs}, so break-even is {even:.0%} acceptance; {overall.alpha:.0%} was measured"
     else:
-        why = f"{overall.alpha:.0%} of the guesses are right where {even:.0%} would break even: too little is left"
-    harm = "the pace switches it off by itself" if reached >= HARMLESS else f"it made {reached:.2f} of plain's speed"
-    some = f"; it pays for {', '.join(paying)}" if paying else ""
-    return False, f"do not use {drafter}, because {why}{some}; {harm}".replace("%", " %")
+        why = f"acceptance of {overall.alpha:.0%} barely beats break-even ({even:.0%})"
+    harm = (
+        "--pace auto switches it off by itself" if reached >= HARMLESS else f"measured {reached:.2f}x of plain decoding"
+    )
+    some = f"; it pays off on {', '.join(paying)}" if paying else ""
+    return False, f"not worth it ({drafter}): {why}{some}; {harm}".replace("%", " %")

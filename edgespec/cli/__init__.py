@@ -1,8 +1,9 @@
 """The program `edgespec`: runs a command and turns whatever becomes of it into one message and an exit code.
 
 Nothing heavier than `signal` is imported before Ctrl-C is taken care of. Exit codes: 0 done (or the reader of the
-output went away), 1 generation failed, 2 usage, 3 model not found or no model, 4 the pair does not fit, 5 not enough
-memory, 6 rows of a batch failed, 128 + the signal when interrupted (130 for Ctrl-C).
+output went away), 1 generation failed, or was cut off before a schema or grammar was met, 2 usage, 3 model not found or
+no model, 4 the pair does not fit, 5 not enough memory, 6 rows of a batch failed, 128 + the signal when interrupted (130
+for Ctrl-C).
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
     from edgespec.errors import EdgespecError, OutOfMemoryError
 
     errors = Output(quiet=False)
+    if sys.stdout is None:  # and what is opened next would get its number, and what is printed there
+        errors.error("there is no stdout to write to", hint="leave out '>&-'; '> /dev/null' drops what is written")
+        return 1
     try:
         # A prompt is no file pattern, so Windows must not expand it as one.
         code = edgespec.main(
@@ -57,11 +61,11 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
         errors.error(str(error), trace=True)
         return error.exit_code
     except MemoryError:
-        errors.error("Python ran out of memory", trace=True)
+        errors.error("out of memory (in Python)", trace=True)
         return OutOfMemoryError.exit_code
     except Exception as error:
         shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        errors.error(f"unexpected error: {shown}", trace=True, hint="run with -v to see where")
+        errors.error(f"unexpected error: {shown}", trace=True, hint="run with -v for details")
         return 1
     except SystemExit as leaving:  # click's own way out: shell completion, or --help into a closed pipe
         return leaving.code if isinstance(leaving.code, int) else 1

@@ -34,13 +34,13 @@ from edgespec.cli.batch_files import (
     prepare,
 )
 from edgespec.cli.command import Command, Option
+from edgespec.cli.default_model import answer_as_catalogued, default_model
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
     ANSWER,
     LARGEST,
     MODEL,
-    NO_MODEL,
     QUESTION,
     SAID,
     SAMPLING,
@@ -81,21 +81,21 @@ def _output(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
 OUTPUT = [
     _output(
         "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), show_default="stdout",
-        help="Append results to FILE as they are finished, and go on with what is there of an earlier run.",
+        help="Append results to FILE as they finish; skip rows that FILE already answers.",
     ),
     _output(
         "--parallel", type=Parallel(), default=0, metavar="auto|N", show_default="auto",
-        help=f"Answers that are decoded together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
+        help=f"Answers to decode together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
     ),
-    _output("--ordered", is_flag=True, help="Keep the order of the input."),
-    _output("--retry-errors", is_flag=True, help="Ask rows once more that failed earlier; their results come last."),
-    _output("--overwrite", is_flag=True, help="Start anew, whatever is in FILE."),
+    _output("--ordered", is_flag=True, help="Write results in the order of the input."),
+    _output("--retry-errors", is_flag=True, help="Retry rows that failed earlier; their results come last."),
+    _output("--overwrite", is_flag=True, help="Start over, discarding the rows in FILE."),
     _output(
         "--max-errors", type=Integer(0, LARGEST), metavar="N", show_default="no limit",
-        help="Stop once more than N rows have failed.",
+        help="Stop after more than N failed rows.",
     ),
     _output("--limit", type=Integer(1, LARGEST), metavar="N", show_default="all", help="Only the first N rows."),
-    _output("--timings", is_flag=True, help="Let each row say what it took; then no two runs are the same."),
+    _output("--timings", is_flag=True, help="Add timings to each row; the output then differs from run to run."),
     *SAID,
 ]  # fmt: skip
 
@@ -112,17 +112,15 @@ def batch_options(command: Decorated) -> Decorated:
 def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     """Answer all prompts of a file.
 
-    Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings by the
-    names of Python's (max_tokens, temperature, json_schema, ...), or a request in the form of OpenAI's Batch API. The
-    options hold for rows that say nothing else. Ctrl-C, a crash or a full disk lose nothing that is in FILE: the same
-    command goes on.
+    Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings
+    (max_tokens, temperature, json_schema, ...), or a request in the format of OpenAI's Batch API. Options are the
+    defaults of all rows. After Ctrl-C, a crash or a full disk, the same command resumes.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     _refuse_contradictions(source, values)
-    if values["model"] is None:
-        values["model"] = "demo"
-        output.note(NO_MODEL)
+    values["model"] = values["model"] or default_model(ctx, output)
+    answer_as_catalogued(ctx, values)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     settings = replace(load_settings(values), sequences=values["parallel"])
     check_load_settings(settings)
@@ -153,15 +151,15 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
             open_model = partial(ReopenedModel, settings, asked, output)
             _run(ctx, output, open_model, chain([first], rows), results, keep, target, meter, values)
         elif target.n_done:
-            output.note(f"nothing is left to do: {target.name} has all {target.n_done + meter.n_rows:,} rows")
+            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
         elif not meter.n_rows:
             output.note("there are no rows")
         if target.done and values["limit"] is None:
-            output.note(f"{len(target.done):,} rows of {target.name} answer no row of the input")
+            output.note(f"{len(target.done):,} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
     if failed:
         why = f"the first of them, {meter.first_failure}" if meter.first_failure else ""
-        hint = "each says why; lines that are mended are read again anyway, other rows with --retry-errors"
+        hint = 'each has its reason in "error"; lines you have fixed are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
         raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", why=why, hint=hint)
 
@@ -172,7 +170,7 @@ def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None
     meter.add(result)
     if most_failed is not None and meter.n_failed > most_failed:
         raise FailedRowsError(
-            f"{meter.n_failed:,} rows failed, so this stops", why=meter.first_failure, hint="see --max-errors"
+            f"stopped: {meter.n_failed:,} rows failed", why=meter.first_failure, hint="see --max-errors"
         )
 
 
@@ -181,13 +179,13 @@ def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
     if target in (None, STDIO):
         for name in ("retry_errors", "overwrite"):
             if values[name]:
-                raise UsageError(f"--{name.replace('_', '-')} needs a file to write to", hint="name one (-o FILE)")
+                raise UsageError(f"--{name.replace('_', '-')} needs an output file", hint="use -o FILE")
     elif source != STDIO and are_same(Path(target), Path(source)):
-        raise UsageError(f"cannot write {target} onto itself", hint="name another file to write to")
+        raise UsageError(f"cannot overwrite {target} with itself", hint="use another output file")
     if values["retry_errors"] and values["overwrite"]:
-        raise UsageError("--overwrite keeps no rows to be asked once more", hint="leave out --retry-errors")
+        raise UsageError("--overwrite keeps no rows to retry", hint="leave out --retry-errors")
     if values["system"] and values["chat"] is False:
-        raise UsageError("a system message needs a chat", why="--raw was asked for")
+        raise UsageError("a system message needs chat mode", why="--raw was given")
 
 
 # --- the job --------------------------------------------------------------------------------------------------------
@@ -223,14 +221,17 @@ def _run(
                 if meter.n_rows and not output.quiet:
                     where = [target.name] if target.name != STDIO else []
                     output.aside(" · ".join([*meter.summary(), *where]))
+                if meter.n_cut_off:
+                    which = f"{meter.n_cut_off:,} of these rows" if meter.n_rows > 1 else "the row"
+                    output.note(f'{which} cut off by max_tokens (-n) before the constraint was met ("cut_off": true)')
         is_done = not cancel.is_set()
     except LoadingStoppedError:
         pass  # by a signal
     finally:
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
             without = " without --overwrite" if values["overwrite"] else ""
-            dropped = f" but {n_waiting:,} that waited for an earlier one (--ordered)" if n_waiting else ""
-            output.note(f"{target.name} keeps its rows{dropped}; the same command{without} goes on")
+            dropped = f" except {n_waiting:,} that were waiting for an earlier one (--ordered)" if n_waiting else ""
+            output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
     interrupts.raise_if_received()
 
 

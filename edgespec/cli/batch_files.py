@@ -29,7 +29,7 @@ def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
     if source == STDIO and sys.stdin is None:
         raise UsageError("there are no rows", why="stdin is closed")
     if source == STDIO and sys.stdin.isatty():
-        output.note(f"reading rows from here, a line of JSON each; {END_OF_FILE} ends them")
+        output.note(f"reading rows from the terminal, one JSON object per line; {END_OF_FILE} ends the input")
     try:
         if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
@@ -44,7 +44,7 @@ def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line
     try:
         yield from lines if _is_file(source) else as_they_come(lines)
     except OSError as error:
-        raise EdgespecError(f"cannot read on in {source}", why=error.strerror or str(error)) from error
+        raise EdgespecError(f"cannot continue reading {source}", why=error.strerror or str(error)) from error
 
 
 def are_same(file: Path, other: Path) -> bool:
@@ -95,7 +95,9 @@ class StdoutRows(Closable):
         try:
             self._output.line(encoded(row).decode().removesuffix("\n"))
         except StdoutClosed:
-            raise EdgespecError("the rest is not answered", why="whoever read the rows has gone away") from None
+            raise EdgespecError(
+                "the remaining rows are not answered", why="the reader of stdout has closed it"
+            ) from None
 
     def close(self) -> None:
         pass

@@ -13,6 +13,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.bench_options import PER_CATEGORY, bench_options
 from edgespec.cli.command import Command, typed
+from edgespec.cli.default_model import default_model
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import load_settings, one_model
@@ -35,17 +36,17 @@ STDOUT = "-"
 @bench_options
 @click.pass_context
 def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
-    """Measure how fast a model decodes, and what guessing earns.
+    """Benchmark decoding speed and speculation.
 
-    MODEL (demo, if none is named) answers each prompt in each mode, prompt by prompt in turns, so that all modes meet
-    the same state of the machine. The table goes to stdout. Ctrl-C stops, and shows what there is by then.
+    MODEL (smollm2 by default) answers each prompt in each mode, prompt by prompt in turns, so that all modes run under
+    the same conditions. The table goes to stdout. Ctrl-C stops and shows the results so far.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     if values["compare"]:
         _compare(output, *map(Path, values["compare"]))
         return
-    values["model"] = one_model(target, values["model"])
+    values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
     settings = load_settings(values)
     fetch_models(ctx, settings, output, yes=values["yes"], modes=values["modes"])
     files = _check_files(values)
@@ -78,7 +79,7 @@ def _check_files(values: dict[str, Any]) -> dict[str, str]:
     """The files to write by what goes into them. Raises UsageError for one that cannot be written."""
     files = {kind: values[f"{kind}_file"] for kind in ("json", "csv", "plot") if values[f"{kind}_file"]}
     if list(files.values()).count(STDOUT) > 1 or files.get("plot") == STDOUT:
-        raise UsageError("stdout takes one of --json and --csv", hint="give a file's name to the other")
+        raise UsageError("only one of --json and --csv can go to stdout", hint="give the other one a file name")
     for kind, name in files.items():
         if kind == "plot":
             from edgespec.bench.plot import check_plot
@@ -117,12 +118,16 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
     modes = with_plain(parse_mode(text, possible) for text in texts)
     if not texts:
         if not has_draft:
-            output.note(f"no draft model is given (-md) and none comes with {settings.model}: the others guess")
+            output.note(
+                f"no draft model was given (-md) and {settings.model} has no default: measuring the other drafters"
+            )
         return default_modes(possible)
     needing = [mode.name for mode in modes if "draft" in mode.drafters]
     if needing and not has_draft:
         raise UsageError(
-            f"mode {needing[0]} needs a draft model", why=f"none comes with {settings.model}", hint="name one (-md)"
+            f"mode {needing[0]} needs a draft model",
+            why=f"{settings.model} has no default draft",
+            hint="pass one (-md)",
         )
     return modes
 

@@ -27,23 +27,26 @@ OPTIONS = [
     _option(
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
         show_default="all drafters, each alone, and fixed lengths",
-        help="What to compare with plain decoding: drafters (or all), auto or fixed:K, and if need be tree:W and a "
-        "verify rule, as in 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 rejection'. Repeatable.",
+        help=(
+            "Mode to compare with plain decoding: drafters (or all), auto or fixed:K, optionally tree:W and a "
+            "verification rule, such as 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 "
+            "rejection'. Repeatable."
+        ),
     ),
     _option(
-        "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts as well.",
+        "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts, too.",
     ),
     _option(
         "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
-        help="Only the prompts of this category. Repeatable.",
+        help="Use only the prompts of this category. Repeatable.",
     ),
     _option(
         "Prompt", "--prompts", type=click.Path(), metavar="FILE",
-        help="Ask the prompts in this JSONL file instead of those that come with edgespec.",
+        help="Use the prompts in this JSONL file instead of the built-in suites.",
     ),
     _option(
         "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
-        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts of each category.",
+        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
     ),
     _option(
         "Sampling", "--temp", "temperatures", multiple=True, type=Number(min=0), metavar="T",
@@ -51,23 +54,25 @@ OPTIONS = [
     ),
     _option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), metavar="N",
-        show_default="48, or all with --reference", help="Tokens of each answer.",
+        show_default="48, or all with --reference", help="Tokens per answer.",
     ),
     _option(
         "Answer", "--repeat", type=Integer(1, LARGEST), default=1, show_default=True, metavar="N",
-        help="Measure everything N times.",
+        help="Repeat every measurement N times.",
     ),
     _option(
         "Answer", "--reference", is_flag=True,
-        help="Let each answer be the one that comes with the prompt: what guessing earns on real text, also if the "
-        "model writes none.",
+        help=(
+            "Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
+            "model cannot write it."
+        ),
     ),
-    _option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="Write all figures; '-' for stdout."),
-    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write a line an answer; '-' for stdout."),
-    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Draw the result as PNG or SVG."),
+    _option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
+    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
+    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
     _option(
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
-        help="Compare two files that --json has written, and measure nothing.",
+        help="Compare two files written by --json, without measuring.",
     ),
     QUIET,
     VERBOSE,

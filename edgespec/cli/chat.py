@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.cli.command import Command, Option
+from edgespec.cli.default_model import answer_as_catalogued, default_model
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts, leave
-from edgespec.cli.options import NO_MODEL, chat_options, constraints, load_settings, sampling_settings, with_options
+from edgespec.cli.options import chat_options, constraints, load_settings, sampling_settings, with_options
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, UsageError
 
 if TYPE_CHECKING:
     from edgespec.chat import Session
+    from edgespec.store import Store
     from edgespec.tui.app import ChatApp
 
 LOOK_S = 1.0  # between looks whether there still is a terminal
@@ -37,11 +39,11 @@ def _options(command: Decorated) -> Decorated:
         click.argument("message", required=False),
         click.option(
             "-r", "--resume", cls=Option, section="Prompt", config=False, metavar="CHAT",
-            help="Go on with a chat: its id, the beginning of one, or 'last' ('edgespec history list').",
+            help="Resume a chat: its id, a prefix of one, or 'last' ('edgespec history list').",
         ),
         click.option(
             "--history/--no-history", cls=Option, section="Prompt", default=True, show_default=True,
-            help="Keep this conversation on disk, or nowhere.",
+            help="Save this conversation on disk, or not.",
         ),
         chat_options,
     ]  # fmt: skip
@@ -50,16 +52,16 @@ def _options(command: Decorated) -> Decorated:
 
 @click.command(cls=Command)
 @click.option(
-    "--tui/--plain", cls=Option, section="Output", default=None, show_default="the screen, where the terminal can",
-    help="A screen of its own, or plain lines, which do everything too and suit pipes and screen readers.",
+    "--tui/--plain", cls=Option, section="Output", default=None, show_default="full-screen if the terminal supports it",
+    help="Full-screen, or plain lines, which can do everything too and work with pipes and screen readers.",
 )  # fmt: skip
 @_options
 @click.pass_context
 def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
-    """Talk with a model.
+    """Chat with a model.
 
-    MESSAGE is the first one. Conversations are kept on this machine ('edgespec history'), answers as they come.
-    /help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves. What is piped in is one message a line, or a block
+    MESSAGE is the first message. Conversations are saved on this machine ('edgespec history').
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line, or a block
     between lines of three double quotes.
     """
     converse(ctx, tui=_can_show_a_screen() if tui is None else tui, values=values)
@@ -69,24 +71,24 @@ def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
 @_options
 @click.pass_context
 def tui(ctx: click.Context, /, **values: Any) -> None:
-    """Talk with a model on a screen of its own ('edgespec chat --tui')."""
+    """Chat with a model full-screen ('edgespec chat --tui')."""
     converse(ctx, tui=True, values=values)
 
 
 def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     """Open the store and the session, and hand both to a front end."""
     from edgespec.chat import Session
-    from edgespec.store import Store
     from edgespec.worker import Worker
 
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     notes: list[str] = []  # the store's; a screen must not be written over
     with ExitStack() as stack:
-        store = stack.enter_context(Store(note=notes.append) if values["history"] else Store.in_memory())
+        store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
         if values["model"] is None:
-            values["model"] = _model_of(resumed, values, output)
+            values["model"] = _model_of(ctx, resumed, values, output)
+        answer_as_catalogued(ctx, values)
         fetch_models(ctx, load_settings(values), output, yes=values["yes"])
         if not values["history"]:
             values["store"] = False  # of answers to guess from
@@ -103,6 +105,18 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         ctx.exit(1)
 
 
+def _store(notes: list[str], *, keeps: bool) -> Store:
+    """Where conversations are kept. Raises StoreError."""
+    from edgespec.store import Store
+    from edgespec.store.file import StoreError
+
+    try:
+        return Store(note=notes.append) if keeps else Store.in_memory()
+    except StoreError as error:
+        hint = "; ".join(filter(None, [error.hint, "--no-history chats without keeping anything"]))
+        raise StoreError(error.what, why=error.why, hint=hint) from error
+
+
 def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, values: Mapping[str, Any]) -> bool:
     """Converse; whether something failed that nobody was there to see."""
     interrupts = ctx.find_object(Interrupts) or Interrupts()
@@ -115,8 +129,8 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
     return repl.run(values["message"])
 
 
-def _model_of(resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
-    """The model a chat was with, and its draft model, if they are still there; else the bundled one."""
+def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
+    """The model a chat was with, and its draft model, if they are still there; else the default one."""
     from edgespec.models.spec import resolve
 
     spec = resumed.get("model")
@@ -124,13 +138,12 @@ def _model_of(resumed: Mapping[str, Any], values: dict[str, Any], output: Output
         try:
             resolve(spec)
         except EdgespecError as error:
-            output.note(f"{error.what}: the bundled demo goes on with this chat")
-            return "demo"
+            output.note(f"{error.what}: continuing this chat with another model")
+            return default_model(ctx, output)
         if values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
             values["draft_model"] = resumed["draft_model"]
         return spec
-    output.note(NO_MODEL)
-    return "demo"
+    return default_model(ctx, output)
 
 
 def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:
@@ -165,13 +178,15 @@ def _rescue(session: Session, output: Output) -> None:
         except OSError:
             continue
         output.error(str(error))
-        raise EdgespecError("the chat could not be saved", hint=f"it is in {file}: 'edgespec history import' takes it")
+        raise EdgespecError(
+            "the chat could not be saved", hint=f"it is in {file}: import it with 'edgespec history import'"
+        )
     raise EdgespecError("the chat could not be saved anywhere", why=str(error))
 
 
 def _show_screen(session: Session, interrupts: Interrupts, message: str | None) -> None:
     if not _can_show_a_screen():
-        raise UsageError("a screen needs a terminal", hint="edgespec chat --plain works in pipes too")
+        raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
@@ -184,7 +199,7 @@ def _show_screen(session: Session, interrupts: Interrupts, message: str | None) 
     ended.set()
     interrupts.raise_if_received()
     if app.return_code:
-        raise EdgespecError("the screen has failed", hint="edgespec chat --plain does without it")
+        raise EdgespecError("the full-screen chat failed", hint="use edgespec chat --plain instead")
 
 
 def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:

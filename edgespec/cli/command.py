@@ -14,18 +14,38 @@ from edgespec.config import Check, Setting, config_files, read_settings, working
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
 
+ELSEWHERE = {
+    "n-predict": "max-tokens",
+    "num-predict": "max-tokens",
+    "max-new-tokens": "max-tokens",
+    "n-ctx": "ctx-size",
+    "num-ctx": "ctx-size",
+    "context-length": "ctx-size",
+    "n-gpu-layers": "gpu-layers",
+    "num-gpu": "gpu-layers",
+    "num-thread": "threads",
+    "repetition-penalty": "repeat-penalty",
+    "model-draft": "draft-model",
+    "system-prompt": "system",
+}
+"""What llama.cpp, ollama and transformers call some of the options."""
+
 SECTIONS = ("Prompt", "Model", "Speculation", "Sampling", "Answer", "Output")
 
 
 class Option(click.Option):
     """An option of one section. Its long name is its key in configuration files, and with `EDGESPEC_` its variable.
 
-    `config` is false for what only makes sense on a command line.
+    `config` is false for what only makes sense on a command line. `exclusive` refuses both names of a switch together,
+    of which the last one counts otherwise.
     """
 
-    def __init__(self, *args: Any, section: str = "Output", config: bool = True, **attrs: Any) -> None:
+    def __init__(
+        self, *args: Any, section: str = "Output", config: bool = True, exclusive: bool = False, **attrs: Any
+    ) -> None:
         super().__init__(*args, **attrs)
         self.section = section
+        self.exclusive = exclusive
         self.key = max(self.opts, key=len).lstrip("-")
         self.config = config
         if config:
@@ -97,6 +117,10 @@ class Command(click.Command):
         from edgespec.cli.run import run
 
         ctx.meta[ARGS] = list(args)
+        given = set(args[: args.index("--")] if "--" in args else args)
+        for param in self.params:
+            if isinstance(param, Option) and param.exclusive and given >= {*param.opts, *param.secondary_opts}:
+                raise click.UsageError(f"{param.opts[0]} and {param.secondary_opts[0]} exclude each other", ctx)
         asks_for_help = any(arg in ctx.help_option_names for arg in args)
         if not ctx.resilient_parsing and not asks_for_help:
             names = {param.name for param in self.params if isinstance(param, Option) and param.config}
@@ -120,7 +144,8 @@ def configured(ctx: click.Context, command: click.Command) -> Mapping[str, Setti
     """What the configuration files say, by parameter name. Raises UsageError."""
     options = {param.key: param for param in command.params if isinstance(param, Option) and param.config}
     checks: dict[str, Check] = {key: _checker(ctx, option) for key, option in options.items()}
-    settings = read_settings(config_files(working_folder()), checks)
+    aliases = {str(option.name): key for key, option in options.items()}
+    settings = read_settings(config_files(working_folder()), checks, ELSEWHERE | aliases)
     return {str(options[key].name): setting for key, setting in settings.items()}
 
 

@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SUBCOMMANDS = {
-    "chat": ("edgespec.cli.chat:chat", "Talk with a model; conversations are kept."),
-    "tui": ("edgespec.cli.chat:tui", "Talk with a model on a screen of its own ('chat --tui')."),
+    "chat": ("edgespec.cli.chat:chat", "Chat with a model; conversations are saved."),
+    "tui": ("edgespec.cli.chat:tui", "Chat with a model full-screen ('chat --tui')."),
     "run": ("edgespec.cli.run:run", "Answer one prompt."),
-    "batch": ("edgespec.cli.batch:batch", "Answer the prompts of a file; goes on where it stopped."),
-    "pull": ("edgespec.cli.pull:pull", "Fetch models from the Hugging Face hub."),
-    "ls": ("edgespec.cli.ls:ls", "List the models of this machine, or the catalogue."),
-    "show": ("edgespec.cli.show:show", "Say what a model is, and what can draft for it."),
+    "batch": ("edgespec.cli.batch:batch", "Answer the prompts of a file; resumes after interruptions."),
+    "pull": ("edgespec.cli.pull:pull", "Download models from the Hugging Face hub."),
+    "ls": ("edgespec.cli.ls:ls", "List the models on this machine, or the catalogue."),
+    "show": ("edgespec.cli.show:show", "Show a model's details and compatible drafts."),
     "rm": ("edgespec.cli.rm:rm", "Delete models."),
-    "pair": ("edgespec.cli.pair:pair", "Say whether one model can draft for another, and which can."),
+    "pair": ("edgespec.cli.pair:pair", "Check draft compatibility, or list compatible drafts."),
     "history": ("edgespec.cli.history:history", "List, search, export, import and delete conversations."),
-    "bench": ("edgespec.cli.bench:bench", "Measure how fast a model decodes, and what guessing earns."),
-    "compare": ("edgespec.cli.compare:compare", "Compare quantisations, drafts and ways of guessing."),
-    "perplexity": ("edgespec.cli.perplexity:perplexity", "Measure how well a model foresees a text."),
-    "tune": ("edgespec.cli.tune:tune", "Find out in a minute whether a draft is worth it here."),
-    "draft": ("edgespec.cli.draft:draft", "Make a draft of a target, or data to train one on."),
-    "corpus": ("edgespec.cli.corpus:corpus", "Build and list texts that guesses are looked up in."),
-    "store": ("edgespec.cli.store:store", "List and forget the earlier answers that guesses come from."),
+    "bench": ("edgespec.cli.bench:bench", "Benchmark decoding speed and speculation."),
+    "compare": ("edgespec.cli.compare:compare", "Compare quantisations, drafts and drafting methods."),
+    "perplexity": ("edgespec.cli.perplexity:perplexity", "Measure perplexity on a text."),
+    "tune": ("edgespec.cli.tune:tune", "Measure in a minute whether a draft is worth it here."),
+    "draft": ("edgespec.cli.draft:draft", "Make a draft model from a target, or data to train one."),
+    "corpus": ("edgespec.cli.corpus:corpus", "Build and list texts that drafts are copied from."),
+    "store": ("edgespec.cli.store:store", "List and delete the earlier answers that drafts are copied from."),
     "doctor": ("edgespec.cli.doctor:doctor", "Check this machine, this build and a model."),
-    "config": ("edgespec.cli.config:config", "Show the settings in force and the files they come from."),
-    "completion": ("edgespec.cli.completion:completion", "Print a shell's completion script."),
+    "config": ("edgespec.cli.config:config", "Show the settings in effect and the files they come from."),
+    "completion": ("edgespec.cli.completion:completion", "Print a shell completion script."),
 }
 
 
@@ -69,12 +69,12 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, "-V", "--version", message="edgespec %(version)s")
 def edgespec() -> None:
-    """Fast, exact answers from local GGUF models.
+    """Run GGUF models locally, with speculative decoding that preserves their output.
 
     \b
-    Try it with the bundled models:
-      edgespec run --raw "def fibonacci(n):" -n 64 --stats
-    With a model of your own, or one that is fetched:
+    With the default model, downloaded once (93 MB):
+      edgespec run "What is the capital of France?"
+    With your own model, or one to download:
       edgespec chat -m ./model.gguf
       edgespec chat -m qwen2.5-7b
 

@@ -17,7 +17,7 @@ def _flag(*names: str, help: str) -> Callable[[Decorated], Decorated]:
 
 
 JSON = _flag("--json", "as_json", help="Print one JSON object instead of text.")
-JSON_LINES = _flag("--json", "as_json", help="Print one JSON object a line instead of text.")
-QUIET = _flag("-q", "--quiet", help="No notes and no progress on stderr.")
-VERBOSE = _flag("-v", "--verbose", help="Log to stderr what happens, and where errors come from.")
-YES = _flag("-y", "--yes", help="Do not ask.")
+JSON_LINES = _flag("--json", "as_json", help="Print one JSON object per line instead of text.")
+QUIET = _flag("-q", "--quiet", help="No notes or progress on stderr.")
+VERBOSE = _flag("-v", "--verbose", help="Log details to stderr, with tracebacks of errors.")
+YES = _flag("-y", "--yes", help="Do not ask for confirmation.")

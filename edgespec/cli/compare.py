@@ -46,12 +46,14 @@ def _option(section: str, *names: str, **attrs: Any) -> Any:
 OPTIONS = [
     _option(
         "Model", "--quants", multiple=True, type=Text(), metavar="TYPE,...",
-        help="Compare these quantisations of the reference too (Q8_0,Q5_K_M,Q4_K_M,Q2_K); what is missing is made, "
-        "and kept in the cache folder.",
+        help=(
+            "Also compare these quantisations of the reference (Q8_0,Q5_K_M,Q4_K_M,Q2_K); missing ones are created "
+            "in the cache folder."
+        ),
     ),
     _option(
         "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
-        help="What the others are held against.",
+        help="What the others are compared with.",
     ),
     CTX_SIZE,
     GPU_LAYERS,
@@ -60,46 +62,50 @@ OPTIONS = [
     *FETCHING,
     _option(
         "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
-        show_default="the one that comes with the reference, if any", help="Draft model. Repeatable.",
+        show_default="the reference's default draft, if any", help="Draft model. Repeatable.",
     ),
     _option(
         "Speculation", "--modes", multiple=True, type=Text(), metavar="MODE,...", show_default="plain,all auto",
-        help="What to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or fixed:K, "
-        "with commas between modes and + between drafters: 'draft auto,suffix+recycling fixed:4'.",
+        help=(
+            "Modes to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or "
+            "fixed:K, with commas between modes and + between drafters: 'draft auto,suffix+recycling fixed:4'."
+        ),
     ),
     CORPUS,
     _option(
         "Prompt", "--prompts", type=Text(), metavar="CATEGORY|FILE", show_default="all categories",
-        help="Ask the prompts of this category of the bench's suites, or those in this JSONL file.",
+        help="Use the prompts of this category of the built-in suites, or those in this JSONL file.",
     ),
     _option(
         "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
-        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts of each category.",
+        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
     ),
     _option(
-        "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the bench's questions and answers",
-        help="Text (UTF-8) over which quality is measured.",
+        "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
+        help="Text (UTF-8) to measure quality on.",
     ),
     _option(
         "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
-        show_default="12, fewer where that takes more than 1 GB",
-        help="Measure quality over the first N windows of 512 tokens. The reference's probabilities lie in the cache "
-        "folder meanwhile: 510 bytes a window for each token of the vocabulary.",
+        show_default="12, fewer if that takes more than 1 GB",
+        help=(
+            "Measure quality on the first N windows of 512 tokens. The reference's probabilities need space in the "
+            "cache folder meanwhile: 510 bytes per window for each token of the vocabulary."
+        ),
     ),
     _option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
-        metavar="N", help="Tokens of each answer.",
+        metavar="N", help="Tokens per answer.",
     ),
     _option(
         "Output", "--resume", is_flag=True,
-        help="Take what earlier runs with the same files have found, and say what that is.",
+        help="Reuse results of earlier runs with the same files, and mark them.",
     ),
     _option(
         "Output", "--json", "as_json", is_flag=True,
-        help="Print one JSON object on stdout instead of tables: a flag, while that of bench takes a file.",
+        help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
-    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write a line for each file and mode."),
-    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Draw the result as PNG or SVG."),
+    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
+    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -110,11 +116,11 @@ OPTIONS = [
 @lambda command: with_options(command, OPTIONS)
 @click.pass_context
 def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
-    """Compare quantisations of a model, drafts and ways of guessing.
+    """Compare quantisations of a model, drafts and drafting methods.
 
-    Each MODEL answers the same prompts in the same modes, and says what it thinks of the same text, which tells how far
-    it is from the reference. One file is loaded at a time. What was measured is kept, so that --resume goes on where
-    Ctrl-C has stopped it.
+    Each MODEL answers the same prompts in the same modes, which measures speed, and reads the same text, which measures
+    the divergence from the reference. One file is loaded at a time. Results are saved, so --resume continues after
+    Ctrl-C.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
@@ -171,7 +177,7 @@ def _check_files(values: dict[str, Any]) -> None:
         check_plot(Path(values["plot_file"]))
     for name in (values["csv_file"], values["plot_file"]):
         if name and not Path(name).absolute().parent.is_dir():
-            raise UsageError(f"{name} cannot be written", why=f"there is no folder {Path(name).parent}")
+            raise UsageError(f"{name} is not writable", why=f"there is no folder {Path(name).parent}")
         if name:
             check_writable(Path(name))
 
@@ -247,15 +253,13 @@ def _what_is_kept(parts: dict[str, Any], values: dict[str, Any]) -> str:
     if not parts["finished"] and not parts["begun"]:
         return _nothing_measured(values)
     if not parts["kept"]:
-        return "stopped; nothing is kept, since the cache folder cannot be written"
+        return "stopped; nothing was saved, because the cache folder is not writable"
     begun = ", and some of another" if parts["begun"] else ""
-    return (
-        f"stopped: {parts['finished']} of {parts['all']} parts are kept{begun}; the same command with --resume goes on"
-    )
+    return f"stopped: {parts['finished']} of {parts['all']} parts are saved{begun}; add --resume to continue"
 
 
 def _nothing_measured(values: dict[str, Any]) -> str:
-    made = "quantisations that were made are kept, and " if values["quants"] else ""
+    made = "new quantisations are saved, and " if values["quants"] else ""
     return f"stopped before anything was measured; {made}the same command starts again"
 
 

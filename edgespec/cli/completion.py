@@ -12,7 +12,7 @@ from edgespec.cli.output import Output
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a shell's completion script.
+    """Print a shell completion script.
 
     \b
     bash:  edgespec completion bash > ~/.local/share/bash-completion/completions/edgespec

@@ -15,17 +15,17 @@ from edgespec.config import project_file, user_file, working_folder
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.pass_context
 def config(ctx: click.Context) -> None:
-    """Show the settings in force and the files they come from.
+    """Show the settings in effect and the files they come from.
 
-    A flag that is typed wins over the environment (EDGESPEC_TEMP), that over the project's edgespec.toml (here or in a
-    folder above), that over the user's config.toml. Keys are the long option names of 'edgespec run'.
+    The command line overrides the environment (EDGESPEC_TEMP), which overrides the project's edgespec.toml (here or in
+    a parent folder), which overrides the user's config.toml. Keys are the long option names of 'edgespec run'.
     """
     from edgespec.cli.run import run
 
     output = Output(quiet=False)
     user, project = user_file(), project_file(working_folder())
-    output.line(f"user file     {user}{'' if user.is_file() else ' (not there)'}")
-    output.line(f"project file  {project or '(none here or above)'}")
+    output.line(f"user file     {user}{'' if user.is_file() else ' (does not exist)'}")
+    output.line(f"project file  {project or '(none here or in a parent folder)'}")
     settings = configured(click.Context(run), run)
     for option in run.params:
         if not isinstance(option, Option) or not option.config:

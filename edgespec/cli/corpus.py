@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edgespec.cli.common import JSON, JSON_LINES, QUIET, YES
+from edgespec.cli.default_model import default_model
 from edgespec.cli.output import Output
 from edgespec.cli.prompt import agreed
 from edgespec.cli.types import ModelSpec
@@ -17,26 +18,30 @@ SHOWN = 5  # of the files that were left out
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def corpus() -> None:
-    """Texts on disk that guesses are looked up in.
+    """Indexed texts that drafts are copied from.
 
-    Where answers repeat what stands in your own notes, manuals or code, a corpus of them guesses many tokens at a time:
-    build it once, then answer with '--corpus'.
+    If answers repeat text from your notes, manuals or code, a corpus of them drafts many tokens at a time. Build it
+    once, then generate with '--corpus'.
     """
 
 
 @corpus.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="PATH...")
-@click.option("-o", "--output", "out", required=True, metavar="NAME|FILE", help="Its name, or the file to write.")
-@click.option("-m", "--model", default="demo", show_default=True, type=ModelSpec(), help="Whose vocabulary to use.")
+@click.option(
+    "-o", "--output", "out", required=True, metavar="NAME|FILE", help="Name of the corpus, or a file to write."
+)
+@click.option("-m", "--model", type=ModelSpec(), help="Model whose vocabulary to use (smollm2 by default).")
 @QUIET
-def build(paths: tuple[Path, ...], out: str, model: str, quiet: bool) -> None:
-    """Build a corpus from UTF-8 files and folders of them."""
+@click.pass_context
+def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | None, quiet: bool) -> None:
+    """Build a corpus from UTF-8 files and folders."""
     from edgespec.corpus import build as make
     from edgespec.corpus import file_for, text_files
     from edgespec.llama.model import Model
     from edgespec.models.spec import resolve
 
     output = Output(quiet=quiet)
+    model = model or default_model(ctx, output)
     try:
         output.progress("looking for texts", 0)
         files = text_files(paths)
@@ -46,16 +51,16 @@ def build(paths: tuple[Path, ...], out: str, model: str, quiet: bool) -> None:
     finally:
         output.end_progress()
     for reason in left_out[:SHOWN]:
-        output.note(f"left out {reason}")
+        output.note(f"skipped {reason}")
     if len(left_out) > SHOWN:
-        output.note(f"left out {len(left_out) - SHOWN} more")
+        output.note(f"skipped {len(left_out) - SHOWN} more")
     output.line(f"{path}: {about.tokens:,} tokens of {about.files} files")
 
 
 @corpus.command()
 @JSON_LINES
 def ls(as_json: bool) -> None:
-    """List the corpora in edgespec's own folder."""
+    """List the corpora in edgespec's data folder."""
     from edgespec.bench.tables import Figures
     from edgespec.corpus import listed
 
@@ -68,14 +73,14 @@ def ls(as_json: bool) -> None:
         rows = [[path.stem, about.model, f"{about.files:,}", f"{about.tokens:,}"] for path, about in found]
         output.show(Figures("Corpora", ["name", "vocabulary of", "files", "tokens"], rows))
     else:
-        output.line("there is none yet")
+        output.line("there is no corpus yet")
 
 
 @corpus.command()
 @click.argument("name")
 @JSON
 def show(name: str, as_json: bool) -> None:
-    """Say what the corpus NAME was made from, and check all of it."""
+    """Show what the corpus NAME was built from, and check all of it."""
     from edgespec.corpus import Corpus, find
 
     output = Output(quiet=False)

@@ -36,11 +36,11 @@ PREFIXES = (64, 512)
 def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Check this machine, this build and a model.
 
-    Shows versions, what this build of llama.cpp can do and whether it survives quantised models, devices, memory,
-    folders, and what could be better, with the command for it. For MODEL (a GGUF file, or a name as 'edgespec ls' shows
-    it) also what it is and how much its answers depend on rounding: whether the same tokens get the same logits when
-    they are decoded several at a time. The output is meant to be pasted into a bug report: no token and no setting is
-    shown. Exit code 1 where quantised models crash.
+    Shows versions, what this build of llama.cpp supports and whether it runs quantised models, devices, memory,
+    folders, and what could be better, with the command for it. For MODEL (a GGUF file, or a name as shown by 'edgespec
+    ls') also its details and how much its answers depend on rounding: whether the same tokens get the same logits
+    when several are decoded at once. The output is meant for bug reports: it contains no tokens and no settings.
+    Exit code 1 if quantised models crash.
     """
     output = Output(quiet=quiet)
     output.log_to_stderr(verbose=verbose)
@@ -52,7 +52,7 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool,
     path = _find(model) if model is not None else None
     failure: EdgespecError | None = None
     try:
-        output.progress("looking at this machine", None)
+        output.progress("checking this machine", None)
         facts = machine_facts() | {"model": None}
         show(machine_rows(facts))
         if path is not None:
@@ -82,7 +82,7 @@ def _find(spec: str) -> Path:
 
 def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) -> Facts:
     """What MODEL is and how it rounds. Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError."""
-    from edgespec.fitting import fitted, usual_context
+    from edgespec.fitting import can_be_exact, fitted, usual_context
     from edgespec.llama.library import default_threads
     from edgespec.loading import open_model
     from edgespec.model_check import check_model
@@ -91,7 +91,8 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) 
     header = check_model(path)
     facts = header_facts(header) | {"notes": []}
     show(_header_rows(facts))
-    plan = fitted(Plan(header, n_ctx=usual_context(header)), facts["notes"].append, may_shrink=True)
+    plan = Plan(header, n_ctx=usual_context(header), exact=can_be_exact())
+    plan = fitted(plan, facts["notes"].append, may_shrink=True)
     # Whether repacking is off stands above, as the self-check's result.
     with open_model(plan, lambda _: None, lambda done: output.progress(f"loading {path.name}", done)) as model:
         facts |= _model_facts(model)
@@ -134,25 +135,30 @@ def _header_rows(facts: Facts) -> Iterator[Row]:
 def _model_rows(facts: Facts) -> Iterator[Row]:
     yield Row("parameters", f"{facts['parameters'] / 1e6:,.1f} million")
     if facts["drafts"] == "chains":
-        yield Row("KV cache", "can be set back by a few tokens: drafts are chains; rounding is not measured")
+        yield Row("KV cache", "can be rolled back by a few tokens: chains only; rounding is not measured")
     elif facts["can_roll_back"]:
-        yield Row("KV cache", f"{facts['kv_bytes_per_token'] / 1e3:,.1f} kB a token of context (F16)")
+        yield Row("KV cache", f"{facts['kv_bytes_per_token'] / 1000.0:,.1f} kB per token of context (F16)")
     else:
-        yield Row("KV cache", "cannot be rolled back: this model is decoded plainly, without drafts")
+        yield Row("KV cache", "cannot be rolled back: no speculative decoding with this model")
     if facts["gpu_layers"]:
-        yield Row("GPU", f"{facts['gpu_layers']} of {facts['layers'] + 1} layers, the output among them")
+        yield Row("GPU", f"{facts['gpu_layers']} of {facts['layers'] + 1} layers, including the output layer")
     for note in facts["notes"]:
         yield Row("note", note)
 
 
 def _measure(model: Model, output: Output) -> list[Rounding]:
+    from edgespec.fitting import can_be_exact, exact_attention
     from edgespec.llama.context import Context
     from edgespec.rounding import ROWS, WIDTHS, measure_rounding
 
     prefixes = [n_past for n_past in PREFIXES if n_past + ROWS <= model.n_ctx_train]
     if not prefixes:
         return []
-    with Context(model, n_ctx=prefixes[-1] + ROWS, max_outputs=WIDTHS[-1]) as context:
+    exact = can_be_exact()
+    attention = exact_attention(model.header, "f16") if exact else "auto"
+    with Context(
+        model, n_ctx=prefixes[-1] + ROWS, max_outputs=WIDTHS[-1], flash_attention=attention, exact=exact
+    ) as context:
         roundings: list[Rounding] = []
         for n_past in prefixes:
 
@@ -171,8 +177,8 @@ def _rounding_rows(roundings: list[Rounding], threads: int) -> Iterator[Row]:
     on = f"{threads} thread{'' if threads == 1 else 's'}"
     yield Row(
         "rounding",
-        "the largest difference of a logit when the same tokens are decoded several at a time (the width) instead of "
-        f"one by one; {roundings[0].n_rows} rows, {on}",
+        "largest logit difference when tokens are decoded several at a time (the width) instead of one by one; "
+        f"{roundings[0].n_rows} rows, {on}",
     )
     yield Row()
     yield Row(f"{'width':>7}", "".join(f"{f'after {r.n_past} tokens':>20}" for r in roundings), as_is=True)
@@ -184,8 +190,8 @@ def _rounding_rows(roundings: list[Rounding], threads: int) -> Iterator[Row]:
         consequence = ""
         if r.max_difference:
             consequence = (
-                f": texts may differ from plain decoding where the best two tokens are closer than twice that "
-                f"({r.n_close} of these {r.n_rows} rows; another token became the best in {max(r.changed_choices)})"
+                ": texts may differ from plain decoding where the best two tokens are closer than twice that "
+                f"({r.n_close} of these {r.n_rows} rows; the best token changed in {max(r.changed_choices)})"
             )
         yield Row(f"after {r.n_past}", r.summary() + consequence)
 

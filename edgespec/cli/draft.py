@@ -11,6 +11,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.common import QUIET
+from edgespec.cli.default_model import default_model
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
@@ -34,9 +35,9 @@ OUT = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def draft() -> None:
-    """Make a draft of a target, or data to train one on.
+    """Make a draft model from a target, or data to train one.
 
-    'run --spec-type self:8' and 'self:Q2_K' make such drafts themselves, and keep them.
+    'run --spec-type self:8' and 'self:Q2_K' create such drafts automatically, and keep them.
     """
 
 
@@ -44,12 +45,12 @@ def draft() -> None:
 @click.argument("model", type=ModelSpec())
 @click.option(
     "-n", "--layers", cls=Option, config=False, required=True, type=Integer(1, LARGEST), metavar="N",
-    help="How many layers to keep.",
+    help="Number of layers to keep.",
 )  # fmt: skip
 @OUT
 @QUIET
 def slice_(model: str, layers: int, out: Path, quiet: bool) -> None:
-    """Write MODEL's first layers as a model of their own."""
+    """Write the first layers of MODEL as a separate model."""
     from edgespec.models.slice import slice_layers
     from edgespec.models.spec import resolve
 
@@ -77,7 +78,7 @@ def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
     source = resolve(model).path
     again = is_quantised(check_model(source))
     if again:
-        output.note(f"{model} is quantised already: doing it twice loses twice, which only a draft can bear")
+        output.note(f"{model} is quantised already: quantising twice loses quality twice, acceptable only for a draft")
     try:
         write(source, out, type, again=again, progress=lambda done: output.progress("quantising", done))
     finally:
@@ -89,7 +90,7 @@ def _collect_options(command: Decorated) -> Decorated:
     return with_options(command, [*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING])
 
 
-@draft.command(cls=Command, short_help="Write a target's own answers to prompts, to train a draft on.")
+@draft.command(cls=Command, short_help="Collect a target's answers to prompts, to train a draft on.")
 @click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
 @click.option(
     "-o",
@@ -100,7 +101,7 @@ def _collect_options(command: Decorated) -> Decorated:
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="JSON lines to write, or to go on with.",
+    help="JSON lines to write, or to resume.",
 )
 @click.option(
     "-n",
@@ -111,19 +112,19 @@ def _collect_options(command: Decorated) -> Decorated:
     default=512,
     show_default=True,
     metavar="N",
-    help="Most tokens of an answer.",
+    help="Maximum tokens per answer.",
 )
 @_collect_options
 @QUIET
 @click.pass_context
 def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **values: Any) -> None:
-    """Write a target's own answers to PROMPTS.jsonl, to train a draft on.
+    """Collect a target's answers to PROMPTS.jsonl, to train a draft on.
 
-    Lines of PROMPTS.jsonl hold a 'prompt' (and an 'id'). An answer is written as soon as it is complete, and the same
-    command goes on where it was stopped.
+    Lines of PROMPTS.jsonl have a 'prompt' (and an 'id'). Each answer is written when it is complete; after an
+    interruption, the same command resumes.
     """
     output = Output(quiet=values["quiet"])
-    values["model"] = values["model"] or "demo"
+    values["model"] = values["model"] or default_model(ctx, output)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import read_items

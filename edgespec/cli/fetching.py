@@ -115,7 +115,7 @@ def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:
         if item.error is not None and not item.is_draft:
             raise item.error
         if item.error is not None:
-            output.note(f"its draft cannot be fetched, so it goes without: {item.error.what}")
+            output.note(f"running without its draft, which cannot be downloaded: {item.error.what}")
     return [item for item in items if item.error is None]
 
 
@@ -129,4 +129,4 @@ def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
         named.append(f"{role} {item.spec}{size}")
     missing = size_of(sum(download.missing_bytes for download in downloads.values()))
     free = size_of(min(download.free_bytes for download in downloads.values()))
-    return f"Fetch {' and '.join(named)}, {missing} of {free} that are free?"
+    return f"Download {' and '.join(named)}, {missing} ({free} free)?"

@@ -50,21 +50,21 @@ CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def history() -> None:
-    """The conversations that 'edgespec chat' kept.
+    """Conversations saved by 'edgespec chat'.
 
-    CHAT is an id as 'history list' shows it, the beginning of one, or 'last'. 'edgespec chat -r CHAT' goes on with it.
+    CHAT is an id as shown by 'history list', a prefix of one, or 'last'. 'edgespec chat -r CHAT' resumes it.
     """
 
 
-@history.command("list", short_help="List conversations, the newest first.")
+@history.command("list", short_help="List conversations, newest first.")
 @click.argument("query", nargs=-1, metavar="[QUERY]")
 @click.option(
     "-n", "--limit", cls=Option, config=False, type=Integer(1, MOST), metavar="N", show_default="all",
-    help="How many at most.",
+    help="Maximum number to list.",
 )  # fmt: skip
 @JSON_LINES
 def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
-    """List conversations, the newest first; with QUERY those that hold its words."""
+    """List conversations, newest first; with QUERY, those that contain its words."""
     output = Output(quiet=False)
     with _store(output) as store:
         chats = store.chats(limit, " ".join(query))
@@ -74,20 +74,20 @@ def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
     elif chats:
         output.show(_table(chats))
     else:
-        output.note("there is no such chat" if query else "there is no chat yet")
+        output.note("no chat was found" if query else "there is no chat yet")
 
 
 @history.command()
 @click.argument("query", nargs=-1, required=True, metavar="QUERY")
 @click.option(
     "-n", "--limit", cls=Option, config=False, default=50, show_default=True, type=Integer(1, MOST), metavar="N",
-    help="How many at most.",
+    help="Maximum number to show.",
 )  # fmt: skip
 @JSON_LINES
 def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
-    """Find the messages that hold all words of QUERY, the newest first.
+    """Search messages for all words of QUERY, newest first.
 
-    The last word may be unfinished. If nothing is found, parts of words are.
+    The last word may be incomplete. If nothing is found, parts of words are searched.
     """
     from edgespec.store.search import BEGIN, END
     from edgespec.transcript import iso
@@ -142,15 +142,18 @@ def show(name: str, as_json: bool) -> None:
     "--format",
     "form",
     type=click.Choice(["md", "jsonl"]),
-    help="Markdown, or JSON lines with messages as OpenAI's have them. [default: by FILE's name, else md]",
+    help="Markdown, or JSON lines with messages in OpenAI's format. [default: by FILE's name, else md]",
 )
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), metavar="FILE", help="A file to write instead of stdout."
+    "-o", "--output", "out", type=click.Path(path_type=Path), metavar="FILE", help="File to write instead of stdout."
 )
-@click.option("-y", "--yes", is_flag=True, help="Replace FILE, whatever it holds.")
+@click.option("-y", "--yes", is_flag=True, help="Overwrite FILE if it exists.")
 def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | None, yes: bool) -> None:
-    """Write conversations as Markdown or JSON lines. Of several branches, the open one is taken."""
-    from edgespec.transcript import JSONL_MAGIC, MARKDOWN_MAGIC, messages_of, to_jsonl, to_markdown
+    """Export conversations as Markdown or JSON lines.
+
+    Only the current branch of each conversation is exported.
+    """
+    from edgespec.transcript import messages_of, to_jsonl, to_markdown
     from edgespec.unfinished import check_destination
 
     output = Output(quiet=False)
@@ -158,7 +161,9 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
     with _store(output) as store:
         if out is not None:
             own = [store.file] if store.file else []
-            check_destination(out, own, b"" if yes else JSONL_MAGIC if is_jsonl else MARKDOWN_MAGIC)
+            check_destination(out, own, b"")
+            if out.is_file() and not yes:
+                raise UsageError(f"{out} already exists", hint="name another file, or pass -y to overwrite it")
         texts = [
             (to_jsonl if is_jsonl else to_markdown)(chat, messages_of(store, chat))
             for chat in _chosen(store, names, every)
@@ -172,12 +177,12 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
     output.note(f"{len(texts)} written to {out}")
 
 
-@history.command("import", short_help="Read conversations from JSON lines.")
+@history.command("import", short_help="Import conversations from JSON lines.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def import_(files: tuple[str, ...]) -> None:
-    """Read conversations from JSON lines, with messages as OpenAI's API has them, and print their new ids.
+    """Import conversations from JSON lines, with messages in OpenAI's format, and print their new ids.
 
-    A line holds 'messages', or one message; a JSON array of these will do too. '-' is stdin.
+    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin.
     """
     from edgespec.store import Store
     from edgespec.transcript import import_chat
@@ -206,7 +211,7 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
 
 @history.command()
 def path() -> None:
-    """Print the file they are kept in."""
+    """Print the path of the history file."""
     from edgespec.store import default_file
 
     Output(quiet=False).line(str(default_file()))
@@ -222,7 +227,7 @@ def _store(output: Output) -> Store:
 def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:
     """Raises UsageError."""
     if bool(names) == every:
-        raise UsageError("name conversations, or give --all" if not every else "give names or --all, not both")
+        raise UsageError("name conversations, or use --all" if not every else "use names or --all, not both")
     return store.chats() if every else list({chat.id: chat for chat in map(store.find, names)}.values())
 
 
@@ -241,7 +246,7 @@ def _read(file: str) -> list[ImportedChat]:
     except UsageError as error:
         raise UsageError(f"{file}: {error.what}", why=error.why, hint=error.hint) from error
     if not chats:
-        raise UsageError(f"{file} holds no messages")
+        raise UsageError(f"{file} has no messages")
     return chats
 
 

@@ -27,22 +27,24 @@ Found = tuple[str, "LocalModel"]  # what to type for it, and what it is
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("part", required=False, default="", metavar="[NAME-PART]")
-@click.option("--sort", type=click.Choice(["name", "size", "used"]), help="Largest or last used first, or by name.")
-@click.option("--catalog", is_flag=True, help="List the names that edgespec knows, to be fetched, instead.")
+@click.option(
+    "--sort", type=click.Choice(["name", "size", "used"]), help="Largest first, most recently used first, or by name."
+)
+@click.option("--catalog", is_flag=True, help="List the catalogue instead: models that can be downloaded by name.")
 @JSON_LINES
 @QUIET
 def ls(part: str, sort: str | None, catalog: bool, as_json: bool, quiet: bool) -> None:
-    """List the models of this machine; with NAME-PART those that have it in their names.
+    """List the models on this machine; with NAME-PART, those that have it in their names.
 
-    Looks into the Hugging Face cache, this folder, ~/models, the folders that models.toml (in the config folder) and
-    EDGESPEC_MODELS name, and those of LM Studio and llama.cpp. What stands under 'model' is what other commands take.
+    Searches the Hugging Face cache, the working folder, ~/models, the folders set in models.toml (in the config folder)
+    and in EDGESPEC_MODELS, and those of LM Studio and llama.cpp. Other commands accept the names under 'model'.
     """
     output = Output(quiet=quiet)
     if not catalog:
         _list_models(output, part.lower(), sort, as_json=as_json)
         return
     if sort:
-        raise UsageError("--sort and --catalog do not go together", why="the catalogue has an order of its own")
+        raise UsageError("--sort and --catalog cannot be combined", why="the catalogue has its own order")
     from edgespec.cli.ls_catalog import list_catalogue
 
     list_catalogue(output, part.lower(), as_json=as_json)
@@ -63,8 +65,8 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
     groups = [
         table(HEADER, [_model_row(*each) for each in usable], columns=_columns(), right=FIGURES) if usable else [],
         _headed("cannot be loaded:", [line for each in unusable for line in _problem(*each)]),
-        _headed("not downloaded completely:", _unfinished_lines(begun)),
-        _headed("folders that are not there:", [f"{folder}, named by {named_by}" for folder, named_by in absent]),
+        _headed("incomplete downloads:", _unfinished_lines(begun)),
+        _headed("folders that do not exist:", [f"{folder}, set in {named_by}" for folder, named_by in absent]),
         _total(usable, [model.size_bytes for _, model in unusable] + [each.size_bytes for each in begun]),
     ]
     if any(groups):
@@ -111,7 +113,7 @@ def _absent_folders(output: Output) -> list[tuple[str, str]]:
     try:
         return [(with_tilde(folder), named_by) for folder, named_by in own_folders().items() if not folder.is_dir()]
     except UsageError as error:
-        output.note(f"no folder of yours is looked into: {error}")
+        output.note(f"your own folders are not searched: {error}")
         return []
 
 
@@ -150,11 +152,13 @@ def _how_to_finish(repository: str) -> list[str]:
     """Which of a repository's files was begun is not written anywhere, so it is told only where its parts tell it."""
     from edgespec.models.begun import absent_entries, begun_model
 
+    if "/" not in repository:  # of a package: its name in the catalogue
+        return [f"to finish it:  edgespec pull {repository}"]
     if spec := begun_model(repository):
         return [f"to finish it:  edgespec pull {spec}"]
     entries = absent_entries(repository)
     known = [f"to finish it, if it is {entry.quant}:  edgespec pull {entry.name}" for entry in entries]
-    return [*known, f"to finish it{' otherwise' if known else ''}, give the command that began it again"]
+    return [*known, f"to finish it{' otherwise' if known else ''}, repeat the command that started it"]
 
 
 def _total(usable: list[Found], unusable_bytes: list[int]) -> list[str]:
@@ -196,10 +200,10 @@ def _model_json(found: Found) -> dict[str, object]:
 
 
 def _unfinished_json(each: Unfinished) -> dict[str, object]:
-    problem = "not downloaded completely"
+    problem = "incomplete download"
     return {"model": each.repository, "files": [str(each.path)], "size_bytes": each.size_bytes, "problem": problem}
 
 
 def _folder_json(absent: tuple[str, str]) -> dict[str, object]:
     folder, named_by = absent
-    return {"model": folder, "files": [], "size_bytes": 0, "problem": f"{named_by} names this folder: it is not there"}
+    return {"model": folder, "files": [], "size_bytes": 0, "problem": f"folder set in {named_by} does not exist"}

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from edgespec.models.catalog import Entry
 
 HEADER = ("model", "weights", "here", "drafts")
-BELOW = "what it is, its repository, its licence"
+BELOW = "description, repository or package, licence"
 
 
 def list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
     """List the entries with this text, in lower case, in their names."""
     from edgespec.models.catalog import catalogue
 
-    entries = [each for each in catalogue().values() if part in f"{each.name} {each.about} {each.repository}".lower()]
+    entries = [each for each in catalogue().values() if part in f"{each.name} {each.about} {each.source}".lower()]
     if as_json:
         for entry in entries:
             output.json(asdict(entry) | {"here": _quants_here(entry)})
@@ -36,7 +36,7 @@ def _lines(entries: list[Entry]) -> list[str]:
     header, *rows = padded(HEADER, [_row(entry) for entry in entries])
     lines = []
     for row, entry in zip(rows, entries, strict=True):
-        about = ", ".join(filter(None, (entry.about, entry.repository, entry.licence)))
+        about = ", ".join(filter(None, (entry.about, entry.source, entry.licence)))
         lines += [row, *wrapped(about, columns).split("\n")]
     return ruled([header, INDENT + BELOW], lines)
 
@@ -47,7 +47,7 @@ def _row(entry: Entry) -> Row:
 
 def _quants_here(entry: Entry) -> list[str]:
     """In which quantisations it is on this machine."""
-    from edgespec.models.cache import cached_files
-    from edgespec.models.quants import models_in, quant_of
+    from edgespec.models.entry_files import files_here
+    from edgespec.models.quants import quant_of
 
-    return sorted({quant_of(name) or name for name in models_in(list(cached_files(entry.repository)))})
+    return sorted({quant_of(path.name) or path.name for path in files_here(entry)})

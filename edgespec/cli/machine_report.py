@@ -108,7 +108,7 @@ def _hub() -> Facts:
         "free_bytes": free_bytes(),
         "offline": is_offline(),
         "offline_by": next((name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)), ""),
-        "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is no web address"),
+        "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is not a web address"),
         "token": token,  # where it is, never what
     }
 
@@ -136,34 +136,37 @@ def _of_build(facts: Facts) -> Iterator[Advice]:
     if facts["self_check"] == "crashes":
         yield Advice("quantised models crash", "no such model can be loaded", _rebuild())
     if facts["self_check"] == "works without extra buffers":
-        why = "quantised models crash with repacked weights, which are switched off (GCC 12 miscompiles AMX code)"
-        yield Advice(why, "slower than need be; build again with clang or GCC 13.3", _rebuild())
+        why = "quantised models crash with repacked weights; repacking is disabled (GCC 12 miscompiles AMX code)"
+        yield Advice(why, "slower than necessary; rebuild with clang or GCC 13.3", _rebuild())
     if gpus and not facts["gpu_offload"]:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        cost = "all is computed by the CPU; docs/install.md says what a build for the GPU needs"
+        cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({names})", cost, how_to_use(gpus[0]))
     if unused := _unused_instructions(facts["build"].get("CPU", {})):
         names = ", ".join(unused)
-        cost = "prompts and the checking of guesses are slower than need be"
+        cost = "prefill and draft verification are slower than necessary"
         if unused == ["AMX_INT8"]:  # left out where the compiler is known to get it wrong
-            cost += "; a build with it takes clang or GCC 13.3"
-        yield Advice(f"this build does not use {names}, which the processor has", cost, _rebuild())
+            cost += "; a build with it needs clang or GCC 13.3"
+        yield Advice(f"this build does not use {names}, which the processor supports", cost, _rebuild())
 
 
 def _of_folders(facts: Facts) -> Iterator[Advice]:
     costs = {
-        "cache": "what is measured is forgotten, and nothing can be made there",
-        "data": "conversations and answers cannot be kept",
+        "cache": "measurements are not saved, and no files can be created there",
+        "data": "conversations and answers cannot be saved",
     }
     for name, cost in costs.items():
         if not facts["folders"][name]["writable"]:
-            yield Advice(f"the {name} folder cannot be written", f"{cost}; EDGESPEC_HOME chooses another place")
+            yield Advice(f"the {name} folder is not writable", f"{cost}; set EDGESPEC_HOME to another place")
     if not facts["hub"]["writable"]:
-        yield Advice("the hub cache cannot be written", "no model can be fetched; HF_HOME chooses another place")
+        yield Advice("the hub cache is not writable", "no model can be downloaded; set HF_HOME to another place")
     elif facts["hub"]["free_bytes"] < LITTLE_BYTES:
         free = size_of(facts["hub"]["free_bytes"])
-        cost = "most models are larger; make room ('edgespec rm NAME' deletes one), or choose another disk by HF_HOME"
-        yield Advice(f"only {free} are free where the hub cache is", cost, "edgespec ls --sort size")
+        cost = (
+            "most models are larger; free some space ('edgespec rm NAME' deletes a model), or set HF_HOME to another "
+            "disk"
+        )
+        yield Advice(f"only {free} are free on the disk of the hub cache", cost, "edgespec ls --sort size")
 
 
 def _unused_instructions(flags: dict[str, str]) -> list[str]:

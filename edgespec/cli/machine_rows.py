@@ -45,7 +45,7 @@ def _build(facts: Facts) -> Iterator[Row]:
         used = (flag if value == "1" else f"{flag}={value}" for flag, value in flags.items() if value != "0")
         yield Row(f"build {name}", " ".join(used))
     if not any(device["name"] == "BLAS" for device in facts["devices"]):
-        yield Row("BLAS", "none in this build; it speeds up long prompts at most")
+        yield Row("BLAS", "none in this build; it would only speed up long prompts")
     for device in facts["devices"]:
         memory = ""
         if "GPU" in device["kind"] and device["total_bytes"]:
@@ -55,7 +55,7 @@ def _build(facts: Facts) -> Iterator[Row]:
         backends = ", ".join(name for name in facts["build"] if name != "CPU")
         found = ", ".join(dict.fromkeys(gpu["name"] for gpu in facts["gpus"]))
         in_build = f"{backends} in this build, but no device" if backends else "none in this build"
-        here = f"and there is one: {found}" if found else "and none was found here"
+        here = f"but there is one: {found}" if found else "and none was found here"
         yield Row("GPU", f"{in_build}, {here}", "yellow" if found else "")
     yield SELF_CHECK[facts["self_check"]]
 
@@ -63,14 +63,14 @@ def _build(facts: Facts) -> Iterator[Row]:
 def _machine(facts: Facts) -> Iterator[Row]:
     logical, physical, usable = facts["logical_cores"], facts["physical_cores"], facts["usable_cores"]
     cores = f"{physical or 'an unknown number of'} physical and {logical} logical cores"
-    limited = f", of which this process may use {usable}" if usable != logical else ""
-    yield Row("threads", f"{facts['threads']} unless -t says otherwise; {cores}{limited}")
+    limited = f", {usable} of them available to this process" if usable != logical else ""
+    yield Row("threads", f"{facts['threads']} by default (-t); {cores}{limited}")
     available, total = size_of(facts["memory_available_bytes"]), size_of(facts["memory_total_bytes"])
     yield Row("memory", f"{available} of {total} free")
     terminal = facts["terminal"]
     parts = [terminal["program"], terminal["term"] or "no TERM", f"{terminal['columns']} x {terminal['lines']}"]
     parts += [terminal["encoding"], terminal["colours"], "NO_COLOR" if terminal["no_color"] else ""]
-    parts += ["" if terminal["stdout_is_terminal"] else "stdout is no terminal"]
+    parts += ["" if terminal["stdout_is_terminal"] else "stdout is not a terminal"]
     yield Row("terminal", ", ".join(filter(None, parts)))
 
 
@@ -82,23 +82,23 @@ def _places(facts: Facts) -> Iterator[Row]:
     hub = facts["hub"]
     repositories = "1 repository" if hub["repositories"] == 1 else f"{hub['repositories']} repositories"
     downloads = "1 download" if hub["unfinished"] == 1 else f"{hub['unfinished']} downloads"
-    begun = f" ({downloads} not complete)" if hub["unfinished"] else ""
-    there = f"{repositories}{begun}" if hub["is_there"] else "not there yet"
+    begun = f" ({downloads} incomplete)" if hub["unfinished"] else ""
+    there = f"{repositories}{begun}" if hub["is_there"] else "does not exist yet"
     more = f", {there}, {size_of(hub['free_bytes'])} free"
     yield _place("hub cache", hub["cache"], writable=hub["writable"], more=more)
-    state = f"offline ({hub['offline_by']}): nothing is fetched" if hub["offline"] else "fetching is allowed"
+    state = f"offline ({hub['offline_by']}): no downloads" if hub["offline"] else "downloads are allowed"
     token = f"token in {_shown(hub['token'])}" if hub["token"] else "no token"
     at = f"at {hub['endpoint']}" if hub["endpoint"] else ""
     yield Row("hub", ", ".join(filter(None, [state, token, at])), "yellow" if hub["offline"] else "")
 
 
 def _place(label: str, path: str, *, writable: bool, more: str = "") -> Row:
-    return Row(label, f"{_shown(path)}{'' if writable else ' (cannot be written)'}{more}", "" if writable else "yellow")
+    return Row(label, f"{_shown(path)}{'' if writable else ' (not writable)'}{more}", "" if writable else "yellow")
 
 
 def _advice(facts: Facts) -> Iterator[Row]:
     if not facts["advice"]:
-        yield Row("advice", "nothing to mend was found", "green")
+        yield Row("advice", "no problems found", "green")
     for number, advice in enumerate(facts["advice"], start=1):
         label = f"advice {number}" if len(facts["advice"]) > 1 else "advice"
         yield Row(label, f"{advice['problem']}: {advice['cost']}", "yellow")

@@ -47,7 +47,6 @@ from edgespec.settings import (
 )
 
 LARGEST = 2**31 - 1
-NO_MODEL = "no model given (-m MODEL), so the bundled demo answers"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -83,48 +82,49 @@ def _flag(*names: str, help: str) -> Callable[[Decorated], Decorated]:
 
 SYSTEM = click.option(
     "-s", "--system", cls=Option, section="Prompt", type=Text(), metavar="TEXT",
-    help="System message that comes before the prompt in a chat.",
+    help="System prompt (chat mode).",
 )  # fmt: skip
 
 FILE = click.option(
-    "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE",
+    "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
     type=click.Path(dir_okay=True, allow_dash=True),
-    help="Read the prompt from FILE (UTF-8); one newline at its end is dropped.",
+    help="Append FILE (UTF-8) to the prompt; one trailing newline is dropped. Repeatable.",
 )  # fmt: skip
 
 QUESTION = [
     SYSTEM,
     click.option(
-        "--chat/--raw", cls=Option, section="Prompt", default=None, show_default="chat if the model has a template",
-        help="Ask the prompt as a question, or let the model go on from it as it stands.",
+        "--chat/--raw", cls=Option, section="Prompt", default=None, exclusive=True,
+        show_default="chat if the model has a template",
+        help="Send the prompt as a user message, or complete it verbatim.",
     ),
     _declare(
         "Prompt", Request, "--special", "special", is_flag=True,
-        help="Let control tokens written in the prompt (<|im_end|>) be control tokens instead of text.",
+        help="Parse special tokens written in the prompt, such as <|im_end|>.",
     ),
 ]  # fmt: skip
 
 PROMPT = [FILE, *QUESTION]
 
 TARGET = click.option(
-    "-m", "--model", cls=Option, section="Model", type=ModelSpec(), metavar="MODEL", show_default="demo",
+    "-m", "--model", cls=Option, section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2",
     help="Target model: a GGUF file, a name of the catalogue (qwen2.5-7b), a repository of the Hugging Face hub "
-    "(hf:owner/name:Q4_K_M), or 'demo' for the bundled pair.",
+    "(hf:owner/name:Q4_K_M), or 'demo' for the bundled pair. EDGESPEC_DEFAULT_MODEL names another default.",
 )  # fmt: skip
 
 CTX_SIZE = _model(
     "-c", "--ctx-size", "ctx_size", type=Integer(1, LARGEST), default=None, metavar="N",
-    show_default="as the model was trained, at most 8192", help="Context size in tokens.",
+    show_default="the model's training context, at most 8192", help="Context size in tokens.",
 )  # fmt: skip
 
 GPU_LAYERS = _model(
     "-ngl", "--gpu-layers", "gpu_layers", type=Layers(), metavar="N|auto|all",
-    help="Layers of the target on the GPU, the output being one; 'auto' is as many as fit, a draft counted first.",
+    help="Layers of the target on the GPU, counting the output layer; 'auto' is as many as fit, after the draft.",
 )  # fmt: skip
 
 GPU_LAYERS_DRAFT = _model(
     "-ngld", "--gpu-layers-draft", "gpu_layers_draft", type=Layers(), metavar="N|auto|all",
-    help="Layers of the draft model on the GPU; 'auto' is all of them, or none where not all fit.",
+    help="Layers of the draft model on the GPU; 'auto' is all, or none if not all fit.",
 )  # fmt: skip
 
 HELD = [
@@ -134,7 +134,7 @@ HELD = [
     ),
     _model(
         "-tb", "--threads-batch", "threads_batch", type=Integer(1, MAX_THREADS), default=None, metavar="N",
-        show_default="as --threads", help="Threads for prompts, and for passes that check guesses.",
+        show_default="as --threads", help="Threads for prefill and for verifying drafts.",
     ),
     _model(
         "-fa", "--flash-attn", "flash_attention", type=click.Choice(["auto", "on", "off"], case_sensitive=False),
@@ -142,11 +142,11 @@ HELD = [
     ),
     _model(
         "-ctk", "--cache-type-k", "cache_type_k", type=click.Choice(CACHE_TYPES, case_sensitive=False),
-        metavar="TYPE", help=f"Type of the cached keys: {', '.join(CACHE_TYPES)}.",
+        metavar="TYPE", help=f"Type of the K cache: {', '.join(CACHE_TYPES)}.",
     ),
     _model(
         "-ctv", "--cache-type-v", "cache_type_v", type=click.Choice(CACHE_TYPES, case_sensitive=False),
-        metavar="TYPE", help="Type of the cached values, as for keys; a quantised one needs flash attention.",
+        metavar="TYPE", help="Type of the V cache, as for K; a quantised one needs flash attention.",
     ),
 ]  # fmt: skip
 
@@ -159,14 +159,14 @@ def _go_offline(ctx: click.Context, param: click.Parameter, value: bool) -> bool
 
 OFFLINE = click.option(
     "--offline", cls=Option, section="Model", is_flag=True, is_eager=True, callback=_go_offline,
-    help="Never touch the network; for models that are not here, name the command that fetches them.",
+    help="Never use the network; for missing models, print the command that downloads them.",
 )  # fmt: skip
 
 FETCHING = [
     OFFLINE,
     click.option(
         "-y", "--yes", cls=Option, section="Model", config=False, is_flag=True,
-        help="Fetch models that are not here without asking.",
+        help="Download missing models without asking.",
     ),
 ]  # fmt: skip
 
@@ -174,22 +174,26 @@ MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD, *FETCHING]
 
 DRAFT_MODEL = _speculation(
     "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL|auto",
-    show_default="the one that comes with the target, if any",
-    help="Draft model, best of the target's family; of another vocabulary it guesses what both have. auto: the best "
-    "one here ('edgespec pair suggest').",
+    show_default="the target's default draft, if any",
+    help=(
+        "Draft model, ideally of the target's family; with a different vocabulary it drafts only shared tokens. "
+        "auto: the best one on this machine ('edgespec pair suggest')."
+    ),
 )  # fmt: skip
 
 SPEC_TYPE = _speculation(
     "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(SPELLINGS),
-    help="Who guesses. draft: the draft model. self:8, self:Q2_K: a draft of the target's first 8 layers, or of "
-    "its weights made smaller. suffix: what came behind the same last tokens before. lookup: the same, the last "
-    "time alone. recycling: what the target thought likely behind the last token. corpus: your own texts "
-    "(--corpus). grammar: what a grammar or schema leaves no choice about. auto: all that are possible; of several "
-    "the best guess is taken.",
+    help=(
+        "Drafters to use. draft: the draft model. self:8, self:Q2_K: a draft made from the target's first 8 layers, "
+        "or with smaller weights. suffix: text that followed the same last tokens earlier. lookup: the same, most "
+        "recent match only. recycling: tokens the target found likely after the last token. corpus: your own texts "
+        "(--corpus). grammar: tokens that a grammar or schema leaves no choice about. auto: every available drafter, "
+        "best draft first."
+    ),
 )  # fmt: skip
 
 CORPUS = _speculation(
-    "--corpus", "corpus", type=Text(), metavar="NAME|FILE", help="Look into this corpus too ('edgespec corpus').",
+    "--corpus", "corpus", type=Text(), metavar="NAME|FILE", help="Draft from this corpus, too ('edgespec corpus').",
 )  # fmt: skip
 
 SPECULATION = [
@@ -198,37 +202,51 @@ SPECULATION = [
     _speculation(
         "--spec-draft-n-max", "spec_draft_n_max", type=Integer(0, MAX_DRAFT), metavar="N",
         show_default=f"{DRAFT_N_MAX}, {STRICT_DRAFT_N_MAX} with --strict",
-        help=f"Most tokens to guess at a time, up to {MAX_DRAFT}; 0 guesses none.",
+        help=f"Maximum draft tokens per step, up to {MAX_DRAFT}; 0 disables drafting.",
     ),
     _speculation(
         "--pace", "pace", type=Pace(), metavar="auto|fixed:K|off",
-        help="How many tokens are guessed. auto: as many as pay, by what was measured, or none; fixed:K: K each time; "
-        "off: none.",
+        help=(
+            "Draft-length policy. auto: as many tokens as pay off by measured costs, or none; fixed:K: always K; "
+            "off: none."
+        ),
     ),
     _speculation(
         "--spec-tree", "spec_tree", type=Integer(1, MAX_LEAVES), metavar="WIDTH",
-        help=f"Let drafts be trees of up to WIDTH branches (at most {MAX_LEAVES}) and --spec-draft-n-max tokens, by "
-        "all drafters together; 1 allows chains.",
+        help=(
+            f"Draft trees with up to WIDTH branches (at most {MAX_LEAVES}) and --spec-draft-n-max tokens, from all "
+            "drafters together; 1 is chains."
+        ),
     ),
     CORPUS,
     _speculation(
         "--store/--no-store", "store",
-        help="Let suffix drafting look into answers of earlier runs, and keep this one ('edgespec store').",
+        help="Let suffix drafting use answers of earlier runs, and save this one ('edgespec store').",
     ),
     _declare(
         "Speculation", Request, "--verify", "verify", type=click.Choice(get_args(VerifyRule)),
         metavar="|".join(get_args(VerifyRule)),
-        help="How guesses are judged. coupled: same seed, same text as without guessing. rejection, block: the text "
-        "differs, its distribution does not. typical: changes the distribution.",
+        help=(
+            "Verification rule. coupled: same seed, same text as plain decoding. rejection, block: different text, "
+            "same distribution. typical: changes the distribution."
+        ),
+    ),
+    _speculation(
+        "--exact/--fast", "exact",
+        help="Choose kernels and widths of a forward pass so that the output is identical with and without "
+        "speculation, on CPUs at no cost to speak of; --fast takes llama.cpp's defaults instead.",
     ),
     _speculation(
         "--strict", "strict", is_flag=True,
-        help="Same bytes as with --strict --spec-type none and the same --spec-draft-n-max, whatever kernels round. "
-        "Passes are padded, which can cost more than half of the speed; the bytes may be others than without --strict.",
+        help=(
+            "Bit-identical output with and without speculation (compare with --strict --spec-type none and the same "
+            "--spec-draft-n-max). Pads passes, which can cost more than half the speed; the text may differ from the "
+            "one without --strict."
+        ),
     ),
     _speculation(
         "-cd", "--ctx-size-draft", "ctx_size_draft", type=Integer(1, LARGEST), default=None, metavar="N",
-        show_default="as the target's", help="Context size of the draft model in tokens; beyond it nothing is guessed.",
+        show_default="as the target", help="Context size of the draft model in tokens; it drafts nothing beyond.",
     ),
     _speculation(
         "-td", "--threads-draft", "threads_draft", type=Integer(1, MAX_THREADS), default=None, metavar="N",
@@ -240,82 +258,82 @@ SPECULATION = [
     ),
     _speculation(
         "-ctkd", "--cache-type-k-draft", "cache_type_k_draft", metavar="TYPE", show_default="as --cache-type-k",
-        type=click.Choice(CACHE_TYPES, case_sensitive=False), help="Type of the draft model's cached keys.",
+        type=click.Choice(CACHE_TYPES, case_sensitive=False), help="Type of the draft model's K cache.",
     ),
     _speculation(
         "-ctvd", "--cache-type-v-draft", "cache_type_v_draft", metavar="TYPE", show_default="as --cache-type-v",
-        type=click.Choice(CACHE_TYPES, case_sensitive=False), help="Type of the draft model's cached values.",
+        type=click.Choice(CACHE_TYPES, case_sensitive=False), help="Type of the draft model's V cache.",
     ),
 ]  # fmt: skip
 
 SAMPLING = [
     _sampling(
         "--temp", "temperature", type=Number(min=0), metavar="T",
-        help="Temperature; 0 takes the likeliest token.",
+        help="Temperature; 0 is greedy.",
     ),
     _sampling(
         "--top-k", "top_k", type=Integer(min=-1), metavar="N",
-        help="Keep the N likeliest tokens; 0 keeps all.",
+        help="Sample from the N most likely tokens; 0 is off.",
     ),
     _sampling(
         "--top-p", "top_p", type=Number(0, 1, min_open=True), metavar="P",
-        help="Keep the likeliest tokens up to a probability of P in all; 1 keeps all.",
+        help="Sample from the most likely tokens up to a total probability of P; 1 is off.",
     ),
     _sampling(
         "--min-p", "min_p", type=Number(0, 1), metavar="P",
-        help="Keep tokens at least P times as likely as the likeliest; 0 keeps all.",
+        help="Sample from tokens at least P times as likely as the best; 0 is off.",
     ),
     _sampling(
         "--typical-p", "typical_p", type=Number(0, 1, min_open=True), metavar="P",
-        help="Keep the most typical tokens up to a probability of P in all; 1 keeps all.",
+        help="Locally typical sampling up to a total probability of P; 1 is off.",
     ),
     _sampling(
         "--repeat-penalty", "repeat_penalty", type=Number(min=0, min_open=True), metavar="X",
-        help="Weaken tokens that occurred by the factor X; 1 is off.",
+        help="Penalty factor for repeated tokens; 1 is off.",
     ),
     _sampling(
         "--repeat-last-n", "repeat_last_n", type=Integer(min=-1), metavar="N",
-        help="Tokens the penalties look back on; 0 is off, -1 all.",
+        help="Number of last tokens the penalties look at; 0 is off, -1 is all.",
     ),
     _sampling(
         "--presence-penalty", "presence_penalty", type=Number(), metavar="X",
-        help="Taken off the logit of tokens that occurred.",
+        help="Subtract X from the logits of repeated tokens.",
     ),
     _sampling(
         "--frequency-penalty", "frequency_penalty", type=Number(), metavar="X",
-        help="Taken off a token's logit for each time it occurred.",
+        help="Subtract X from a token's logit for each repetition.",
     ),
     _sampling(
         "-l", "--logit-bias", "logit_bias", type=LogitBias(), multiple=True, metavar="ID+BIAS|ID-BIAS",
-        help="Make token ID likelier or less likely; ID-inf forbids it. Repeatable.",
+        help="Add BIAS to the logit of token ID; ID-inf bans it. Repeatable.",
     ),
     _declare(
         "Sampling", Request, "--seed", "seed", type=Integer(-1, 2**64 - 1), default=-1, metavar="N",
-        show_default="random", help="Same seed, same text; -1 draws one and shows it.",
+        show_default="random", help="Same seed, same text; -1 picks one and shows it.",
     ),
 ]  # fmt: skip
 
 ENDS = [
     _declare(
         "Answer", Request, "-n", "--max-tokens", "max_tokens", type=Integer(-1, LARGEST), metavar="N",
-        help="Most tokens to generate; 0 prints nothing, -1 goes on until the model ends or the context is full.",
+        help="Maximum tokens to generate; -1: until the model stops or the context is full, 0 prints nothing.",
     ),
     _declare(
         "Answer", Request, "--stop", "stop", type=StopText(), multiple=True, metavar="TEXT",
-        help="End the answer before TEXT. Repeatable.",
+        help="Stop before TEXT. Repeatable.",
     ),
     _declare(
         "Answer", Request, "--grammar", "grammar", type=ConstraintText("grammar"), metavar="FILE|GBNF",
-        default=None, help="Let the answer be made of what a grammar allows.",
+        default=None, help="Constrain the answer to a grammar.",
     ),
     _declare(
         "Answer", Request, "-j", "--json-schema", "json_schema", type=ConstraintText("json_schema"),
         metavar="FILE|JSON", default=None,
-        help="Let the answer be JSON that fits a schema; {} takes any JSON.",
+        help="Constrain the answer to JSON that matches a schema; {} allows any JSON.",
     ),
     _declare(
         "Answer", Request, "--regex", "regex", type=ConstraintText("regex"), metavar="REGEX", default=None,
-        help="Let the whole answer match a regular expression.",
+        help="Constrain the whole answer to a regular expression.",
     ),
 ]  # fmt: skip
 
@@ -323,32 +341,32 @@ ANSWER = [
     *ENDS,
     _declare(
         "Answer", Request, "--ignore-eos", "ignore_eos", is_flag=True,
-        help="Go on past the end the model would choose.",
+        help="Continue past the model's end-of-text token.",
     ),
     click.option(
         "--samples", cls=Option, section="Answer", config=False, type=Integer(1, MAX_SEQUENCES), default=1,
-        show_default=True, metavar="N", help="Answer N times from one seed, together, reading the prompt once.",
+        show_default=True, metavar="N", help="Generate N answers from one seed, together, processing the prompt once.",
     ),
     _declare(
         "Answer", Request, "--logprobs", "logprobs", type=Integer(min=0), metavar="N",
-        help="Tell each token's log-probability, and those of the N likeliest ('run' needs --json for it).",
+        help="Report each token's log probability, and those of the N most likely ('run' needs --json for it).",
     ),
 ]  # fmt: skip
 
 SAID = [
-    _flag("-q", "--quiet", help="No notes, progress, seed or footer on stderr."),
-    _flag("-v", "--verbose", help="Log to stderr what happens, and where errors come from."),
+    _flag("-q", "--quiet", help="No notes, progress, seed or statistics on stderr."),
+    _flag("-v", "--verbose", help="Log details to stderr, with tracebacks of errors."),
     click.version_option(__version__, "-V", "--version", message="edgespec %(version)s"),
 ]  # fmt: skip
 
 SHOWN = [
-    _flag("--stats", help="Show on stderr what the answer cost and what guessing earned."),
+    _flag("--stats", help="Show three lines on stderr: speed, what speculation gained, and exactness."),
     *SAID,
 ]  # fmt: skip
 
 OUTPUT = [
     _flag("--json", "as_json", help="Print one JSON object at the end instead of text."),
-    _flag("--explain", help="Show on stderr what each drafter did, and what it added to the speed."),
+    _flag("--explain", help="Show on stderr where the time went, what each drafter did, and the speed it added."),
     *SHOWN,
 ]  # fmt: skip
 
@@ -370,11 +388,11 @@ def with_options(command: Decorated, options: Sequence[Callable[[Decorated], Dec
     return command
 
 
-def one_model(argument: str | None, option: str | None) -> str:
-    """The model that a command's argument or its option -m names. Raises UsageError."""
+def one_model(argument: str | None, option: str | None) -> str | None:
+    """The model that a command's argument or its option -m names, if one does. Raises UsageError."""
     if argument is not None and option is not None:
-        raise UsageError("two models are given", why=f"{argument} and -m {option}", hint="name one of them")
-    return argument or option or "demo"
+        raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
+    return argument or option
 
 
 def load_settings(values: Mapping[str, Any]) -> LoadSettings:

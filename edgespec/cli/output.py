@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOGGED_EVERY_S = 30.0  # progress where stderr is no terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
-READER_GONE = (errno.EPIPE, errno.EINVAL, errno.EBADF)  # EINVAL is how Windows says it
+READER_GONE = (errno.EPIPE, errno.EINVAL)  # EINVAL is how Windows says it
 
 
 class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
@@ -99,6 +99,12 @@ class Output:
         """Something the user should know, unless they asked for quiet."""
         if not self.quiet:
             self.aside(f"note: {text}")
+
+    def interject(self, text: str) -> None:
+        """A note in the middle of an answer, on a line of its own where one terminal shows both."""
+        if self._answered and not self.quiet and _is_terminal(self._stdout) and self.stderr_is_terminal:
+            self._emit("\n")
+        self.note(text)
 
     def aside(self, text: str) -> None:
         """A line on stderr that keeps in the background."""

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def pair() -> None:
-    """Can one model draft for another?
+    """Check whether one model can draft for another.
 
-    Told from the headers of the files: nothing is loaded.
+    Reads only the headers of the files: nothing is loaded.
     """
 
 
@@ -45,11 +45,11 @@ def pair() -> None:
 @lambda command: with_options(command, [*FETCHING, JSON])
 @click.pass_context
 def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool, as_json: bool) -> None:
-    """Say whether DRAFT can guess for TARGET, and why.
+    """Check whether DRAFT can draft for TARGET, and why.
 
-    Each is a GGUF file, or a name as 'edgespec ls' shows it. The speedup is predicted from what passes cost here, if
-    that was measured before. Exit code 4 where the draft cannot guess for the target; 0 where it can, even if it is so
-    large that it would slow the target down, which is said.
+    Each is a GGUF file, or a name as shown by 'edgespec ls'. The speedup is predicted from pass costs measured here, if
+    there are any. Exit code 4 if the draft is incompatible; 0 if it is compatible, even if it is so large that it would
+    slow decoding down (a warning says so).
     """
     from edgespec.models.pair import compare_pair
     from edgespec.models.pair_costs import measured_curve
@@ -74,11 +74,11 @@ def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool,
 @lambda command: with_options(command, [*FETCHING, JSON, QUIET])
 @click.pass_context
 def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: bool, quiet: bool) -> None:
-    """List the models that could draft for TARGET, the best first.
+    """List compatible drafts for TARGET, best first.
 
-    TARGET is a GGUF file, or a name as 'edgespec ls' shows it. Models of this machine come first, then drafts of the
-    catalogue that would have to be fetched, then what is too large or cannot draft for it, and why. For a TARGET that
-    is not here and not fetched, the catalogue's drafts are listed on its word.
+    TARGET is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts from the
+    catalogue that can be downloaded, then models that are too large or incompatible, and why. If TARGET itself is not
+    downloaded, the catalogue's drafts for it are listed.
     """
     output = Output(quiet=quiet)
     try:
@@ -96,7 +96,9 @@ def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: 
 
         output.show(Lines([_line(suggestion, compared=is_here) for suggestion in found]))
     if not is_here:
-        output.note(f"no headers were compared, as {target} is not here; to fetch it: edgespec pull {target}")
+        output.note(
+            f"no headers were compared, because {target} is not downloaded; to download it: edgespec pull {target}"
+        )
     elif not any(suggestion.verdict != "no" for suggestion in found):
         from edgespec.models.suggest import instead
 
@@ -155,7 +157,7 @@ def _report(
     if found.n_differing > 1:
         tokens = [[f"{ours.id}", ours.text, theirs.text] for ours, theirs in found.differing]
         yield Text()
-        yield Figures(f"The first of {found.n_differing:,} ids that differ", ["id", "target", "draft"], tokens)
+        yield Figures(f"First of {found.n_differing:,} ids that differ", ["id", "target", "draft"], tokens)
     yield Text()
     yield Lines(list(_about(found)))
     if verdict.verdict == "no":
@@ -163,7 +165,9 @@ def _report(
     yield Text()
     if curve is None:
         command = shlex.join(["edgespec", "tune", target, "-md", draft])
-        yield Lines([("speedup", f"not predicted: nothing was measured for this pair here. Measure it: {command}")])
+        yield Lines(
+            [("speedup", f"not predicted: nothing was measured for this pair here. Measure it with: {command}")]
+        )
     else:
         yield from _prediction(curve)
 
@@ -173,9 +177,11 @@ def _words(verdict: PairVerdict) -> str:
     if verdict.verdict == "works":
         return f"works{but}"
     if verdict.verdict == "shared":
-        return f"works through the shared tokens, {_percent(verdict.overlap)} of the target's{but}"
-    because = verdict.summary.removeprefix("no: ")
-    return f"does not, because {f'the draft {because}' if because.startswith('shares ') else because}"
+        from edgespec.models.suggest import LEAST_OFFERED
+
+        works = "works for shared tokens" if verdict.overlap >= LEAST_OFFERED else "works, but rarely pays off"
+        return f"{works} ({verdict.summary}){but}"
+    return f"incompatible: {verdict.summary.removeprefix('no: ')}"
 
 
 def _rows(found: Comparison) -> Iterator[list[str]]:
@@ -190,11 +196,11 @@ def _rows(found: Comparison) -> Iterator[list[str]]:
     yield row("BOS", lambda side: _token(side.bos))
     yield row("EOS", lambda side: _token(side.eos))
     yield row("EOT", lambda side: _token(side.eot))
-    yield row("begins with BOS", lambda side: "yes" if side.adds_bos else "no")
+    yield row("starts with BOS", lambda side: "yes" if side.adds_bos else "no")
     yield ["chat template", *_templates(found)]
     yield row("trained context", lambda side: f"{side.n_ctx_train:,}")
     yield row("weights", lambda side: size_of(side.weights_bytes))
-    yield row("read for a token", lambda side: size_of(side.read_bytes))
+    yield row("read per token", lambda side: size_of(side.read_bytes))
     yield row(f"memory, {found.n_ctx:,} tokens", lambda side: size_of(side.memory_bytes))
 
 
@@ -213,7 +219,7 @@ def _about(found: Comparison) -> Iterator[tuple[str, str]]:
     for number, reason in enumerate(verdict.reasons):
         yield "" if number else "why", reason
     yield "size", str(verdict.size)
-    yield "cost", f"a guess reads {_percent(verdict.size.cost_ratio)} of the weights that a pass of the target reads"
+    yield "cost", f"a draft pass reads {_percent(verdict.size.cost_ratio)} of the weights that a target pass reads"
     together = found.target.memory_bytes + found.draft.memory_bytes
     yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx:,} tokens"
     for number, note in enumerate(found.notes):
@@ -225,10 +231,12 @@ def _prediction(curve: CostCurve) -> Iterator[RenderableType]:
     from edgespec.models.pair_costs import predicted
 
     rows = [[f"{each.alpha:.0%}", f"{each.length}", f"{each.speedup:.2f}x"] for each in predicted(curve)]
-    yield Figures("Predicted speedup, from what passes took here", ["guesses\nright", "best\nlength", "speedup"], rows)
+    yield Figures(
+        "Predicted speedup, from pass costs measured here", ["accept.\nrate", "best\nlength", "speedup"], rows
+    )
     passes = ", ".join(f"{width}: {cost:.2f}" for width, cost in curve.target.items() if 1 < width <= 9)
-    said = f"a pass over one token {curve.pass_s * 1e3:.3g} ms, a guess {curve.draft or 0.0:.2f} of that"
-    yield Lines([("measured", f"{said}; a pass over n tokens, in passes over one, {passes}")])
+    said = f"a pass over one token {curve.pass_s * 1000.0:.3g} ms, a draft pass {curve.draft or 0.0:.2f} of that"
+    yield Lines([("measured", f"{said}; a pass over n tokens, relative to one token: {passes}")])
 
 
 def _percent(share: float) -> str:

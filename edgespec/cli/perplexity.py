@@ -11,6 +11,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.common import JSON, QUIET, VERBOSE
+from edgespec.cli.default_model import default_model
 from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 OPTIONS = [
     click.option(
         "--text", cls=Option, section="Prompt", config=False, type=click.Path(), metavar="FILE",
-        show_default="the bench's questions and answers", help="Text to read (UTF-8).",
+        show_default="the prompts and answers of the suites", help="Text to read (UTF-8).",
     ),
     click.option(
         "--limit", cls=Option, section="Prompt", config=False, type=Integer(1, LARGEST), metavar="N",
@@ -42,7 +43,7 @@ OPTIONS = [
     TARGET,
     click.option(
         "-c", "--ctx-size", "window", cls=Option, section="Model", config=False, type=Integer(LEAST_WINDOW, LARGEST),
-        default=WINDOW, show_default=True, metavar="N", help="Tokens of a window; the second half of each counts.",
+        default=WINDOW, show_default=True, metavar="N", help="Tokens per window; the second half of each counts.",
     ),
     GPU_LAYERS,
     *HELD,
@@ -58,14 +59,14 @@ OPTIONS = [
 @lambda command: with_options(command, OPTIONS)
 @click.pass_context
 def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None:
-    """Measure how well a model foresees a text.
+    """Measure perplexity on a text.
 
-    The perplexity of MODEL (demo, if none is named) is llama.cpp's: windows of N tokens, of each of which the second
-    half counts. Ctrl-C stops, and shows what was found by then.
+    Follows llama.cpp: MODEL (smollm2 by default) reads windows of N tokens, and the second half of each counts. Ctrl-C
+    stops and shows the result so far.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    name = one_model(target, values["model"])
+    name = one_model(target, values["model"]) or default_model(ctx, output)
     fetch_missing(ctx, [name], output, yes=values["yes"])
     output.progress(f"loading {name}", 0)
     from edgespec.compare.perplexity import perplexity as measure
@@ -83,7 +84,7 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
             path, settings, size, notes.append, lambda done: output.progress(f"loading {name}", done)
         ) as context:
             if size > context.model.n_ctx_train:
-                notes.append(f"the model was trained for {context.model.n_ctx_train} tokens of context, not for {size}")
+                notes.append(f"the model was trained for a context of {context.model.n_ctx_train} tokens, not {size}")
             read = windows(context.model, text, size, values["limit"])
             left = TimeLeft(len(read))
 
@@ -118,7 +119,7 @@ def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -
                 ("model", name),
                 ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
                 ("counted", f"{found.positions} tokens of {found.windows} window{'s' * (found.windows > 1)} of {size}"),
-                ("speed", f"{found.tokens_per_s:.0f} tokens a second, {found.seconds:.1f} s"),
+                ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
                 *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
             ]
         )

@@ -1,33 +1,40 @@
-"""What a command is told: its prompt as an argument, a file or what is piped in, and the answer to a question."""
+"""What a command is told: its prompt, from the command line, files and stdin, and the answer to a question."""
 
 from __future__ import annotations
 
 import codecs
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Timer
 
 import click
 
 from edgespec.cli.types import first_invalid_byte
 from edgespec.errors import UsageError
 
+BETWEEN = "\n\n"
+PATIENCE_S = 2.0  # before it says what it is waiting for
+WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
 
-def read_prompt(argument: str | None, file: str | None) -> str:
-    """The prompt's text. An argument wins over what is piped in; `-` stands for stdin. Raises UsageError."""
-    if argument is not None and file is not None:
-        raise UsageError("there are two prompts", why="one as an argument and one with --file", hint="give one of them")
-    if argument == "-" or file == "-":
-        return _from_stdin()
-    if argument is not None:
-        invalid = first_invalid_byte(argument)
-        if invalid is not None:
-            raise _not_utf8("the prompt", invalid)
-        return argument
-    if file is not None:
-        return _decode(_read_file(Path(file)), file)
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("there is no prompt", hint="give one as an argument, with --file FILE, or through a pipe")
-    return _from_stdin()
+
+def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
+    """The prompt's text: the argument, then the files, then what is piped in, with blank lines between them.
+
+    `-` stands for stdin where it is to stand elsewhere. `note` hears that stdin is waited for. Raises UsageError.
+    """
+    if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
+        raise _not_utf8("the prompt", invalid)
+    sources = [*(["-"] if argument == "-" else []), *files]
+    parts = [_from_stdin(note) if source == "-" else _decode(_read_file(Path(source)), source) for source in sources]
+    if argument not in (None, "-"):
+        parts.insert(0, str(argument))
+    if "-" not in sources and sys.stdin is not None and not sys.stdin.isatty():
+        piped = _from_stdin(note)
+        parts += [piped] if piped.strip() or not parts else []
+    if not parts:
+        raise UsageError("there is no prompt", hint="pass one as an argument, with --file FILE, or through a pipe")
+    return BETWEEN.join(filter(None, parts))
 
 
 def agreed(question: str, *, yes: bool) -> bool:
@@ -35,14 +42,24 @@ def agreed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nothing was deleted", why="there is no terminal to ask on", hint="give -y")
+        raise UsageError("nothing was deleted", why="there is no terminal to ask for confirmation", hint="add -y")
     return click.confirm(question, err=True)
 
 
-def _from_stdin() -> str:
+def _from_stdin(note: Callable[[str], None]) -> str:
+    """All of it, however long that takes: what begins a pipeline may have to load a model first."""
     if sys.stdin is None:
         raise UsageError("there is no prompt", why="stdin is closed")
-    return _decode(sys.stdin.buffer.read(), "stdin")
+    waiting = Timer(PATIENCE_S, note, [WAITING])
+    waiting.daemon = True
+    if not sys.stdin.isatty():
+        waiting.start()
+    try:
+        return _decode(sys.stdin.buffer.read(), "stdin")
+    except OSError as error:
+        raise UsageError("stdin cannot be read", why=error.strerror or str(error)) from error
+    finally:
+        waiting.cancel()
 
 
 def _read_file(file: Path) -> bytes:

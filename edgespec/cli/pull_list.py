@@ -10,7 +10,8 @@ from edgespec.cli.output import Output
 from edgespec.cli.table import Row, table
 from edgespec.errors import UsageError
 from edgespec.figures import size_of
-from edgespec.models.spec import NAMES, HubSpec, hub_specs, is_path
+from edgespec.models.packages import PackageSpec, packaged_models
+from edgespec.models.spec import NAMES, HubSpec, is_path, sources
 
 if TYPE_CHECKING:
     from edgespec.models.listing import Repository
@@ -26,8 +27,11 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
     found: list[dict[str, Any]] = []
     for spec in dict.fromkeys(specs):
         if spec in NAMES or is_path(spec):
-            raise UsageError(f"'{spec}' is in no repository", why="it is a file of this machine")
-        wanted = hub_specs(spec, revision or "main")[0]
+            raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
+        wanted = sources(spec, revision or "main")[0]
+        if isinstance(wanted, PackageSpec):
+            _list_packaged(wanted, output, found if as_json else None)
+            continue
         output.progress(f"looking for {spec}", None)
         try:
             repository = look_at_offers(wanted, output.note)
@@ -44,6 +48,21 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
         output.json({"repositories": found})
 
 
+def _list_packaged(wanted: PackageSpec, output: Output, found: list[dict[str, Any]] | None) -> None:
+    """Say in which types a model of a package can be had, into `found` where that is wanted as JSON."""
+    models = [model for model in packaged_models() if model.name == wanted.name]
+    if found is not None:
+        about = [{"model": str(each), "quant": each.quant, "here": each.path.is_file()} for each in models]
+        found.append(
+            {"spec": wanted.name, "package": wanted.package, "size_bytes": wanted.wheel_bytes, "models": about}
+        )
+        return
+    output.line(f"{wanted.package}, a package of {size_of(wanted.wheel_bytes)}")
+    for each in models:
+        made = f", made of {each.packed_quant} once that is downloaded" if each.is_converted else ", as in the package"
+        output.line(f"  {each}{', here' if each.path.is_file() else ''}{made}")
+
+
 def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
     """What to type for it: a name of the catalogue stays one, so that its draft comes along."""
     if "/" not in spec and offer.quant:
@@ -52,7 +71,7 @@ def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
 
 
 def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> Row:
-    here = "yes" if _is_here(wanted, offer) else "no room" if offer.size_bytes > free else "no"
+    here = "yes" if _is_here(wanted, offer) else "no space" if offer.size_bytes > free else "no"
     return name, size_of(offer.size_bytes), str(offer.n_parts), here
 
 

@@ -13,12 +13,13 @@ from edgespec.cancel import CancelFlag
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.figures import clock, rate, size_of
-from edgespec.models.spec import NAMES, hub_specs, is_path, resolve, stays_within
+from edgespec.models.packages import PackageSpec
+from edgespec.models.spec import NAMES, is_path, resolve, sources, stays_within
 
 if TYPE_CHECKING:
+    from edgespec.models.downloads import AnyDownload
     from edgespec.models.fetch import Progress
-    from edgespec.models.hub import Download
-    from edgespec.models.spec import HubSpec
+    from edgespec.models.spec import Source
 
 SPEED_OVER_S = 5.0
 
@@ -33,10 +34,10 @@ class Item:
     are those that a draft comes along with, none for what was named."""
 
     spec: str
-    wanted: HubSpec | None = None
+    wanted: Source | None = None
     targets: list[Item] = field(default_factory=list)
     path: Path | None = None
-    download: Download | None = None
+    download: AnyDownload | None = None
     error: EdgespecError | None = None
     was_here: bool = False
     transferred_bytes: int = 0
@@ -56,21 +57,23 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
     Raises UsageError.
     """
     if revision is not None and not stays_within(revision):
-        raise UsageError(f"{revision!r} cannot be a revision", hint="give a branch, a tag or a commit")
+        raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
-    coming: list[tuple[Item, HubSpec]] = []
+    coming: list[tuple[Item, Source]] = []
     for spec in dict.fromkeys(specs):
         try:
             if spec in NAMES or is_path(spec):
                 named.append(_file_here(spec, revision))
                 continue
-            target, *drafts = hub_specs(spec, revision or "main")
+            target, *drafts = sources(spec, revision or "main")
         except ModelNotFoundError as error:
             named.append(Item(spec, error=error))
             continue
-        if revision is not None and target.revision != revision:
+        if isinstance(target, PackageSpec):
+            _refuse_revision(spec, revision, "it comes in a package")
+        elif revision is not None and target.revision != revision:
             raise UsageError(
-                f"'{spec}' names a revision", why=f"--revision says {revision}", hint="leave one of them out"
+                f"'{spec}' has a revision", why=f"--revision says {revision}", hint="leave out one of them"
             )
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
@@ -80,18 +83,22 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
 
 
 def _file_here(spec: str, revision: str | None) -> Item:
-    if revision is not None:
-        raise UsageError(f"'{spec}' has no revisions", why="it is a file of this machine", hint="leave --revision out")
+    _refuse_revision(spec, revision, "it is a file on this machine")
     path = resolve(spec).path
     if not path.is_file():
-        raise ModelNotFoundError(f"{spec} is no file")
+        raise ModelNotFoundError(f"{spec} is not a file")
     return Item(spec, path=path, was_here=True, is_done=True)
 
 
-def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, HubSpec]]) -> list[Item]:
+def _refuse_revision(spec: str, revision: str | None, why: str) -> None:
+    if revision is not None:
+        raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
+
+
+def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
     """What is named, each followed by the drafts that come with it and were not there yet."""
     items: list[Item] = []
-    drafts: dict[HubSpec, Item] = {}
+    drafts: dict[Source, Item] = {}
     for item in named:
         items.append(item)
         for target, wanted in coming:
@@ -106,8 +113,7 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, HubSpec]]) 
 def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
     """Find out what has to be fetched, with `verify` also of what is here and damaged; what keeps it from being fetched
     is in the item."""
-    from edgespec.models.hub import check_access, plan
-    from edgespec.models.room import check_space
+    from edgespec.models.downloads import check_possible, plan
 
     if item.wanted is None:
         return
@@ -117,17 +123,16 @@ def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
         if verify:
             _examine(item, item.download, output)
         item.was_here, item.path = item.download.is_here, item.download.path
-        check_space([item.download])
-        check_access(item.download, output.note)
+        check_possible(item.download, output.note)
     except EdgespecError as error:
         item.error = error
     finally:
         output.end_progress()
 
 
-def _examine(item: Item, download: Download, output: Output) -> None:
+def _examine(item: Item, download: AnyDownload, output: Output) -> None:
     """Compare what is here with its hashes. Raises DownloadError where that cannot be done, or mended."""
-    from edgespec.models.content import examined
+    from edgespec.models.downloads import examined
     from edgespec.models.hub import is_offline
     from edgespec.models.hub_requests import DownloadError
 
@@ -144,23 +149,25 @@ def _examine(item: Item, download: Download, output: Output) -> None:
         return
     names = ", ".join(file.name for file in item.download.damaged)
     if is_offline():
-        hint = f"without --offline this fetches it again: edgespec pull --verify {item.spec}"
-        raise DownloadError(f"{names} is damaged", why="its hash is another one", hint=hint)
-    output.note(f"{names} is damaged: its hash is not the one that the hub tells")
+        hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
+        raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
+    output.note(f"{names} is damaged: its hash differs")
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
     """What to say where those that could be fetched one by one have no room together."""
-    from edgespec.models.room import check_space
+    from edgespec.models.downloads import check_space
 
     coming = [item for item in items if item.download is not None and item.error is None]
     try:
         check_space([item.download for item in coming if item.download is not None])
     except EdgespecError as error:
         named = [item.spec for item in coming if not item.is_draft]
-        fewer = f"leave the draft out (edgespec pull {' '.join(named)} --no-draft)"
-        fewer = fewer if len(named) < len(coming) else "fetch fewer of them"
-        hint = f"make room, {fewer}, or set HF_HOME to a folder on another disk" if len(coming) > 1 else error.hint
+        fewer = f"leave out the draft (edgespec pull {' '.join(named)} --no-draft)"
+        fewer = fewer if len(named) < len(coming) else "download fewer of them"
+        hint = (
+            f"free some space, {fewer}, or set HF_HOME to a folder on another disk" if len(coming) > 1 else error.hint
+        )
         return type(error)(error.what, why=error.why, hint=hint)
     return None
 
@@ -170,22 +177,30 @@ def announce(item: Item, output: Output) -> None:
     if item.download is not None and not item.was_here and item.error is None:
         files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
         parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
-        of_it = f", {size_of(here)} of it here" if here else ""
+        of_it = f", {size_of(here)} already downloaded" if here else ""
         name = f"its draft {item.spec}" if item.is_draft else item.spec
-        output.note(f"{name} is {files[0].name}{parts}, {size_of(item.download.size_bytes)}{of_it}")
+        output.note(f"{name} is {files[0].name}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
+
+
+def _from(item: Item) -> str:
+    """Where a model comes from that does not come from the hub."""
+    if not isinstance(item.wanted, PackageSpec):
+        return ""
+    made = f", which holds {item.wanted.packed_quant}" if item.wanted.is_converted else ""
+    return f" from the package {item.wanted.package}{made}"
 
 
 def fetch_items(items: Sequence[Item], output: Output, cancel: CancelFlag) -> None:
     """Fetch one after another what was planned, no draft without its target; what comes of them is in the items."""
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
-            item.error = LeftOut(f"{item.spec} was not begun", why="the model that it is a draft for was not fetched")
+            item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")
         _fetch_item(item, output, cancel)
 
 
 def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
-    from edgespec.models.content import discard_damaged
-    from edgespec.models.fetch import DownloadCancelled, fetch
+    from edgespec.models.downloads import complete, discard_damaged
+    from edgespec.models.fetch import DownloadCancelled
 
     if item.download is None or item.error is not None or cancel.is_set():
         return
@@ -196,12 +211,15 @@ def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
         if item.download is None or item.was_here:
             return
         item.is_verified = was_verified or progress.files_verified == len(item.download.files)
+        if progress.step:
+            output.progress(progress.step, progress.step_done)
+            return
         speed.add(perf_counter(), progress.transferred_bytes)
         output.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
 
     try:
         item.download = discard_damaged(item.download)
-        fetch(item.download, tell, cancel, output.note)
+        complete(item.download, tell, cancel, output.note)
         item.is_done = True
     except DownloadCancelled as stopped:
         output.control("\r\x1b[K")  # the terminal has written ^C behind what is taken away
@@ -230,7 +248,7 @@ class Speed:
         return (now - then) / (now_s - then_s) if now_s > then_s else 0.0
 
 
-def _line(download: Download, progress: Progress, speed: Speed) -> str:
+def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:
     total = size_of(download.size_bytes)
     if progress.is_verifying:
         return f"checking the hash of {total}"

@@ -37,7 +37,7 @@ class ReopenedModel(Closable):
 
     def reopen(self, error: GenerationError) -> Worker:
         why = f": {error.why}" if error.why else ""
-        self._output.note(f"{error.what}{why}; starting it again")
+        self._output.note(f"{error.what}{why}; restarting it")
         self.worker.close()
         self.worker = self._open()
         return self.worker

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from textwrap import shorten
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat import Events, Level, Notice, Session, model_name
+from edgespec.chat import AGAINST_LOOPS, Events, Level, Notice, Session, model_name
 from edgespec.chat_commands import COMMANDS, Commands
 from edgespec.cli.footer import footer
 from edgespec.cli.interrupt import Interrupts
@@ -17,13 +18,15 @@ from edgespec.cli.line_editor import LineEditor
 from edgespec.cli.output import Output
 from edgespec.clipboard import copy_natively, osc52
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
+from edgespec.printable import one_line
 from edgespec.race import PLAIN, run_race
-from edgespec.settings import LoadSettings
+from edgespec.settings import CONSTRAINTS, LoadSettings
 from edgespec.store import Turn
 from edgespec.thinking import ThinkingStream, split
 
+SHOWN = 120  # characters of a system prompt
 PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
 
 
@@ -48,8 +51,10 @@ class Repl:
         self.load(self.session.load_settings)
         if self.session.turns:
             self.redraw()
+        elif self.session.system:
+            self._tell_system()
         if self._editor is not None:
-            self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves")
+            self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits")
         try:
             if first:
                 self._do(first)
@@ -94,15 +99,17 @@ class Repl:
         cancel = CancelFlag()
         thinking, thought, answered = ThinkingStream(), 0, False
         stats: Stats | None = None
+        finish: str | None = None
         try:
             with self._interrupts.cancelling(cancel):
                 events = start(cancel)
                 thinking.push(self.session.begun)  # is shown already
                 for event in events:
                     if isinstance(event, Notice):
-                        self.output.note(event.text)
+                        hint = f": Ctrl-C stops it, {AGAINST_LOOPS}" if event.about == "loop" else ""
+                        self.output.interject(event.text + hint)
                         continue
-                    stats = event.stats or stats
+                    stats, finish = event.stats or stats, event.finish_reason
                     parts = thinking.push(event.text) + (thinking.end() if event.finish_reason else [])
                     for kind, text in parts:
                         if kind == "thinking":
@@ -121,14 +128,20 @@ class Repl:
                 self.output.note(f"thought for {thought} tokens, /thought shows it")
         self._seen = self._head()
         self._account(stats)
+        asked = [name for key, name in CONSTRAINTS.items() if getattr(self.session.settings, key)]
+        if asked and finish == "length":
+            hint = "/continue resumes it, /set max-tokens -1 lets answers end by themselves"
+            raise GenerationError(f"the answer is cut off and may not fit the {asked[0]}", hint=hint)
 
     def redraw(self) -> None:
         """The title and the last messages."""
         session = self.session
         if not session.turns:
             self.output.note("a new conversation")
+            self._tell_system()
             return
         self.output.note(f"{session.title or session.chat}, {len(session.turns)} messages")
+        self._tell_system()
         for turn in session.turns[-2:]:
             if self._editor is not None and self._head() != self._seen:  # a pipe gets answers alone
                 self._show_turn(turn)
@@ -141,13 +154,13 @@ class Repl:
             try:
                 self._next = click.edit(text)
             except click.ClickException as error:
-                hint = "EDITOR names one; /edit N TEXT does without"
-                raise UsageError("no editor takes the text", why=error.message, hint=hint) from error
+                hint = "set EDITOR, or use /edit N TEXT"
+                raise UsageError("there is no editor to use", why=error.message, hint=hint) from error
 
     def copy(self, text: str) -> None:
         sent = self.output.control(osc52(text))
         if not copy_natively(text) and not sent:
-            raise UsageError("nothing here takes a text to copy", hint="/export FILE writes the chat to a file")
+            raise UsageError("there is no clipboard here", hint="/export FILE writes the chat to a file")
         self.output.note(f"{len(text):,} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
@@ -179,7 +192,9 @@ class Repl:
                 session.engine,
                 session.race_request(prompt),
                 cancel,
-                lambda lane, _: self.output.progress("answering plainly" if lane == PLAIN else "guessing", None),
+                lambda lane, _: self.output.progress(
+                    "plain decoding" if lane == PLAIN else "speculative decoding", None
+                ),
             )
         self.output.end_progress()
         self.output.line(race.verdict())
@@ -187,10 +202,10 @@ class Repl:
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
         if self._shows_tokens:
-            self.output.note("brackets tell by whom a part was guessed, here and in what comes: [draft:so]")
+            self.output.note("brackets mark drafted text with its drafter, here and in new answers: [draft:so]")
             self._show_tokens()
         else:
-            self.output.note("answers alone from now on")
+            self.output.note("new answers are shown without marks")
 
     def leave(self) -> None:
         self._left = True
@@ -207,22 +222,22 @@ class Repl:
     def _account(self, stats: Stats | None) -> None:
         if stats is None or not (self._details or (self._editor is not None and not self.output.quiet)):
             return
-        about = self.session.about
-        for line in footer(
-            stats,
-            details=self._details,
-            verify=self.session.settings.verify,
-            drafters=about["drafters"],
-            rounding=about["rounding"],
-            pace=self.session.verdicts() if self._details else (),
-        ):
+        verdicts = self.session.verdicts() if self._details else ()
+        verify = self.session.settings.verify
+        for line in footer(stats, self.session.about, details=self._details, verify=verify, pace=verdicts):
             self.output.aside(line)
+
+    def _tell_system(self) -> None:
+        if system := one_line(self.session.system):
+            self.output.note(
+                f"system prompt: {shorten(system, SHOWN, placeholder=' …')} (/system shows and changes it)"
+            )
 
     def _show_turn(self, turn: Turn) -> None:
         parts = split(turn.content)
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
         if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
-            self.output.note(f"that answer is not whole ({turn.answer.finish_reason}); /continue goes on with it")
+            self.output.note(f"that answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
 
     def _show_tokens(self) -> None:
         last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
@@ -287,7 +302,7 @@ class Repl:
         try:
             return data.decode("utf-8-sig").rstrip("\r\n") if data else None
         except UnicodeDecodeError as error:
-            raise UsageError("what is piped in is not UTF-8", why=str(error)) from error
+            raise UsageError("piped input is not UTF-8", why=str(error)) from error
 
     def _completions(self, line: str) -> Sequence[str]:
         """Slash commands, and for /load the chats."""

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
-@click.option("--unfinished", is_flag=True, help="Only what was not downloaded completely of these repositories.")
-@click.option("--all", "whole", is_flag=True, help="All models of these repositories, in all their revisions.")
+@click.option("--unfinished", is_flag=True, help="Delete only the incomplete downloads of these repositories.")
+@click.option("--all", "whole", is_flag=True, help="Delete all models of these repositories, in all revisions.")
 @YES
 @JSON
 def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_json: bool) -> None:
     """Delete models.
 
-    MODEL is a GGUF file, or a name as 'edgespec ls' shows it. Shows what will go, and asks. All parts of a split model
-    go with it, and what was not downloaded completely of its repository.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Shows what will be deleted, and asks. Includes all parts
+    of a split model, and incomplete downloads of its repository.
     """
     if unfinished and whole:
-        raise UsageError("--all and --unfinished cannot be given together", hint="--all takes what is unfinished too")
+        raise UsageError("--all and --unfinished cannot be combined", hint="--all includes incomplete downloads")
     from edgespec.models.removal import plan_removal, remove
 
     output = Output(quiet=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,21 +13,24 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
+from edgespec.cli.default_model import answer_as_catalogued, default_model
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.footer import explanation, footer
 from edgespec.cli.interrupt import Interrupts
-from edgespec.cli.options import NO_MODEL, generation_options, load_settings, request
+from edgespec.cli.options import generation_options, load_settings, request
 from edgespec.cli.output import Output
 from edgespec.cli.prompt import read_prompt
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
+from edgespec.repetition import Repetition, RepetitionDetector
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request, check_rule
 
 if TYPE_CHECKING:
     from edgespec.runtime import Answers, Runtime
 
+LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may keep it from that"
 TOGETHER = 8  # samples that are decoded at a time, each of which takes a cache
 
 
@@ -36,29 +39,28 @@ TOGETHER = 8  # samples that are decoded at a time, each of which takes a cache
 @generation_options
 @click.option(
     "--trace", cls=Option, section="Speculation", config=False, metavar="FILE", type=click.Path(dir_okay=False),
-    help="Record each round in FILE (JSON lines): guesses, how sure they were, how many were right, what passes took. "
-    "Where nothing is to be guessed it guesses without using it, so the run is slower; the text is the same.",
+    help="Record each step in FILE (JSON lines): drafts, their confidence, accepted tokens, pass times. Where the "
+    "policy drafts nothing, a draft is made but not used, so the run is slower; the text is the same.",
 )  # fmt: skip
 @click.pass_context
 def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
 
-    PROMPT is the prompt's text, or '-' to read it from stdin. Without PROMPT and --file, what is piped in is the
-    prompt; beside PROMPT it is ignored. The answer goes to stdout, everything else to stderr. Ctrl-C stops the
-    answer, a second one the program.
+    PROMPT comes first, then each --file, then what is piped in ("cat notes.txt | edgespec run 'Summarise:'"), with
+    blank lines between them; '-' reads stdin. In scripts and loops, '< /dev/null' keeps their own stdin out. The answer
+    goes to stdout, everything else to stderr. Ctrl-C stops the answer, a second one the program.
 
     Options can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
     long name, and as an environment variable EDGESPEC_<LONG_NAME>.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    text = read_prompt(prompt, values["file"])
+    text = read_prompt(prompt, values["file"], output.note)
     _refuse_contradictions(ctx, text, values)
-    if values["model"] is None:
-        values["model"] = "demo"
-        output.note(NO_MODEL)
+    values["model"] = values["model"] or default_model(ctx, output)
+    answer_as_catalogued(ctx, values)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    settings = replace(load_settings(values), measure_rounding=values["stats"])
+    settings = replace(load_settings(values), measure_rounding=values["stats"] or values["explain"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
@@ -86,15 +88,15 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             stack.enter_context(closing(stream))
             shown = _Samples(values["samples"], output, as_json=values["as_json"])
             failure = _show_answers(llm, stream, output, shown)
-        if asked.constraint is not None and shown.is_cut_off:
-            output.note(f"cut off before its end (-n): it may not fit the {CONSTRAINTS[asked.constraint[0]]}")
         if values["as_json"]:
             output.json(_as_json(llm, asked, shown))
         if values["explain"]:
-            output.show(explanation(shown.stats, llm.pace_verdicts(asked)), aside=True)
-        _account(llm, asked, shown.stats, output, interrupts, details=values["stats"])
+            output.show(explanation(shown.stats, llm.pace_verdicts(asked), llm.rounding), aside=True)
+        _account(llm, asked, shown, output, interrupts, details=values["stats"])
         if failure is not None:
             raise failure
+        if asked.constraint is not None and shown.n_cut_off:
+            raise _cut_off(llm, asked, shown)
 
 
 def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
@@ -129,6 +131,7 @@ class _Samples:
 
     def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
         self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
+        self._loops = [RepetitionDetector() for _ in range(n)]
         self._output, self._as_json = output, as_json
         self._shown = 0  # the one that is being shown
         self._started_s = self._ended_s = 0.0
@@ -140,6 +143,8 @@ class _Samples:
         self.events[index].append(event)
         if index == self._shown and not self._as_json:
             self._output.answer(event.text)
+        if event.id >= 0 and self._loops[index].add(event.id):
+            self._output.interject(f"the answer repeats itself ({self._loops[index].found}): {LOOP_HINT}")
         while self._shown < len(self.events) - 1 and self._is_over(self._shown):
             self._show_next()
 
@@ -150,9 +155,14 @@ class _Samples:
         self._output.end_answer()
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether one of them is, by a limit."""
-        return any(events[-1].finish_reason == "length" for events in self.events if events)
+    def repetitions(self) -> list[Repetition | None]:
+        """The loop in each of them, if there is one."""
+        return [loop.found for loop in self._loops]
+
+    @property
+    def n_cut_off(self) -> int:
+        """How many a limit has ended."""
+        return sum(events[-1].finish_reason == "length" for events in self.events if events)
 
     def _is_over(self, index: int) -> bool:
         events = self.events[index]
@@ -199,20 +209,32 @@ def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Sampl
     return failure
 
 
+def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError:
+    """A part of what was asked for is of no use to a program that reads it."""
+    kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
+    which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
+    n_prompt = samples.stats.prompt_tokens // len(samples.events)
+    if 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt:
+        why, hint = f"-n {asked.max_tokens} is reached", "raise -n, or leave it out"
+    else:
+        why, hint = f"the context of {llm.context.n_ctx} tokens is full", "use a larger one (-c)"
+    return GenerationError(f"{which} cut off and may not fit the {kind}", why=why, hint=hint)
+
+
 def _account(
-    llm: Runtime, asked: Request, stats: Stats, output: Output, interrupts: Interrupts, *, details: bool
+    llm: Runtime, asked: Request, shown: _Samples, output: Output, interrupts: Interrupts, *, details: bool
 ) -> None:
     """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
     interrupted = interrupts.received is not None
     if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
-        about = llm.describe()
+        verdicts = llm.pace_verdicts(asked)
         for line in footer(
-            stats,
+            shown.stats,
+            llm.describe(),
             details=details,
             verify=asked.verify,
-            drafters=about["drafters"],
-            rounding=about["rounding"],
-            pace=llm.pace_verdicts(asked),
+            pace=verdicts,
+            n_looped=sum(found.tokens for found in shown.repetitions if found),
         ):
             output.aside(line)
     interrupts.raise_if_received()
@@ -227,7 +249,10 @@ def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
 
 def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
     about = llm.describe()
-    parts = [_sample_as_json(llm, events) for events in samples.events]
+    parts = [
+        _sample_as_json(llm, events, repetition)
+        for events, repetition in zip(samples.events, samples.repetitions, strict=True)
+    ]
     choices = [{"index": index, **part} for index, part in enumerate(parts)]
     return {
         **(parts[0] if len(parts) == 1 else {"choices": choices}),
@@ -243,10 +268,11 @@ def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
     }
 
 
-def _sample_as_json(llm: Runtime, events: list[TokenEvent]) -> dict[str, Any]:
+def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
     return {
         "content": "".join(event.text for event in events),
         "finish_reason": events[-1].finish_reason if events else "error",
+        "repetition": asdict(repetition) if repetition else None,
         "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
     }
 

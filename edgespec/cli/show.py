@@ -40,14 +40,14 @@ LONGEST = 300  # characters of a text among the metadata
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", type=ModelSpec())
-@click.option("--template", is_flag=True, help="Print the text of its chat template too.")
-@click.option("--metadata", is_flag=True, help="Print all metadata in the file too.")
+@click.option("--template", is_flag=True, help="Print the text of its chat template, too.")
+@click.option("--metadata", is_flag=True, help="Print all metadata, too.")
 @JSON
 @QUIET
 def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool) -> None:
-    """Say what MODEL is, and which models here can draft for it.
+    """Show the details of MODEL, and which models here can draft for it.
 
-    MODEL is a GGUF file, or a name as 'edgespec ls' shows it. Its header alone is read: nothing is loaded.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Only its header is read: nothing is loaded.
     """
     from edgespec.models.local import local_model
 
@@ -207,7 +207,7 @@ def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Rows:
     texts = [f"{each.spec}, {each.why}" for each in fitting] or ["none here"]
     if n_unfit := len(drafts) - len(fitting):
         others = f"{n_unfit} other model{'' if n_unfit == 1 else 's'} here" if fitting else f"{n_unfit}"
-        texts.append(f"{others} cannot draft for it: 'edgespec pair suggest {model}' says why")
+        texts.append(f"{others} cannot draft for it: 'edgespec pair suggest {model}' shows why")
     return [Row("" if number else "drafts", text) for number, text in enumerate(texts)]
 
 
@@ -223,7 +223,7 @@ def _more_rows(facts: Facts) -> Iterator[Row]:
         shared = f", {_range(facts['kv_heads'])} for keys and values" if facts["kv_heads"] else ""
         yield Row("heads", f"{_range(facts['heads'])}{shared}, {facts['head_size']} numbers each")
     if facts["experts"]:
-        yield Row("experts", f"{facts['experts']} in a layer, {facts['experts_used']} used for a token")
+        yield Row("experts", f"{facts['experts']} per layer, {facts['experts_used']} used per token")
     tensors = ((name, n, facts["bytes_by_type"][name]) for name, n in facts["tensors_by_type"].items())
     yield Row("tensors", "; ".join(f"{n} of {name}, {size_of(size)}" for name, n, size in tensors))
     yield Row("tokens", f"{facts['vocabulary']}, prompts begin {'with' if facts['adds_bos'] else 'without'} BOS")
@@ -238,10 +238,12 @@ def _more_rows(facts: Facts) -> Iterator[Row]:
 
 def _kv_cache(facts: Facts) -> str:
     if not facts["kv_bytes_per_token"]:
-        return "none: what it remembers does not grow"
+        return "none: a state of constant size"
     sizes = (f"{size_of(size)} for {int(length):,}" for length, size in facts["kv_bytes"].items())
-    window = f"; less where layers see the last {facts['sliding_window']:,} alone" if facts["sliding_window"] else ""
-    return f"{size_of(facts['kv_bytes_per_token'])} a token of context (F16): {', '.join(sizes)}{window}"
+    window = (
+        f"; less for layers with a sliding window of {facts['sliding_window']:,}" if facts["sliding_window"] else ""
+    )
+    return f"{size_of(facts['kv_bytes_per_token'])} per token of context (F16): {', '.join(sizes)}{window}"
 
 
 def _range(values: Sequence[int]) -> str:

@@ -12,9 +12,9 @@ from edgespec.figures import size_of
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def store() -> None:
-    """Earlier answers that suffix drafting looks into.
+    """Earlier answers that suffix drafting copies from.
 
-    Answers are kept as token ids, one file for each vocabulary, the oldest leaving first. '--no-store' neither reads
+    Answers are stored as token ids, one file per vocabulary; the oldest are dropped first. '--no-store' neither reads
     nor writes them.
     """
 
@@ -22,7 +22,7 @@ def store() -> None:
 @store.command()
 @JSON_LINES
 def ls(as_json: bool) -> None:
-    """List the vocabularies of which answers are kept."""
+    """List the vocabularies that have stored answers."""
     from edgespec.answer_store import stored
 
     output = Output(quiet=False)
@@ -32,7 +32,7 @@ def ls(as_json: bool) -> None:
             output.json(entry)
         return
     if not found:
-        output.line("nothing is kept yet")
+        output.line("no answers are stored yet")
         return
     from edgespec.bench.tables import Figures
 
@@ -47,7 +47,7 @@ def ls(as_json: bool) -> None:
         for entry in found
     ]
     output.show(
-        Figures("Answers kept for suffix drafting", ["vocabulary", "last model", "answers", "tokens", ""], rows)
+        Figures("Answers stored for suffix drafting", ["vocabulary", "last model", "answers", "tokens", ""], rows)
     )
 
 
@@ -55,16 +55,16 @@ def ls(as_json: bool) -> None:
 @click.argument("vocabularies", nargs=-1, metavar="[VOCABULARY]...")
 @YES
 def clear(vocabularies: tuple[str, ...], yes: bool) -> None:
-    """Forget the answers of VOCABULARY, as 'store ls' names it, or all."""
+    """Delete the answers of VOCABULARY, as shown by 'store ls', or all."""
     from edgespec.answer_store import clear as forget
 
-    if agreed(f"Forget the answers of {' and '.join(vocabularies) or 'all vocabularies'}?", yes=yes):
+    if agreed(f"Delete the answers of {' and '.join(vocabularies) or 'all vocabularies'}?", yes=yes):
         Output(quiet=False).note(f"{forget(vocabularies)} deleted")
 
 
 @store.command()
 def path() -> None:
-    """Print the folder they are kept in."""
+    """Print the folder of the answer store."""
     from edgespec.answer_store import store_dir
 
     Output(quiet=False).line(str(store_dir()))

@@ -10,13 +10,14 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
 from edgespec.cli.common import JSON, QUIET, VERBOSE
+from edgespec.cli.default_model import default_model
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.options import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, load_settings, one_model, with_options
 from edgespec.cli.output import Output
 from edgespec.cli.types import Integer, ModelSpec, Number, SpecType
 from edgespec.errors import UsageError
-from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, SPELLINGS, drafters_of
+from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, SELF, SPELLINGS, drafters_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
     from edgespec.bench.tune import Kind, Tuned
 
 SECONDS = 60
+MODEL_N_MAX = 8  # each is a pass of the draft model at every token
 
 OPTIONS = [
     DRAFT_MODEL,
     CORPUS,
     click.option(
         "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=SpecType(),
-        metavar="|".join(SPELLINGS), show_default="draft, or suffix where there is none", help="Who is to guess.",
+        metavar="|".join(SPELLINGS), show_default="draft, or suffix without a draft model", help="Drafter to measure.",
     ),
     click.option(
         "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),
-        metavar="N", show_default=str(DRAFT_N_MAX), help="Longest drafts to look at.",
+        metavar="N", show_default=f"{DRAFT_N_MAX}, or {MODEL_N_MAX} with a draft model",
+        help="Longest drafts to consider.",
     ),
     click.option(
         "--temp", "temperature", cls=Option, section="Sampling", config=False, type=Number(min=0), default=0.0,
@@ -42,7 +45,7 @@ OPTIONS = [
     ),
     click.option(
         "--seconds", cls=Option, section="Answer", config=False, type=Integer(1, LARGEST), default=SECONDS,
-        show_default=True, metavar="N", help="About how long it may take; every category gets one text at least.",
+        show_default=True, metavar="N", help="Approximate duration; every category gets at least one text.",
     ),
     JSON,
     QUIET,
@@ -59,14 +62,14 @@ def _options(command: Decorated) -> Decorated:
 @_options
 @click.pass_context
 def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
-    """Find out in a minute whether a draft is worth it here.
+    """Measure in a minute whether a draft is worth it here.
 
-    Measures what passes of MODEL (demo, if none is named) and of its draft cost, how many guesses are right in texts of
-    several kinds, and how fast it answers with and without. What it learns is remembered for 'edgespec run'.
+    Measures the cost of passes of MODEL (smollm2 by default) and of its draft, the acceptance rate on texts of several
+    kinds, and the speed with and without speculation. The results are saved for 'edgespec run'.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    values["model"] = one_model(target, values["model"])
+    values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import sample, shipped
@@ -79,9 +82,12 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
         has_draft = values["draft_model"] or resolve(values["model"]).default_draft
         values["spec_type"] = "draft" if has_draft else "suffix"
         if not has_draft:
-            output.note(f"no draft model is given (-md) and none comes with {values['model']}: suffix is tuned")
+            output.note(f"no draft model was given (-md) and {values['model']} has no default: tuning suffix")
     elif values["spec_type"] in ("auto", "none") or len(drafters_of(values["spec_type"])) > 1:
-        raise UsageError("one drafter at a time is tuned", hint=f"name one of {', '.join(SPELLINGS)}")
+        raise UsageError("tune measures one drafter at a time", hint=f"name one of {', '.join(SPELLINGS)}")
+
+    if values["spec_draft_n_max"] is None and values["spec_type"].startswith(("draft", SELF)):
+        values["spec_draft_n_max"] = MODEL_N_MAX
 
     def tell(what: str, done: float) -> None:
         output.progress(PROGRESS.get(what, what).format(values["model"]), done)
@@ -111,28 +117,30 @@ def _report(found: Tuned) -> list[RenderableType]:
 
     widths = sorted(found.curve.target)
     curve = Figures(
-        "What a pass of the target costs, in passes over one token",
+        "Cost of a target pass, relative to a pass over one token",
         ["tokens", *map(str, widths)],
         [["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]],
     )
     kinds = Figures(
-        "What guesses would earn, replayed from plain decoding with a guess at every token",
-        ["", "guesses\nright", "best\nK", "speedup\nwith it", "with\nauto", "upper\nbound"],
+        "Expected gain of drafting, replayed from plain decoding with a draft at every token",
+        ["", "accept.\nrate", "best\nK", "speedup\nat K", "with\nauto", "upper\nbound"],
         [_row(kind) for kind in [*found.kinds, found.overall]],
         bold=[len(found.kinds)],
     )
     about = [
         ("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token"),
-        (found.drafter, f"{found.curve.draft or 0.0:.3f} of that for a guess"),
+        (found.drafter, f"{found.curve.draft or 0.0:.3f} of that for a draft token"),
     ]
     if found.break_even is not None:
-        about.append(("even", f"from {found.break_even:.0%} of the guesses right on".replace("%", " %")))
+        about.append(("even", f"break-even at {found.break_even:.0%} acceptance".replace("%", " %")))
     if found.measured is not None:
         interval = ""
         if found.measured_low is not None and found.measured_high is not None:
             interval = f" (95 % interval {found.measured_low:.2f} to {found.measured_high:.2f})"
-        about.append(("measured", f"{found.measured:.2f} times as fast as plain decoding{interval}"))
+        about.append(("measured", f"{found.measured:.2f}x as fast as plain decoding{interval}"))
     about.append(("verdict", found.verdict))
+    if found.fastest:
+        about.append(("fastest", found.fastest))
     return [curve, kinds, Lines(about)]
 
 

@@ -64,7 +64,7 @@ class ConstraintText(Text):
 
         text = super().convert(value, param, ctx)
         if not text.strip():
-            self.fail(f"an empty text is no {CONSTRAINTS[self.kind]}; 'none' stands for none.", param, ctx)
+            self.fail(f"an empty text is not a {CONSTRAINTS[self.kind]}; use 'none' for none.", param, ctx)
         try:
             return settled(self.kind, "" if text == "none" else text)
         except UsageError as error:
@@ -92,7 +92,7 @@ class ModelSpec(Text):
 class Integer(click.IntRange):
     """A whole number within a range."""
 
-    name = "whole number"
+    name = "integer"
 
 
 class Number(click.FloatRange):

@@ -44,7 +44,7 @@ def contests(texts: Sequence[str], drafts: Sequence[Path], possible: Sequence[st
     for mode in names:
         by_model.setdefault(_draft_model(mode), []).append(mode)
     if "draft" in by_model and not drafts:
-        raise UsageError(f"mode {names[by_model['draft'][0]]!r} needs a draft model", hint="name one (-md)")
+        raise UsageError(f"mode {names[by_model['draft'][0]]!r} needs a draft model", hint="pass one (-md)")
     alone = by_model.pop("", [])
     found = []
     for model, modes in by_model.items() or [("", [])]:

@@ -30,7 +30,7 @@ def doubt_about(result: Result, label: str) -> Doubt | None:
     known = [1 + spread for spread in spreads if spread is not None]
     known += [max(rate, 1 / rate) for rate in again if rate is not None]
     if None in again:
-        return Doubt(None, "a run was stopped before it was seen whether the machine changed")
+        return Doubt(None, "a run was stopped before it could check whether the machine changed")
     factor = max(known, default=1.0)
     if any(each > 1 + BUSY_SPREAD for each in known):
         return Doubt(factor, "the machine was busy at times")
@@ -55,8 +55,8 @@ def doubts(result: Result) -> Iterator[str]:
     again = load["reference_again"].get(result["started"])
     if again is not None and (result["reference"] in _kept_speeds(result) or max(again, 1 / again) > 1 + BUSY_SPREAD):
         yield (
-            f"plain decoding of {result['reference']}, measured once more at the end of this run, was "
-            f"{times(again)} as fast as in the table"
+            f"plain decoding of {result['reference']}, measured again at the end of this run, was {times(again)} as "
+            "fast as in the table"
         )
 
 
@@ -80,14 +80,14 @@ def _kept(result: Result) -> Iterator[str]:
     runs: dict[str, dict[str, list[str]]] = {}
     for label, speed_runs in _kept_speeds(result).items():
         for run in speed_runs:
-            what = "a part of the speed" if len(_runs(result, label)) > 1 else "the speed"
+            what = "part of the speed" if len(_runs(result, label)) > 1 else "the speed"
             runs.setdefault(run, {}).setdefault(what, []).append(label)
     for target in result["targets"]:
         if target["quality_run"] not in (None, result["started"]):
             runs.setdefault(target["quality_run"], {}).setdefault("the quality", []).append(target["label"])
     for run in sorted(runs):
         of = [f"{what} of {', '.join(labels)}" for what, labels in runs[run].items()]
-        yield f"{KEPT} is kept from an earlier run, begun {ago(run, result['started'])}: {' and '.join(of)}"
+        yield f"{KEPT} is from an earlier run, started {ago(run, result['started'])}: {' and '.join(of)}"
 
 
 def _kept_speeds(result: Result) -> dict[str, list[str]]:

@@ -280,7 +280,11 @@ class _Comparison:
                 self._time.add(before + answer_units(size, plan.tokens))
                 prepared = True
             if what != "prompt":
-                told = PROGRESS[what].format(job.target.label) if what in PROGRESS else f"asking {job.target.label}"
+                told = (
+                    PROGRESS[what].format(job.target.label)
+                    if what in PROGRESS
+                    else f"generating with {job.target.label}"
+                )
                 self._tell(told)
 
         measure_speed(
@@ -305,7 +309,7 @@ class _Comparison:
         def tell(what: str, done: float) -> None:
             if what == "answer":
                 self._time.add(answer_units(base.target.size_bytes, plan.tokens))
-            self._tell(f"asking {base.target.label} again")
+            self._tell(f"generating with {base.target.label} again")
 
         with self._failing(base.target):
             alone = replace(base.contest, draft=None, modes=(PLAIN,)).settings(plan.settings, base.target.path)

@@ -32,12 +32,12 @@ def plot(result: Result, path: Path) -> None:
     divergences = {target["label"]: target["quality"]["kl"] for target in result["targets"] if target["quality"]}
     rows = [row for row in result["rows"] if row["tokens_per_s"] and row["target"] in divergences]
     if not rows:
-        raise UsageError("there is nothing to draw", why="no file has both speed and quality")
+        raise UsageError("there is nothing to plot", why="no file has both speed and quality")
     [name] = [target["name"] for target in result["targets"] if target["label"] == result["reference"]]
     reference = name if name == result["reference"] else f"{name} ({result['reference']})"
-    below = ["the machine was busy or runs differ: speeds are rough"] if is_doubtful(result) else []
+    below = ["the machine was busy or runs differ: speeds are approximate"] if is_doubtful(result) else []
     machine = machine_line(result["machine"])
-    title = f"How fast each file is, and how far from {reference}"
+    title = f"Speed of each file, and its divergence from {reference}"
     with picture(path, title, "; ".join([machine, *below] if machine else below), (8.5, 5.5)) as figure:
         axes = figure.subplots()
         _scale(axes, rows, divergences, result["reference"])
@@ -51,7 +51,7 @@ def _scale(axes: Axes, rows: Sequence[Row], divergences: Mapping[str, float], re
     from matplotlib.ticker import NullLocator
 
     axes.set_xlim(0, 1.2 * max(row["tokens_per_s"] for row in rows))
-    axes.set_xlabel("tokens a second, median over prompts (farther right is faster)")
+    axes.set_xlabel("tokens per second, median over prompts (right is faster)")
     scale = f"0 is {reference} itself"
     if known := [value for value in divergences.values() if value > 0]:
         scale = f"log scale, {scale}"
@@ -62,7 +62,9 @@ def _scale(axes: Axes, rows: Sequence[Row], divergences: Mapping[str, float], re
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_yticks([0.0], ["0"])
-    axes.set_ylabel(f"mean KL divergence from {reference}, nats a token\n(lower is closer; {scale})", parse_math=False)
+    axes.set_ylabel(
+        f"mean KL divergence from {reference}, nats per token\n(lower is closer; {scale})", parse_math=False
+    )
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -106,7 +108,7 @@ def _draw(axes: Axes, rows: Sequence[Row], ways: Sequence[str], divergences: Map
             markerfacecolor="white",
             markeredgecolor=GREY,
             linestyle="",
-            label="hollow: not faster than plain for sure",
+            label="hollow: not certainly faster than plain",
         )
     legend_above(axes, 3)
     tidy(axes, "both")

@@ -20,7 +20,7 @@ def check_quants(names: Iterable[str]) -> list[str]:
     """The names as llama.cpp spells them, each once. Raises UsageError for one that cannot be made."""
     wanted = list(dict.fromkeys(name.strip().upper() for name in names))
     if unknown := [name for name in wanted if name not in TYPES]:
-        raise UsageError(f"there is no quantisation {unknown[0]!r} to make", hint=f"there are {', '.join(TYPES)}")
+        raise UsageError(f"cannot make quantisation {unknown[0]!r}", hint=f"the types are {', '.join(TYPES)}")
     return wanted
 
 
@@ -35,7 +35,7 @@ def make_quant(source: Path, type: str, progress: Callable[[float], None] = lamb
     make_room(
         path.parent,
         size_bytes(read_header(source).n_params, type),
-        no_place="quantised files have no place in",
+        no_place="there is no space for quantised files in",
         no_room=f"{type} of {source.name} may not fit into",
         needs="it needs about",
     )
@@ -63,4 +63,6 @@ def describe_types(header: Header, type: str) -> str:
     shares = types_by_share(header)
     text = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= LEAST_SHARE)
     too_short = [tensor for tensor in header.tensors.values() if tensor.type != "F32" and tensor.shape[0] % 256]
-    return f"{text} (rows that are no multiple of 256 long take no K-quants)" if too_short and "_K" in type else text
+    return (
+        f"{text} (rows that are not a multiple of 256 long cannot be K-quants)" if too_short and "_K" in type else text
+    )

@@ -61,7 +61,28 @@ def verdicts(result: Result) -> Iterator[str]:
         names = [f"{row['target']} {way(result, row)}" for row in sorted(best, key=lambda row: -row["tokens_per_s"])]
         unsure = "as far as these speeds can be compared, " if is_doubtful(result) else ""
         what = f"not beaten in both speed and closeness to {base['label']}"
-        yield f"{unsure}{what}, the fastest first: {'; '.join(names)}"
+        yield f"{unsure}{what}, fastest first: {'; '.join(names)}"
+    yield from _fastest(result)
+
+
+def _fastest(result: Result) -> Iterator[str]:
+    """The combination of weights and drafting that is fastest on this machine, where there was a choice."""
+    known = [row for row in result["rows"] if row["tokens_per_s"]]
+    rows = [row for row in known if row["mode"] == PLAIN or is_faster(row["speedup_low"])]
+    plain = max((row for row in rows if row["mode"] == PLAIN), key=lambda row: float(row["tokens_per_s"]), default=None)
+    if plain is None or len(known) < 2:
+        return
+    fastest = max(rows, key=lambda row: float(row["tokens_per_s"]))
+    unsure = "as far as these speeds can be compared, the " if is_doubtful(result) else ""
+    if fastest is plain:
+        speed = rate(plain["tokens_per_s"])
+        yield f"{unsure}fastest on this machine: {plain['target']} without drafting, {speed} tok/s"
+        return
+    gain = times(fastest["tokens_per_s"] / plain["tokens_per_s"])
+    yield (
+        f"{unsure}fastest on this machine: {fastest['target']} with {way(result, fastest)}, "
+        f"{rate(fastest['tokens_per_s'])} tok/s, {gain} the fastest without drafting ({plain['target']})"
+    )
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -84,7 +105,7 @@ def _heading(result: Result) -> Iterator[tuple[str, str]]:
         read = f"{max(positions)} tokens of a text, {count} of {settings['window']}"
         yield "quality", f"{read}; the reference is {result['reference']}"
     if not result["complete"]:
-        yield "stopped", "before its end" + (": --resume goes on from here" if result["parts"]["kept"] else "")
+        yield "stopped", "before the end" + (": --resume continues from here" if result["parts"]["kept"] else "")
 
 
 def _files(result: Result) -> Figures:
@@ -113,8 +134,8 @@ def _files(result: Result) -> Figures:
 
 def _speeds(result: Result) -> Figures:
     columns: dict[str, list[str]] = {
-        name: [] for name in ("", "file", "draft", "mode", "tok/s", "speed\nup", "95 %\ninterval", "first\ntoken",
-                              "tok/\nround", "memory\nMB")
+        name: [] for name in ("", "file", "draft", "mode", "tok/s", "speedup", "95 %\ninterval", "first\ntoken",
+                              "tok/\nstep", "memory\nMB")
     }  # fmt: skip
     before = None
     for row in result["rows"]:
@@ -160,11 +181,11 @@ def _differences(result: Result, target: dict[str, Any], base: dict[str, Any]) -
         faster = [row for row in result["rows"] if row["target"] == target["label"] and is_faster(row["speedup_low"])]
         best = max(faster, key=lambda row: float(row["speedup"]), default=None)
         if best and best["speedup"] > 1 + ALIKE:
-            yield f"guessing ({way(result, best)}) makes it {times(best['speedup'])} faster"
+            yield f"speculative decoding ({way(result, best)}) makes it {times(best['speedup'])} faster"
     quality = target["quality"]
     if quality is not None:
         yield f"KL {nats(quality['kl'])}"
-        yield f"the same token likeliest at {_percent(quality['same_top'])} % of the places"
+        yield f"same most likely token at {_percent(quality['same_top'])} % of the positions"
         yield f"perplexity {quality['perplexity_ratio']:.3f} times the reference's"
 
 
@@ -177,7 +198,7 @@ def _speed(ratio: float, doubt: Doubt | None) -> str:
     if doubt is None:
         return _more(ratio, "faster", "slower", "as fast")
     if doubt.factor is None:
-        return f"perhaps {_more(ratio, 'faster', 'slower', 'as fast')} (unsure: {doubt.why})"
+        return f"perhaps {_more(ratio, 'faster', 'slower', 'as fast')} (uncertain: {doubt.why})"
     low, high = ratio / doubt.factor, ratio * doubt.factor
     if low <= 1 <= high:
         return f"faster or slower cannot be told ({times(low)} to {times(high)} as fast: {doubt.why})"
@@ -199,11 +220,13 @@ def way(result: Result, row: dict[str, Any]) -> str:
 
 def _legend(result: Result) -> Iterator[str]:
     if any(row["is_best"] for row in result["rows"]):
-        yield f"{BEST} marks what is not beaten in both; files are measured one after another, modes of a file in turns"
+        yield (
+            f"{BEST} marks rows that none beats in both; files are measured one after another, modes of a file in turns"
+        )
     if any(row["mode"] != PLAIN for row in result["rows"]):
         yield (
-            "speed up is the median of what each prompt gained over plain decoding of itself, not the quotient of the "
-            "tok/s beside it, which are medians of their own"
+            "speedup is the median over prompts of the ratio to plain decoding of the same prompt, not the quotient "
+            "of the tok/s beside it, which are medians of their own"
         )
     few = min((row["prompts"] for row in result["rows"]), default=FEW_PROMPTS)
     if few < FEW_PROMPTS:

@@ -62,8 +62,8 @@ def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[Reference
     make_room(
         folder,
         needed,
-        no_place="the reference's rows have no place in",
-        no_room="the reference's rows do not fit into",
+        no_place="there is no space for the reference's log probabilities in",
+        no_room="the reference's log probabilities do not fit into",
         needs=f"{n_windows} windows take",
         less="compare fewer (--limit), ",
     )
@@ -89,7 +89,8 @@ def keep_rows(context: Context, text: Windows, rows: ReferenceRows, tell: Told, 
             tell(len(text), len(text))
     except OSError as error:
         raise UsageError(
-            f"the reference's rows cannot be written to {rows.file.parent}", why=error.strerror or str(error)
+            f"the reference's log probabilities cannot be written to {rows.file.parent}",
+            why=error.strerror or str(error),
         ) from error
 
 

@@ -15,6 +15,7 @@ from edgespec.bench.modes import Mode
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
+from edgespec.core.auto_pace import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.events import Progress
@@ -72,7 +73,7 @@ def measure_speed(
             for contestant in shuffled(contestants, turn):
                 answer = _answer(contestant, question, cancel)
                 if answer is None:
-                    messages.append(f"{question.item.id}: the answer of {contestant.name} ended before its time")
+                    messages.append(f"{question.item.id}: the answer of {contestant.name} ended early")
                     break
                 found[contestant.name] = answer
                 memory.look()
@@ -90,7 +91,7 @@ def measure_speed(
 
 def _warm_up(llm: Runtime, contestants: Sequence[Contestant], question: Question, cancel: CancelFlag) -> None:
     """Measure what passes cost, and let every mode answer once. Raises CancelledError."""
-    llm.measure_costs(range(1, 2 + llm.engine.draft_n_max), REPEAT, cancel)
+    llm.measure_costs(pass_widths(llm.engine.draft_n_max), REPEAT, cancel)
     short = replace(question.request, max_tokens=min(WARM_UP_TOKENS, question.request.max_tokens))
     for contestant in contestants:
         _answer(contestant, replace(question, request=short), cancel)

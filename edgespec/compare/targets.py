@@ -58,14 +58,14 @@ def find_targets(
             _check_vocabulary(base, target)
     messages = []
     if quants and base.quantisation not in ("F32", "F16", "BF16"):
-        messages.append(f"{base.name} is {base.quantisation} already: what is made of it has lost twice")
+        messages.append(f"{base.name} is already {base.quantisation}: files made from it lose quality twice")
     for type in quants:
         if any(target.quantisation == type for target in targets):
             continue
         path = make_quant(base.path, type, lambda done, type=type: progress(f"making {type} of {base.name}", done))  # type: ignore[misc]
         made = _target(str(path), f"{base.name} {type}")
         targets.append(made)
-        messages.append(f"{made.name} was made: {describe_types(made.header, type)}")
+        messages.append(f"created {made.name}: {describe_types(made.header, type)}")
     labelled = [replace(target, label=label) for target, label in zip(targets, _labels(targets), strict=True)]
     return Targets(tuple(labelled), labelled[targets.index(base)], tuple(messages))
 
@@ -94,12 +94,12 @@ def _check_vocabulary(base: Target, target: Target) -> None:
     texts = enumerate(zip(ours.texts, theirs.texts, strict=False))
     differing = [(id, *pair) for id, pair in texts if pair[0] != pair[1]]
     if sizes[0] != sizes[1]:
-        why = f"the vocabulary of one is {sizes[0]}, that of the other {sizes[1]}"
+        why = f"one vocabulary has {sizes[0]}, the other {sizes[1]}"
     elif differing:
         id, our, their = differing[0]
-        why = f"their vocabularies differ: token {id} is {shown(our)} in one, {shown(their)} in the other"
+        why = f"their vocabularies differ: token {id} is {shown(our)} in one and {shown(their)} in the other"
     elif (ours.adds_bos, ours.bos) != (theirs.adds_bos, theirs.bos):
-        why = "they begin a text differently"
+        why = "they add different tokens at the start of a text"
     else:
         return
     raise UsageError(

@@ -46,7 +46,7 @@ def read_text(file: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the text in {file}", why=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is no text in UTF-8", why=f"byte {error.start + 1} is invalid") from error
+        raise UsageError(f"{file} is not UTF-8 text", why=f"byte {error.start + 1} is invalid") from error
 
 
 def windows(model: Model, text: str, size: int, limit: int | None = None) -> list[list[int]]:
@@ -55,8 +55,8 @@ def windows(model: Model, text: str, size: int, limit: int | None = None) -> lis
     if not text or len(tokens) < size:
         raise UsageError(
             "the text is empty" if not text else "the text is shorter than one window",
-            why="" if not text else f"it has {len(tokens)} tokens, the window {size}",
-            hint="give a longer one (--text)",
+            why="" if not text else f"it has {len(tokens)} tokens, a window {size}",
+            hint="use a longer text (--text)",
         )
     found = [tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size)][:limit]
     if model.adds_bos and model.bos is not None:
@@ -128,7 +128,7 @@ def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
         logits -= logits.max()
         logits -= np.log(np.exp(logits).sum())
     if np.isnan(logits[0]):  # one anywhere makes all of them one
-        raise GenerationError("the model's logits are no numbers", hint="the file may be damaged: fetch it again")
+        raise GenerationError("the model's logits are not numbers", hint="the file may be damaged: download it again")
     return logits
 
 

@@ -25,7 +25,7 @@ widths fill the tiles of kernels."""
 
 ROUNDS = 48  # of which the rate is a mean, about
 DRAFTS = 12  # the same for what a drafter's guesses are worth
-CHANCES = 32  # guesses that say how likely the next one is right
+CHANCES, CHANCE = 32, 0.7  # guesses that say how likely the next one is right, and how likely it is taken to be before
 SHOWN_WIDTHS = (2, 3, 4, 8)
 EVERY = 4  # plain passes for one that is measured
 TRIAL_SHARE = 0.005  # of the time of plain rounds may go into trying whether guesses pay
@@ -37,9 +37,15 @@ ANSWER = 256  # tokens an answer goes on for, where nothing else bounds it
 FORGIVEN = 0.02  # of a broken promise, at each guess that is not verified
 LUCK = 1.5  # standard errors
 TRUST = 4.0  # guesses that a drafter is taken to have been right about
+FIRST_RATE, FIRST_PASSES = 1.6, 20.0  # tokens a pass that are taken to be in reach at first, and for how long
 HOPE = 1.0  # tokens that a drafter nobody tried is taken to add to a round,
 UNTRIED = 0.05  # and those that reading a prompt for it may cost
 PAUSE = 32  # rounds until a drafter is thought about again that has too much to read
+
+
+def pass_widths(longest: int) -> list[int]:
+    """Widths of the passes that verify drafts of up to `longest` tokens, and of one without a draft."""
+    return [1, *(1 + length for length in LENGTHS if length < longest), *([1 + longest] if longest else [])]
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class _Record:
     spread: float = 0.0
     cost: float = 0.0
     count: int = 0
-    chances: deque[float] = field(default_factory=lambda: deque([0.5], CHANCES))
+    chances: deque[float] = field(default_factory=lambda: deque([CHANCE], CHANCES))
     accepted: float = TRUST
     expected: float = TRUST
     share: float = 1.0
@@ -67,6 +73,7 @@ class _Record:
     rests: bool = False
     needed: float = 0.0
     pause: int = 0
+    round: int = 0
 
     @property
     def honesty(self) -> float:
@@ -115,11 +122,11 @@ class _Record:
 
 @dataclass(slots=True)
 class _Kind:
-    """What was reached under one kind of choosing: tokens and the seconds of the table they took, both fading. For
-    `asleep` rounds no drafter is to be thought about."""
+    """What was reached under one kind of choosing: tokens and the time they took, in passes over one token, both
+    fading. For `asleep` rounds no drafter is to be thought about."""
 
-    tokens: float = 0.0
-    seconds: float = 0.0
+    tokens: float = FIRST_RATE * FIRST_PASSES
+    passes: float = FIRST_PASSES
     asleep: int = 0
     records: dict[str, _Record] = field(default_factory=dict)
 
@@ -145,8 +152,10 @@ class AutoPace:
     rests, so that it never loses more than it has won, a little to begin with, and `TRIAL_SHARE` of the time, by which
     a resting drafter comes to a trial now and then. A trial that promises nothing is compared with the tokens that come
     anyway, which takes no wider pass. Target passes are padded to `least_width`, trees have up to `leaves` leaves.
-    What may be lost is shared out among so many `drafters`.
+    What may be lost is shared out among so many `drafters`. `longest` is the longest draft that there may be.
     """
+
+    longest = 0
 
     def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1, drafters: int = 1) -> None:
         self.costs, self.least_width = costs, least_width
@@ -178,6 +187,9 @@ class AutoPace:
         record = kind.records.get(turn.drafter)
         if record is None:
             record = kind.records[turn.drafter] = _Record(share=self._share, credit=self._share * FIRST_CREDIT)
+        if turn.sequences == 1 and turn.round < record.round:  # how far promises are kept differs from text to text
+            record.accepted = record.expected = TRUST
+        record.round = turn.round
         plan = AutoPlan(self, kind, record, turn)
         rounds = min(turn.remaining, ANSWER)  # in which reading what it missed has to pay back
         reading = plan.reading_s / plan.plain_s
@@ -192,7 +204,7 @@ class AutoPace:
             return None
         return plan
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
         """As many tokens as earn the most together, the likeliest first; all of what was drawn, whatever it is."""
         drafts = [draft for _, draft in offers]
         plans = {
@@ -200,12 +212,13 @@ class AutoPace:
         }
         if not plans:
             return drafts
-        width += sum(len(draft) for number, draft in enumerate(drafts) if number not in plans)
+        drawn = sum(len(draft) for number, draft in enumerate(drafts) if number not in plans)
+        width, room = width + drawn, room - drawn
         nodes = [(plan.honesty * reach, number) for number, plan in plans.items() for reach in drafts[number].reaches()]
         nodes.sort(reverse=True)
         rate, narrow_s = fmean(plan.rate for plan in plans.values()), self.target(width, depth)
         kept, wider_s, most, reached = 0, 0.0, 0.0, 0.0
-        for n, (reach, _) in enumerate(nodes, 1):
+        for n, (reach, _) in enumerate(nodes[: max(0, room)], 1):
             reached += reach
             more_s = max(0.0, self.target(width + n, depth) - narrow_s)
             if reached - rate * more_s > most:
@@ -226,9 +239,9 @@ class AutoPace:
 
     def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
         known = self._kind(kind)
-        seconds = self.costs.target(width, depth) / sequences
+        passes = self.costs.target(width, depth) / self.target(sequences, depth)
         known.tokens += len(emitted) - known.tokens / ROUNDS
-        known.seconds += seconds - known.seconds / ROUNDS
+        known.passes += passes - known.passes / ROUNDS
 
     def target(self, tokens: int, depth: int) -> float:
         """Seconds of a target pass over so many tokens, padded or not."""
@@ -247,20 +260,21 @@ class AutoPace:
         return kind
 
     def verdicts(self, kind: str) -> list[PaceVerdict]:
-        """For each drafter that was asked under this kind of choosing, what its guesses earn and cost."""
+        """For each drafter that was asked under this kind of choosing, or is too expensive to be, what its guesses earn
+        and cost."""
         known = self._kind(kind)
         plain_s = self.target(1, self._depth)
         return [
             PaceVerdict(
                 name,
                 record.rests,
-                record.earned + record.cost,
-                record.cost,
+                record.earned + (cost := record.cost if record.count else record.needed),
+                cost,
                 self.costs.step(self.work(name), self._depth) / plain_s,
                 {width: self.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS},
             )
             for name, record in known.records.items()
-            if record.count
+            if record.count or record.rests
         ]
 
     # --- remembering ----------------------------------------------------------------------------------------------
@@ -270,7 +284,7 @@ class AutoPace:
         return {
             name: {
                 "tokens": kind.tokens,
-                "seconds": kind.seconds,
+                "passes": kind.passes,
                 "drafters": {
                     drafter: {
                         "earned": record.earned,
@@ -293,7 +307,7 @@ class AutoPace:
         cannot have returned."""
         kinds = {}
         for name, stored in state.items():
-            kind = _Kind(_amount(stored["tokens"]), _amount(stored["seconds"]))
+            kind = _Kind(_amount(stored["tokens"]), _amount(stored["passes"]))
             for drafter, known in stored["drafters"].items():
                 chances = [_amount(chance, 1.0) for chance in known["chances"]]
                 kind.records[drafter] = _Record(
@@ -301,7 +315,7 @@ class AutoPace:
                     spread=_amount(known["spread"]),
                     cost=_amount(known["cost"]),
                     count=int(_amount(known["count"])),
-                    chances=deque(chances or [0.5], CHANCES),
+                    chances=deque(chances or [CHANCE], CHANCES),
                     accepted=_amount(known["accepted"]),
                     expected=_amount(known["expected"]) or TRUST,
                     share=self._share,
@@ -325,7 +339,7 @@ class AutoPlan:
         self.reading_s = costs.read(self._work, self._lag, depth) if self._lag > FEW else 0.0
         self.first_s = max(self.step_s, self.reading_s)
         self.plain_s = pace.target(turn.sequences, depth) / turn.sequences
-        self.rate = max(kind.tokens / kind.seconds if kind.seconds else 0.0, 1 / self.plain_s)
+        self.rate = max(1.0, kind.tokens / kind.passes if kind.passes else 0.0) / self.plain_s
         self.honesty = record.honesty
         self._widening: dict[int, float] = {0: 0.0}
         self._passes = 0
@@ -343,7 +357,7 @@ class AutoPlan:
         # What was drawn cannot be cut again.
         best = reached - self._widens(n) if self.turn.drawn else self._best(reaches)[1]
         # One more pass, after which the guess may still be left out ...
-        if n + 1 in LENGTHS:
+        if self._is_length(n + 1):
             base = reached - self._widens(n + 1)
             option = sum(max(best, base + survival * chance) for chance in chances) / len(chances)
             if option - step > best:
@@ -353,7 +367,7 @@ class AutoPlan:
         for length in range(n + 1, min(self.tokens, n + AHEAD) + 1):
             survival *= chance
             reached += survival
-            if length in LENGTHS and reached - self._widens(length) - step * (length - n) > best:
+            if self._is_length(length) and reached - self._widens(length) - step * (length - n) > best:
                 return True
         return False
 
@@ -367,7 +381,7 @@ class AutoPlan:
             costs.observe_step(self._work, seconds / passes, turn.depth)
         self._passes = passes
         took_s = (passes - 1) * self.step_s + self.first_s
-        self.kind.seconds += took_s
+        self.kind.passes += took_s / self.plain_s
         self.record.credit = max(-MOST_DEBT, self.record.credit - took_s / self.plain_s)
 
     def settle(self, draft: Draft) -> Draft:
@@ -433,11 +447,14 @@ class AutoPlan:
         length, most, sum_reached, n = 0, 0.0, 0.0, 0
         for n, reach in enumerate(reaches, 1):
             sum_reached += reach
-            if n in LENGTHS:
+            if self._is_length(n):
                 gain = self.honesty * sum_reached - self._widens(n)
                 if gain > most:
                     length, most = n, gain
         return length, most
+
+    def _is_length(self, n: int) -> bool:
+        return n in LENGTHS or n == self.pace.longest
 
     def _offered(self, reaches: Sequence[float]) -> tuple[int, float]:
         """The same; several sequences offer all, since what a token costs depends on what the others get."""

@@ -16,17 +16,18 @@ PRIOR, MEMORY = 4.0, 64.0
 class Calibration:
     """Share of right guesses by raw estimate, in bins of its logit; where nothing was seen yet the estimate stands.
 
-    The prior weighs as much as `PRIOR` guesses. After `MEMORY` guesses a bin forgets half, so that it follows the text.
+    The estimate weighs as much as `prior` guesses. After `MEMORY` guesses a bin forgets half, to follow the text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prior: float = PRIOR) -> None:
+        self.prior = prior
         self._seen = [0.0] * BINS
         self._right = [0.0] * BINS
 
     def probability(self, raw: float) -> float:
         """The probability that a guess with this raw estimate, in (0, 1), is right."""
         at = _bin(raw)
-        return (self._right[at] + PRIOR * raw) / (self._seen[at] + PRIOR)
+        return (self._right[at] + self.prior * raw) / (self._seen[at] + self.prior)
 
     def observe(self, raw: float, right: bool) -> None:
         at = _bin(raw)
@@ -53,13 +54,14 @@ class Calibration:
 class Calibrations:
     """A calibration for each sort of guess, made when it is first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior: float = PRIOR) -> None:
+        self._prior = prior
         self._by_sort: dict[str, Calibration] = {}
 
     def __getitem__(self, sort: str) -> Calibration:
         found = self._by_sort.get(sort)
         if found is None:
-            found = self._by_sort[sort] = Calibration()
+            found = self._by_sort[sort] = Calibration(self._prior)
         return found
 
     def state(self) -> dict[str, list[list[float]]]:
@@ -67,7 +69,7 @@ class Calibrations:
 
     def restore(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
         """Raises ValueError, TypeError or AttributeError for what `state` cannot have returned."""
-        restored = {sort: Calibration() for sort in state}
+        restored = {sort: Calibration(self._prior) for sort in state}
         for sort, counts in state.items():
             restored[sort].restore(counts)
         self._by_sort = restored

@@ -60,6 +60,11 @@ class Costs:
         self._tables: dict[int, _Table] = {}
         self.load = 0.0
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether a pass of the target was ever measured."""
+        return any(table.target for table in self._tables.values())
+
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def target(self, width: int, depth: int = 0) -> float:

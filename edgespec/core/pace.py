@@ -22,7 +22,7 @@ class Turn:
     target's pass. `lag` counts the tokens that the drafter would have to read first. `drawn` guesses must not be left
     out for what they are. Where the text is not `settled` before anything is guessed, drafters cannot learn how sure
     they may be. `best` is what another drafter's guess is worth already, in tokens; with several `leaves` both can be
-    verified.
+    verified. `round` counts the rounds of this answer.
     """
 
     kind: str
@@ -36,6 +36,7 @@ class Turn:
     settled: bool = True
     best: float = 0.0
     leaves: int = 1
+    round: int = 0
 
 
 class Plan(Protocol):
@@ -87,8 +88,9 @@ class Pace(Protocol):
     def plan(self, turn: Turn) -> Plan | None:
         """How to guess now; None for not at all."""
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
-        """What of each draft to verify in a pass of several sequences, `width` tokens of which are not guessed."""
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+        """What of each draft to verify in a pass of several sequences, `width` tokens of which are not guessed, and
+        which has room for `room` guesses."""
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         """What a target pass over `width` tokens and everything around it but guessing took."""
@@ -145,8 +147,8 @@ class FixedPace:
         tokens = min(self.tokens, turn.n_max)
         return FixedPlan(tokens) if tokens > 0 and (turn.best < tokens / 2 or turn.leaves > 1) else None
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int) -> list[Draft]:
-        return [draft for _, draft in offers]
+    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+        return [draft.best(room // len(offers)) for _, draft in offers]
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
         pass

@@ -18,11 +18,11 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How the next token is drawn; names, meanings and defaults are llama.cpp's.
+    """How the next token is sampled; names, meanings and defaults are llama.cpp's.
 
     `temperature` 0 is greedy. Off: `top_k` <= 0, `top_p` 1, `min_p` 0, `typical_p` 1, `repeat_penalty` 1, the other
-    penalties 0. `repeat_last_n` counts the last tokens that the penalties look at (0 none, -1 all of them).
-    `logit_bias` holds (token id, bias) pairs; a bias of -inf forbids the token. Raises ValueError, naming the field.
+    penalties 0. `repeat_last_n` is the number of last tokens that the penalties look at (0 none, -1 all of them).
+    `logit_bias` holds (token id, bias) pairs; a bias of -inf bans the token. Raises ValueError, naming the field.
     """
 
     temperature: float = 0.8

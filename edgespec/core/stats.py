@@ -1,8 +1,8 @@
-"""What a generation cost and what speculation earned, in counts and seconds."""
+"""Counts and times of a generation and of its speculative decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -11,10 +11,10 @@ from edgespec.core.draft import Draft
 
 @dataclass(slots=True)
 class SourceStats:
-    """What one drafter proposed: in how many rounds, how many tokens, and how many of them were accepted.
+    """What one drafter proposed: in how many steps, how many tokens, and how many of them were accepted.
 
-    It was `asked` in so many rounds, which took `seconds`. `cost` is what that and the wider passes of the target took,
-    in tokens that plain decoding would have made in that time; None where nothing measures it.
+    It was `asked` in so many steps, which took `seconds`. `cost` is the time of that and of the wider target passes, in
+    tokens that plain decoding would have generated meanwhile; None if nothing measures it.
     """
 
     rounds: int = 0
@@ -29,10 +29,10 @@ class SourceStats:
 class Stats:
     """Counters of one answer, times in seconds.
 
-    They count what was verified: the end token too, and tokens that a stop string then cut off. The first token comes
-    out of the prompt's last pass: it is among the generated ones, its pass belongs to `prompt_s`, as in llama.cpp.
-    Positions of a draft are depths of its tree. `near_ties` counts tokens that the rounding of kernels could have
-    turned into others; None where that was not measured, and under rules that do not choose by noise.
+    They count what was verified, including the end token and tokens that a stop string then cut off. The first token
+    comes from the last pass of the prompt: it is one of the generated tokens, its pass belongs to `prompt_s`, as in
+    llama.cpp. Positions of a draft are depths of its tree. `near_ties` counts tokens that the rounding of kernels could
+    have changed; None if that was not measured, and under rules that do not choose by noise.
     """
 
     prompt_tokens: int = 0
@@ -105,15 +105,23 @@ class Stats:
             source.cost = (source.cost or 0.0) + cost
 
     def gained_per_s(self, name: str) -> float | None:
-        """Tokens a second that a drafter added; None where that is not known."""
+        """Tokens per second that a drafter added; None if that is not known."""
         source = self.by_source[name]
         if source.cost is None or not self.generation_s:
             return None
         return (source.accepted - source.cost) / self.generation_s
 
     @property
+    def speedup(self) -> float | None:
+        """Over plain decoding, as what drafts cost predicts it; None where that is not known."""
+        costs = [source.cost for source in self.by_source.values()]
+        known = [cost for cost in costs if cost is not None]
+        plain_tokens = self.generated_tokens - self.accepted + sum(known)  # in the same time
+        return self.generated_tokens / plain_tokens if len(known) == len(costs) and plain_tokens > 0 else None
+
+    @property
     def other_s(self) -> float:
-        """What was spent neither in the target's passes nor on guessing: choosing, verifying, keeping the cache."""
+        """Time spent neither in target passes nor on drafting: sampling, verification, KV cache."""
         return max(0.0, self.generation_s - self.target_s - self.draft_s)
 
     @property
@@ -160,6 +168,32 @@ class Stats:
             "by_source": {source: asdict(counts) for source, counts in self.by_source.items()},
             "near_ties": self.near_ties,
         }
+
+    @classmethod
+    def from_json(cls, figures: Mapping[str, Any]) -> Stats:
+        """What `as_json` gave, as far as it is there."""
+        timings = figures.get("timings", {})
+        known = {item.name for item in fields(SourceStats)}
+        return cls(
+            prompt_tokens=timings.get("prompt_n", 0) + timings.get("cache_n", 0),
+            cached_tokens=timings.get("cache_n", 0),
+            prompt_s=timings.get("prompt_ms", 0.0) / 1e3,
+            generated_tokens=timings.get("predicted_n", 0),
+            generation_s=timings.get("predicted_ms", 0.0) / 1e3,
+            draft_s=timings.get("draft_ms", 0.0) / 1e3,
+            target_s=timings.get("target_ms", 0.0) / 1e3,
+            rounds=figures.get("rounds", 0),
+            proposed=timings.get("draft_n", 0),
+            accepted=timings.get("draft_n_accepted", 0),
+            proposed_per_pos=list(figures.get("proposed_per_pos", ())),
+            accepted_per_pos=list(figures.get("accepted_per_pos", ())),
+            accepted_histogram=list(figures.get("accepted_histogram", ())),
+            by_source={
+                name: SourceStats(**{key: count for key, count in counts.items() if key in known})
+                for name, counts in figures.get("by_source", {}).items()
+            },
+            near_ties=figures.get("near_ties"),
+        )
 
 
 def _grow(counts: list[int], length: int) -> None:

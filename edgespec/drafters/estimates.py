@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec.core.calibration import Calibration, Calibrations
+from edgespec.core.calibration import PRIOR, Calibration, Calibrations
 from edgespec.core.guess import Guess
 from edgespec.drafters.base import Guessable
 from edgespec.drafters.tree import ROOT, Tree
@@ -14,8 +14,8 @@ from edgespec.drafters.tree import ROOT, Tree
 class Estimates:
     """Learns only where the law says that the text does not depend on the tree: what is learnt outlasts the answer."""
 
-    def __init__(self) -> None:
-        self._calibrations = Calibrations()
+    def __init__(self, prior: float = PRIOR) -> None:
+        self._calibrations = Calibrations(prior)
 
     def state(self) -> dict[str, Any]:
         return self._calibrations.state()

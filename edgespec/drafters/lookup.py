@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgespec.core.calibration import Calibrations
+from edgespec.core.continuation import reliability
 from edgespec.core.draft import Draft
 from edgespec.drafters.base import Budget, Drafter, Guessable
 
@@ -72,20 +73,15 @@ class LookupDrafter(Drafter):
         if slot.sequence.is_settled:
             for at, (guess, token) in enumerate(zip(slot.guessed, slot.sequence.tokens[slot.n_tokens :], strict=False)):
                 if slot.n_tokens + at >= slot.n_learnt:
-                    self._calibrations[_sort(slot.sequence, at)].observe(_raw(slot.length), guess == token)
+                    self._calibrations[_sort(slot.sequence, at)].observe(reliability(slot.length), guess == token)
                     slot.n_learnt = slot.n_tokens + at + 1
                 if guess != token:
                     break
         slot.guessed = []
 
     def _confidence(self, sequence: Guessable, length: int, at: int) -> float:
-        raw = _raw(length)
+        raw = reliability(length)
         return self._calibrations[_sort(sequence, at)].probability(raw) if sequence.is_settled else raw
-
-
-def _raw(length: int) -> float:
-    """The longer the match, the surer what follows it; 1/2 for a match of one token."""
-    return length / (length + 1)
 
 
 def _sort(sequence: Guessable, at: int) -> str:

@@ -14,6 +14,7 @@ from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.tree import ROOT, Tree
 
+PRIOR = 16.0  # what confidences fitted to real texts weigh, in drafts
 UNLIKELY = 0.05  # reach of nodes behind which nothing is guessed
 
 Place = TypeVar("Place")
@@ -35,7 +36,7 @@ class WalkingDrafter(Drafter, Generic[Place]):
 
     def __init__(self) -> None:
         self._grown: dict[int, _Grown] = {}
-        self._estimates = Estimates()
+        self._estimates = Estimates(PRIOR)
 
     @abstractmethod
     def start(self, sequence: Guessable) -> Place:

@@ -1,7 +1,7 @@
 """A decoding context: the KV cache of one model and the one call that fills it.
 
-Sequences share one unified cache, so that a token can belong to several of them (a tree). Everything about batches,
-output rows, cancel flags and return codes stays in here.
+Sequences share one unified cache, so that a token can belong to several of them (a tree), or have a stream each, which
+is as it would be alone. Everything about batches, output rows, cancel flags and return codes stays in here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
+from edgespec.llama import kernels
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.settings import CACHE_TYPES, CacheType
@@ -64,7 +65,8 @@ class Context(Closable):
 
     `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row. `branches` are
     further sequences for the branches of trees, `scratch` tokens have room beyond `n_ctx`, and `rollback` is how many
-    tokens of a decode a recurrent model should be able to take back. Raises UsageError, OutOfMemoryError.
+    tokens of a decode a recurrent model should be able to take back. `exact` sets the bounds of `kernels`; `streams`
+    gives each sequence a cache of its own, without branches. Raises UsageError, OutOfMemoryError.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class Context(Closable):
         branches: int = 0,
         scratch: int = 0,
         rollback: int = 0,
+        exact: bool = False,
+        streams: bool = False,
     ) -> None:
         type_k, type_v = (
             _cache_type(name, head_size)
@@ -90,7 +94,7 @@ class Context(Closable):
         )
         if flash_attention == "off" and type_v.block > 1:
             raise UsageError(
-                f"a {cache_type_v} cache of values needs flash attention", hint="leave flash attention on, or use f16"
+                f"a {cache_type_v} V cache needs flash attention", hint="leave flash attention on, or use f16"
             )
         self.model, self.n_ctx, self.n_batch, self.sequences = model, n_ctx, n_batch, sequences
         self.max_outputs = max(min(max_outputs, n_batch), sequences + branches)
@@ -103,14 +107,18 @@ class Context(Closable):
             "threads_batch": self.threads_batch,
             "cache": [cache_type_k, cache_type_v],
             "flash_attention": flash_attention,
+            "exact": exact,
+            "streams": streams,
         }
+        self.exact, self.streams = exact, streams
+        self._bounds = kernels.exact_bounds(model.header.weight_types) if exact else kernels.STOCK
         cells = n_ctx * sequences + scratch
         # Whether memory has room is for those to ask who know all that is loaded (`fitting`). But cells are counted in
         # 32 bits: of more of them llama.cpp would make a small cache without a word.
         if cells > MOST_CELLS:
             raise OutOfMemoryError(
                 f"a context of {cells} tokens does not fit",
-                why=f"a cache holds {MOST_CELLS} at most",
+                why=f"a KV cache holds {MOST_CELLS} at most",
                 hint="use a smaller context (-c)",
             )
 
@@ -122,7 +130,7 @@ class Context(Closable):
         params.n_threads, params.n_threads_batch = self.threads, self.threads_batch
         params.type_k, params.type_v = type_k.ggml_type, type_v.ggml_type
         params.flash_attn_type = _FLASH[flash_attention]
-        params.kv_unified = True
+        params.kv_unified = not streams
         params.swa_full = model.has_sliding_window
         params.n_rs_seq = 0 if model.can_roll_back else min(rollback, max(0, n_batch - 2))
         params.no_perf = True
@@ -133,7 +141,7 @@ class Context(Closable):
             self._native = api.llama_init_from_model(model.handle, params)
         if not self._native:
             raise OutOfMemoryError(
-                f"cannot make a context of {cells} tokens for {model.path.name}",
+                f"cannot create a context of {cells} tokens for {model.path.name}",
                 why=first_complaint(lines),
                 hint="use a smaller context (-c)",
             )
@@ -176,7 +184,8 @@ class Context(Closable):
         """
         outputs = self._batch.fill(tokens, positions, sequence_ids, wanted)
         if outputs > self.max_outputs:
-            raise ValueError(f"{outputs} rows wanted, at most {self.max_outputs} were allowed for")
+            raise ValueError(f"{outputs} rows requested, but at most {self.max_outputs} were reserved")
+        kernels.use(self._bounds)
         started_s = perf_counter()
         code = api.llama_decode(self._handle, self._batch.native)
         if self.model.is_offloaded:
@@ -239,8 +248,16 @@ class Context(Closable):
             api.llama_memory_seq_rm(self._memory(), sequence, -1, -1)
 
     def copy(self, source: int, destination: int, start: int = 0, end: int = -1) -> None:
-        """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); costs no memory."""
-        api.llama_memory_seq_cp(self._memory(), source, destination, start, end)
+        """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); costs no memory.
+
+        With streams it gets a copy of its own, in place of all it held.
+        """
+        if self.streams:
+            api.llama_memory_seq_cp(self._memory(), source, destination, -1, -1)
+            if end >= 0:
+                self.truncate(destination, end)
+        else:
+            api.llama_memory_seq_cp(self._memory(), source, destination, start, end)
 
     @property
     def free_branches(self) -> int:
@@ -344,7 +361,7 @@ def _pointer(array: NDArray[Any], kind: Any) -> Any:
 
 def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
     if not pointer:
-        raise ValueError("no row was asked for at this batch index")
+        raise ValueError("no logits were requested for this batch index")
     # Five times faster than numpy.ctypeslib.as_array, which matters once a token.
     return np.frombuffer(array_type.from_address(ctypes.addressof(pointer.contents)), np.float32)
 

@@ -97,6 +97,4 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise UsageError(
-                f"cannot go on with this {CONSTRAINTS[self._kind]}", why=readable(self._matcher.get_error())
-            )
+            raise UsageError(f"this {CONSTRAINTS[self._kind]} failed", why=readable(self._matcher.get_error()))

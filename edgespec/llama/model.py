@@ -11,6 +11,8 @@ from pathlib import Path
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
+from edgespec.figures import count_of
+from edgespec.file_types import quantisation
 from edgespec.header import Header
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.model_check import check_model
@@ -61,7 +63,7 @@ class Model(Closable):
             raise ModelFileError(
                 f"cannot load {self.path}",
                 why=first_complaint(lines),
-                hint="the file may be damaged or made for a newer llama.cpp: fetch it again or try another",
+                hint="the file may be damaged or need a newer llama.cpp: download it again or try another",
             )
         stat = self.path.stat()
         # What computations depend on; the same file under the same settings gives the same rows.
@@ -115,11 +117,11 @@ class Model(Closable):
 
     @cached_property
     def description(self) -> str:
-        """llama.cpp's own summary, such as "llama 7B Q4_K - Medium"; for sizes it does not know, with a count."""
-        buffer = ctypes.create_string_buffer(256)
-        api.llama_model_desc(self.handle, buffer, len(buffer))
-        size = f"{self.n_params / 1e9:.1f}B" if self.n_params >= 1e9 else f"{self.n_params / 1e6:.0f}M"
-        return buffer.value.decode("utf-8", "replace").replace("?B", size)
+        """In a few words, such as "llama 134.5M Q4_1".
+
+        llama.cpp's own summary names a size by the number of layers, which is that of another model now and then.
+        """
+        return f"{self.architecture} {count_of(self.n_params)} {quantisation(self.header)}"
 
     @cached_property
     def n_params(self) -> int:
@@ -213,7 +215,7 @@ class Model(Closable):
             if count >= 0:
                 return list(ids[:count])
             if count == -(2**31):
-                raise UsageError("the text is too long to tokenize", hint="give less than 2 GB")
+                raise UsageError("the text is too long to tokenize", hint="pass less than 2 GB")
             room = -count
 
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:

@@ -43,8 +43,8 @@ class Peer(Closable):
         model = context.model
         if not model.fingerprint["extra_buffers"]:
             raise GenerationError(
-                "llama-cpp-python's Llama cannot be compared with",
-                why="this build crashes with repacked weights, and it cannot do without",
+                "cannot compare with llama-cpp-python's Llama",
+                why="this build crashes with repacked weights, and Llama always uses them",
             )
         try:
             self._llama = _CountingLlama(
@@ -61,7 +61,7 @@ class Peer(Closable):
             )
         except ValueError as error:
             raise GenerationError(
-                "llama-cpp-python's Llama cannot load the model", why=str(error), hint="leave --peer out"
+                "llama-cpp-python's Llama cannot load the model", why=str(error), hint="leave out --peer"
             ) from error
         self._lookup = LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS)
 

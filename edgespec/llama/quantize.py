@@ -51,7 +51,7 @@ def quantize(
     """
     type = type.upper()
     if type not in TYPES:
-        raise UsageError(f"cannot quantise to {type!r}", hint=f"take one of {', '.join(TYPES)}")
+        raise UsageError(f"cannot quantise to {type!r}", hint=f"use one of {', '.join(TYPES)}")
     header = check_model(source)
     _check(header, destination, again=again)
     with becoming(destination) as unfinished:
@@ -59,8 +59,8 @@ def quantize(
         if status or not unfinished.is_file():
             raise ModelFileError(
                 f"cannot quantise {source} to {type}",
-                why=first_complaint(errors) if errors or status in (0, 1) else f"llama.cpp ended with status {status}",
-                hint=f"is there room in {destination.parent} and in memory, and may it be written to?",
+                why=first_complaint(errors) if errors or status in (0, 1) else f"llama.cpp failed with status {status}",
+                hint=f"check the free space in {destination.parent}, the free memory, and write permission",
             )
 
 
@@ -93,8 +93,8 @@ def is_quantised(header: Header) -> bool:
     return bool(_lossy_types(header))
 
 
-def _lossy_types(header: Header) -> set[str]:
-    return {tensor.type for tensor in header.tensors.values()} - {"F32", "F16", "BF16"}
+def _lossy_types(header: Header) -> frozenset[str]:
+    return header.weight_types - {"F32", "F16", "BF16"}
 
 
 def _check(header: Header, destination: Path, *, again: bool) -> None:
@@ -102,7 +102,7 @@ def _check(header: Header, destination: Path, *, again: bool) -> None:
     if not again and (small := sorted(_lossy_types(header))):
         raise ModelFileError(
             f"cannot quantise {header.path}",
-            why=f"it is quantised already ({', '.join(small)}), and doing it twice loses twice",
+            why=f"it is quantised already ({', '.join(small)}); quantising twice loses quality twice",
             hint="start from the F16, BF16 or F32 file of the same model",
         )
 

@@ -35,11 +35,13 @@ class ChatTemplate:
     def _formatter(self) -> Jinja2ChatFormatter:
         name, model = self._model.path.name, self._model
         if self._text is None:
-            raise UsageError(f"{name} has no chat template", hint="give it a plain prompt instead (--raw)")
+            raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (--raw)")
         try:
             return Jinja2ChatFormatter(self._text, eos_token=_text_of(model, model.eos), bos_token=self._bos_text)
         except Exception as error:  # jinja2's own errors, and whatever a template does while it is compiled
-            raise UsageError(f"the chat template of {name} cannot be read", why=str(error), hint="use --raw") from error
+            raise UsageError(
+                f"the chat template of {name} cannot be parsed", why=str(error), hint="use --raw"
+            ) from error
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt as text, ready for the assistant's answer."""
@@ -48,7 +50,7 @@ class ChatTemplate:
             answer = formatter(messages=[{"role": m.role, "content": m.content} for m in messages])
         except Exception as error:  # a template may raise anything; raise_exception() is its way to refuse a role
             raise UsageError(
-                "the model's chat template refuses these messages", why=str(error), hint="use --raw"
+                "the model's chat template rejects these messages", why=str(error), hint="use --raw"
             ) from error
         return str(answer.prompt)
 
@@ -125,9 +127,11 @@ def tokenize_leniently(
         except UsageError:
             pass
         else:
-            note(f"the chat template takes user and assistant in turns only ({refusal}): messages are joined for it")
+            note(
+                f"the chat template requires alternating user and assistant messages ({refusal}): messages were merged"
+            )
             return tokens, ()
-    note(f"the chat template cannot be used ({refusal}): ChatML takes its place")
+    note(f"the chat template cannot be used ({refusal}): using ChatML instead")
     return ChatTemplate(model, CHATML).tokenize(messages, special=special), (CHATML_END,)
 
 

@@ -54,14 +54,14 @@ def extra_buffers_work(
     if check == "crashes":
         raise GenerationError(
             "this build of llama.cpp crashes on this machine",
-            why="it died of a model that is known to be good",
-            hint="it may be made for another processor: install llama-cpp-python again, built on this machine",
+            why="it crashed on a model that is known to be good",
+            hint="it may have been built for another processor: reinstall llama-cpp-python, built on this machine",
         )
     extra_buffers = check == "works"
     if not extra_buffers:
         warn(
-            "this build of llama.cpp crashes with repacked weights on this machine (GCC 12 is known to miscompile its "
-            "AMX code): they are switched off, which costs speed; build it again with clang or GCC 13"
+            "this build of llama.cpp crashes with repacked weights on this machine (GCC 12 is known to miscompile "
+            "its AMX code): repacking is disabled, which costs speed; rebuild with clang or GCC 13"
         )
     stat = path.stat()
     key = {"file": str(path.resolve()), "size": stat.st_size, "mtime": stat.st_mtime_ns, "build": build_id()}
@@ -69,11 +69,11 @@ def extra_buffers_work(
         if not _survives(path, child, extra_buffers=extra_buffers, gpu_layers=gpu_layers):
             raise ModelFileError(
                 f"cannot load {path}",
-                why="llama.cpp crashed when it was tried out",
-                hint="the file is damaged in a way its header does not show; fetch it again",
+                why="llama.cpp crashed in a trial load",
+                hint="the file is damaged in a way its header does not show; download it again",
             )
         if not _remember(key, "works"):
-            warn(f"{cache_dir()} cannot be written: every start has to try the model out again")
+            warn(f"{cache_dir()} is not writable: every start repeats the trial load")
     return extra_buffers
 
 
@@ -117,8 +117,8 @@ def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_laye
     except subprocess.TimeoutExpired:
         raise ModelFileError(
             f"cannot load {path}",
-            why=f"llama.cpp did not come back from trying it out for {patience_s:.0f} s",
-            hint="the file is damaged in a way its header does not show; fetch it again",
+            why=f"llama.cpp did not finish the trial load within {patience_s:.0f} s",
+            hint="the file is damaged in a way its header does not show; download it again",
         ) from None
     code, reply = done.returncode, done.stdout.strip().splitlines()
     if code == 0:
@@ -133,11 +133,11 @@ def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_laye
     if os.name == "posix" and code == -signal.SIGKILL:
         raise OutOfMemoryError(
             f"cannot load {path}",
-            why="the process that tried it out was killed, as systems do when memory runs out",
+            why="the trial process was killed, as happens when memory runs out",
             hint="use a smaller model or a smaller quantisation of it",
         )
-    last_words = done.stderr.strip().splitlines()[-1:] or [f"it ended with code {code}"]
-    raise GenerationError(f"cannot try out {path} in a child process", why=last_words[0])
+    last_words = done.stderr.strip().splitlines()[-1:] or [f"it exited with code {code}"]
+    raise GenerationError(f"cannot run a trial load of {path} in a child process", why=last_words[0])
 
 
 _WINDOWS_CTRL_C = 0xC000013A

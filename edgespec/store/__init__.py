@@ -134,7 +134,7 @@ class Store(Closable):
             raise UnknownChatError(f"there is no chat {name!r}" if chats else "there is no chat yet", hint=hint)
         if len(fitting) > 1 and fitting[0].id != name:
             known = ", ".join(chat.id for chat in fitting[:NAMES_SHOWN])
-            raise UnknownChatError(f"{len(fitting)} chats begin with {name!r}", why=known, hint="type more of it")
+            raise UnknownChatError(f"{len(fitting)} chats begin with {name!r}", why=known, hint="use a longer prefix")
         return fitting[0]
 
     @_reads

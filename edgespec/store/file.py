@@ -174,7 +174,7 @@ class StoreFile(Closable):
             )
         if code == sqlite3.SQLITE_FULL:
             return StoreError(
-                f"{file} cannot be written", why="the disk is full", hint="free some space; what is stored stays"
+                f"{file} cannot be written", why="the disk is full", hint="free some space; saved chats are kept"
             )
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
             return StoreError(f"{file} cannot be written", why=str(error), hint=_WRITABLE)

@@ -72,7 +72,7 @@ class Worker(Closable):
         try:
             while (reply := self._receive()) is None:
                 if cancel is not None and cancel.is_set():
-                    raise LoadingStoppedError(f"loading {settings.model} was stopped")
+                    raise LoadingStoppedError(f"loading {settings.model} was cancelled")
             self.has_chat_template, self.settings, self._about = self._result(reply)
         except BaseException:
             self._closed = True
@@ -277,7 +277,7 @@ class Worker(Closable):
         if self._death is not None:
             raise self._death.with_traceback(None)
         if self._answering:
-            raise UsageError("this model is answering already", hint="finish or close the other answer first")
+            raise UsageError("this model is already generating", hint="finish or close the other answer first")
 
     def _send(self, message: Any) -> None:
         with self._lock:
@@ -332,7 +332,7 @@ class Worker(Closable):
             said = self._log_file.read_bytes()[-8192:].decode("utf-8", "replace").strip()
         except OSError:
             said = ""
-        log.debug("the worker ended with code %s, its last words:\n%s", code, said)
+        log.debug("the worker ended with code %s, its last output:\n%s", code, said)
         self._death = explained(code, said.splitlines())
         return self._death
 

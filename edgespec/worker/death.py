@@ -36,7 +36,7 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
 
     As it was comes first, or last where the error is that memory ran out.
     """
-    same, less = Remedy("as it was", settings), []
+    same, less = Remedy("unchanged", settings), []
     half = (settings.ctx_size or about.get("ctx_size", 0)) // 2
     if half >= LEAST_CTX:
         shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
@@ -72,8 +72,8 @@ def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
             why = next((line for line in words if "GGML_ASSERT" in line), last or why)
         return WorkerDiedError(what, why=why, hint=hint, out_of_memory=hint == _LESS)
     if name:
-        return WorkerDiedError(_ENDED, why=f"it was told to ({name})", hint=_AGAIN)
-    return WorkerDiedError(_ENDED, why=last or ("" if code is None else f"by itself, with code {code}"), hint=_AGAIN)
+        return WorkerDiedError(_ENDED, why=f"it received {name}", hint=_AGAIN)
+    return WorkerDiedError(_ENDED, why=last or ("" if code is None else f"it exited with code {code}"), hint=_AGAIN)
 
 
 def _signal_name(code: int | None) -> str:
@@ -82,30 +82,30 @@ def _signal_name(code: int | None) -> str:
     return ""
 
 
-_ENDED, _CRASHED = "the process with the model has ended", "llama.cpp crashed"
-_AGAIN = "start it again; if that does not help, try another model file or another build of llama-cpp-python"
-_LESS = "start it again with less: a smaller context, no draft model, or a smaller model"
+_ENDED, _CRASHED = "the model process has ended", "llama.cpp crashed"
+_AGAIN = "restart it; if that does not help, try another model file or another build of llama-cpp-python"
+_LESS = "restart it with less: a smaller context, no draft model, or a smaller model"
 
 _CAUSES = {  # what happened, why, what to do
     "killed": (
-        "the process with the model was killed",
+        "the model process was killed",
         "by the system because memory ran out, or by hand",
         _LESS,
     ),
     "memory": (_ENDED, "memory ran out", _LESS),
-    "ctrl-c": (_ENDED, "it was told to (Ctrl-C)", _AGAIN),
-    "abort": ("llama.cpp gave up", "it found something that must not be", _AGAIN),
-    "access": (_CRASHED, "it reached for memory that is not there", _AGAIN),
-    "arithmetic": (_CRASHED, "it calculated something that has no result", _AGAIN),
+    "ctrl-c": (_ENDED, "it was interrupted (Ctrl-C)", _AGAIN),
+    "abort": ("llama.cpp aborted", "an internal check failed", _AGAIN),
+    "access": (_CRASHED, "it accessed invalid memory", _AGAIN),
+    "arithmetic": (_CRASHED, "an arithmetic error", _AGAIN),
     "file": (
         _CRASHED,
         "the model file may have been changed or removed while it was in use",
-        "start it again; if that does not help, fetch the file again",
+        "restart it; if that does not help, download the file again",
     ),
     "build": (
         _CRASHED,
-        "this build uses instructions that the processor does not have",
-        "install llama-cpp-python again, built on this machine",
+        "this build uses instructions that the processor does not support",
+        "reinstall llama-cpp-python, built on this machine",
     ),
 }
 _SIGNALS = {

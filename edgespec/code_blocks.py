@@ -1,0 +1,13 @@
+"""Markdown as answers are read: by the screen that draws it, and by who wants the code in it alone."""
+
+from __future__ import annotations
+
+from markdown_it import MarkdownIt
+
+parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+
+def code_blocks(text: str) -> list[str]:
+    """The code blocks of a Markdown text, fenced and indented ones, in their order."""
+    kinds = ("fence", "code_block")
+    return [token.content.removesuffix("\n") for token in parser.parse(text) if token.type in kinds]

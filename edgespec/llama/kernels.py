@@ -1,0 +1,68 @@
+"""Bounds in the CPU kernels of this build, within which a token's logits do not depend on what shares its pass.
+
+scripts/llama/kernels.h says which kernels they are. Builds made elsewhere have no bounds, GPUs kernels of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from llama_cpp._ggml import libggml
+
+from edgespec.llama.library import build_flags, library_path, repacked_types
+
+NARROW = 63
+"""Most tokens of a forward pass that the bounds cover; prompts are read in wider ones."""
+
+Bounds = tuple[int, int, int, int]
+
+STOCK: Bounds = (2, 2, 8, 512)
+_SGEMM_DIFFERS = {"IQ4_NL"}  # of other quantised weights llamafile's sums are those of single rows, and need no bound
+_REPACKED_ALIKE = {"Q4_0"}  # whose repacked kernels for one row and for several agree
+
+
+def have_bounds() -> bool:
+    """Whether this build of llama.cpp has the bounds."""
+    return _bounds is not None
+
+
+def exact_bounds(types: Iterable[str]) -> Bounds:
+    """The bounds that make narrow passes over weights of these types exact."""
+    return (NARROW + 1, NARROW + 1 if _SGEMM_DIFFERS.intersection(types) else 2, NARROW + 1, 2**31 - 1)
+
+
+def use(bounds: Bounds) -> None:
+    """Set the bounds for the decodes that follow in this process."""
+    global _used
+    if bounds != _used and _bounds is not None:
+        _bounds[:] = _used = bounds
+
+
+def repacking_differs(types: Iterable[str]) -> bool:
+    """Whether weights of these types round differently from single rows once this build has repacked them.
+
+    AMX keeps its layout: its kernels differ too, but doing without them costs most of the speed of prompts.
+    """
+    return "AMX_INT8 = 1" not in build_flags() and bool(repacked_types().intersection(types) - _REPACKED_ALIKE)
+
+
+def _find() -> Any:
+    """The array of the loaded CPU backend. Asked of the library that depends on it: a copy loaded by name is not it."""
+    library: Any = libggml
+    if os.name == "nt":  # where a library does not answer for those it depends on
+        path = Path(library_path()).with_name("ggml-cpu.dll")
+        if not path.exists():
+            return None
+        library = ctypes.CDLL(str(path))
+    try:
+        return (ctypes.c_int32 * len(STOCK)).in_dll(library, "edgespec_kernel_bounds")
+    except ValueError:
+        return None
+
+
+_bounds = _find()
+_used = STOCK

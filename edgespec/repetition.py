@@ -1,0 +1,82 @@
+"""Notices an answer that loops: the same few tokens over and over at its end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+REPEATS = 5  # times in a row; fewer are a refrain
+FEWEST = 96  # tokens in all; fewer are a ruler or a row of a table
+LONGEST = 128  # tokens of what is repeated
+WINDOW = REPEATS * LONGEST
+EVERY = 16  # tokens between looks, each of which takes a tenth of a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """`tokens` in a row that are the same `period` tokens over and over."""
+
+    period: int
+    tokens: int
+
+    def __str__(self) -> str:
+        what = "one token" if self.period == 1 else f"the same {self.period} tokens"
+        return f"{what}, {self.tokens // self.period} times in a row"
+
+
+class RepetitionDetector:
+    """Is given an answer's token ids as they come. `found` is the longest loop so far, None before there is one.
+
+        detector = RepetitionDetector()
+        for event in answer:
+            if detector.add(event.id):
+                tell(f"the answer repeats itself: {detector.found}")
+
+    It tells of what repeats exactly: a list with numbers that count up is none.
+    """
+
+    def __init__(self) -> None:
+        self.found: Repetition | None = None
+        self._tail: deque[int] = deque(maxlen=WINDOW)
+        self._loop: Repetition | None = None  # the one that the answer is in
+        self._until_look = FEWEST
+
+    def add(self, token: int) -> bool:
+        """Whether with this token a loop has been noticed for the first time in this answer."""
+        loop = self._loop
+        if loop is not None:
+            goes_on = self._tail[-loop.period] == token
+            self._loop = Repetition(loop.period, loop.tokens + 1) if goes_on else None
+        self._tail.append(token)
+        if self._loop is None:
+            self._until_look -= 1
+            if self._until_look > 0:
+                return False
+            self._until_look = EVERY
+            self._loop = repetition(self._tail)
+        is_first = self.found is None and self._loop is not None
+        if self._loop is not None and (self.found is None or self._loop.tokens > self.found.tokens):
+            self.found = self._loop
+        return is_first
+
+
+def repetition(tokens: Sequence[int] | deque[int]) -> Repetition | None:
+    """The loop with the shortest period that `tokens` end in, as far back as it goes.
+
+    Knuth, Morris and Pratt's failure function of the reversed tokens gives the period of every end of them.
+    """
+    backwards = list(tokens)[::-1]
+    borders = [0] * len(backwards)
+    border = 0
+    found: Repetition | None = None
+    for last in range(1, len(backwards)):
+        while border and backwards[last] != backwards[border]:
+            border = borders[border - 1]
+        border += backwards[last] == backwards[border]
+        borders[last] = border
+        n, period = last + 1, last + 1 - border
+        is_loop = n >= FEWEST and n >= REPEATS * period and period <= LONGEST
+        if is_loop and (found is None or period == found.period):
+            found = Repetition(period, n)
+    return found

@@ -1,0 +1,88 @@
+"""Same seed, same text? Answers the same prompts plainly and with drafts, at contexts of 50 to 4,000 tokens.
+
+    python scripts/check_texts.py smollm2                          24 prompts x temperature 0 and 0.8
+    python scripts/check_texts.py smollm2 --prompts 200 -n 64
+
+Counts the answers that are equal token by token to plain decoding with the same settings: chains of measured and of
+fixed length, trees, and four answers at a time. Ends with exit code 1 if one differs where the build is exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import sysconfig
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import edgespec
+from edgespec.core.sampling import SamplingSettings
+from edgespec.runtime import Runtime
+from edgespec.settings import Message, Request
+
+ASKED = ("Summarise this:", "Repeat this:", "What does this do?", "Write a test for this:")
+LENGTHS = (50, 300, 600, 1200, 2000, 4000)  # tokens of context, roughly
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what is compared with what
+    "chains, auto": ({}, {}),
+    "chains of 6": ({"pace": "fixed:6"}, {}),
+    "chains of 31": ({"pace": "fixed:31"}, {}),
+    "trees of 6": ({"pace": "fixed:6", "spec_tree": 4}, {"spec_tree": 4}),
+    "4 at a time": ({"sequences": 4, "spec_type": "none"}, {}),
+    "4 at a time, auto": ({"sequences": 4}, {}),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="demo")
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("-n", type=int, default=32, help="tokens per answer")
+    parser.add_argument("-c", type=int, default=4608, help="context size")
+    parser.add_argument("-t", type=int, default=0, help="threads")
+    args = parser.parse_args()
+    common: dict[str, Any] = {"store": False, "ctx_size": args.c, "threads": args.t}
+    plain: dict[str, list[list[int]]] = {}
+    failed = False
+    for mode, (how, beside) in MODES.items():
+        if str(beside) not in plain:
+            with edgespec.load(args.model, spec_type="none", **common | beside) as llm:
+                plain[str(beside)] = answers(llm, requests(llm, args))
+        with edgespec.load(args.model, **common | how) as llm:
+            found = answers(llm, requests(llm, args))
+            exact = llm.rounding in (0.0, None) and llm.context.exact
+        equal = sum(one == other for one, other in zip(found, plain[str(beside)], strict=True))
+        print(
+            f"{mode:20}{f'{equal} of {len(found)} equal':>20}{'' if exact else '   (not exact on this machine)'}",
+            flush=True,
+        )
+        failed |= exact and equal < len(found)
+    return int(failed)
+
+
+def requests(llm: Runtime, args: argparse.Namespace) -> list[Request]:
+    """Real text behind a question, cut to every length in turn."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-h]*.py"))
+    text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:40])
+    made = []
+    for number, (asked, length) in enumerate(zip(cycle(ASKED), islice(cycle(LENGTHS), args.prompts), strict=False)):
+        piece = text[number * 5000 : number * 5000 + 3 * length]
+        message = Message("user", f"{asked}\n\n{piece}")
+        if llm.count([message]) + args.n >= args.c:
+            message = Message("user", message.content[: 2 * length])
+        for temperature in (0.0, 0.8):
+            what: dict[str, Any] = {"max_tokens": args.n, "seed": number, "sampling": SamplingSettings(temperature)}
+            chat = llm.has_chat_template
+            made.append(Request(messages=(message,), **what) if chat else Request(message.content, **what))
+    return made
+
+
+def answers(llm: Runtime, asked: list[Request]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in asked]
+    for index, event in llm.answers(asked):
+        found[index].append(event.id)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

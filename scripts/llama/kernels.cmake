@@ -1,0 +1,49 @@
+# Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
+# use, and puts the bounds of kernels.h into the CPU backend. The sources are those of the pinned version; another one
+# stops the build here instead of giving a library that silently lacks a bound.
+
+if(PROJECT_NAME STREQUAL "llama_cpp")
+    set(LLAVA_BUILD OFF) # images and sound
+elseif(PROJECT_NAME STREQUAL "llama.cpp")
+    set(LLAMA_BUILD_COMMON OFF) # parsers and HTTP client of llama.cpp's own programs
+endif()
+
+if(NOT PROJECT_NAME STREQUAL "ggml")
+    return()
+endif()
+
+set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
+
+function(edgespec_replace file count old new)
+    file(READ ${file} text)
+    string(FIND "${text}" "${new}" done)
+    if(done GREATER -1)
+        return() # configured before
+    endif()
+    string(REPLACE "${old}" "" without "${text}")
+    string(LENGTH "${text}" before)
+    string(LENGTH "${without}" after)
+    string(LENGTH "${old}" length)
+    math(EXPR expected "${before} - ${count} * ${length}")
+    if(NOT after EQUAL expected)
+        message(FATAL_ERROR "edgespec: '${old}' is not ${count} times in ${file}; is this another version of llama.cpp?")
+    endif()
+    string(REPLACE "${old}" "${new}" text "${text}")
+    file(WRITE ${file} "#include \"${EDGESPEC_KERNELS}/kernels.h\"\n${text}")
+endfunction()
+
+function(edgespec_bound_kernels)
+    if(NOT TARGET ggml-cpu)
+        return() # GGML_CPU_ALL_VARIANTS: a build of the user's own design
+    endif()
+    set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
+    target_sources(ggml-cpu PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
+    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (!(ne11 < edgespec_kernel_bounds[
+                        ggml_is_quantized(src0->type) ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT]
+                        ? edgespec_narrow : llamafile_sgemm)(params,]])
+    edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
+        "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
+    edgespec_replace(${cpu}/ops.cpp 1 "nek1 >= 512;" "nek1 >= edgespec_kernel_bounds[EDGESPEC_SPLIT_KV];")
+endfunction()
+
+cmake_language(DEFER CALL edgespec_bound_kernels)

@@ -1,0 +1,43 @@
+/* Bounds on where llama.cpp's CPU kernels change with the number of rows of a pass.
+
+   A pass over several tokens should give each of them the same bits as a pass of its own: then a draft that is verified
+   in one pass changes no answer. Most kernels do; four take another order of sums from some number of rows on, and
+   here that number can be set. llama.cpp's own values are in kernels.c, edgespec sets others for the model it has
+   loaded (edgespec/llama/kernels.py). kernels.cmake puts the calls in place. */
+#ifndef EDGESPEC_KERNELS_H
+#define EDGESPEC_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef _MSC_VER
+#define EDGESPEC_EXPORT __declspec(dllexport)
+#else
+#define EDGESPEC_EXPORT __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    EDGESPEC_SGEMM_FLOAT, /* fewest rows that llamafile_sgemm takes of F16, BF16 and F32, attention included */
+    EDGESPEC_SGEMM_QUANT, /* the same of quantised weights */
+    EDGESPEC_TILED,       /* fewest rows that the tiled kernels of K- and IQ-quants take */
+    EDGESPEC_SPLIT_KV,    /* fewest cells that flash attention of a single row shares out among the threads */
+    EDGESPEC_BOUNDS
+};
+
+extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
+
+struct ggml_compute_params;
+
+/* Below the bounds, in place of llamafile_sgemm and with its parameters: several rows of F16 at once, each with the bits
+   of ggml_vec_dot_f16. False for all it does not do, which is then done row by row. */
+bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A,
+                     int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,167 @@
+"""Same seed, same text: within the bounds of the kernels a pass gives each token what a pass of its own gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inflate_gguf import main as inflate
+
+import edgespec
+from edgespec.core.sampling import SamplingSettings
+from edgespec.engine import WIDE
+from edgespec.fitting import with_room_for_scores
+from edgespec.llama import kernels
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.model_check import check_model
+from edgespec.models.memory import Plan
+from edgespec.models.spec import resolve
+from edgespec.rounding import measure_widths
+from edgespec.runtime import Runtime
+from edgespec.settings import Message, Request
+
+# Flash attention shares out 512 cells and more among threads: contexts on both sides of that.
+LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
+PROMPTS = ["import os, sys, re", LONG, LONG + "class Stack:\n    def push(self, item):\n"]
+
+pytestmark = pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Model]:
+    with Model(resolve("demo").path) as model:
+        yield model
+
+
+@pytest.mark.parametrize("attention", ["on", "off"])
+@pytest.mark.parametrize("n_past", [250, 600])
+def test_up_to_63_tokens_are_decoded_at_once_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
+    with Context(target, n_ctx=768, max_outputs=63, flash_attention=attention, exact=True) as context:
+        widths = measure_widths(context, n_past, 63)
+    assert (widths.exact_to, widths.max_difference) == (63, 0.0)
+
+
+def test_llama_cpp_s_own_bounds_are_another_matter(target: Model) -> None:
+    with Context(target, n_ctx=768, max_outputs=63, flash_attention="on") as context:
+        assert measure_widths(context, 600, 63).max_difference > 0
+    with Context(target, n_ctx=768, max_outputs=63, flash_attention="off") as context:
+        assert measure_widths(context, 600, 63).max_difference > 0
+
+
+def test_branches_are_exact_with_flash_attention(target: Model) -> None:
+    with Context(target, n_ctx=512, max_outputs=31, flash_attention="on", branches=3, exact=True) as context:
+        assert measure_widths(context, 250, 31).exact_to == 31
+
+
+@pytest.mark.parametrize("type", ["Q4_0", "Q5_0", "F16", "BF16", "Q2_K", "Q4_K_M", "Q6_K", "IQ4_NL"])
+def test_weights_of_other_types_are_exact_too(tmp_path: Path, type: str) -> None:
+    path = tmp_path / "model.gguf"
+    inflate(["demo", "-o", str(path), "--width", "512", "--type", type])
+    with edgespec.load(str(path), spec_type="suffix", store=False, ctx_size=1024) as llm:
+        assert llm.rounding == 0.0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("tree", [1, 4])
+def test_drafts_leave_texts_beyond_512_tokens_bit_for_bit(temperature: float, tree: int) -> None:
+    texts = []
+    for settings in ({"spec_type": "none"}, {}, {"pace": "fixed:6"}, {"pace": "fixed:30"}):
+        with edgespec.load("demo", spec_tree=tree, store=False, ctx_size=2048, threads=1, **settings) as llm:
+            texts.append([answer(llm, prompt, temperature) for prompt in PROMPTS])
+            assert llm.rounding in (0.0, None)
+    assert texts[1:] == texts[:1] * 3
+
+
+def test_what_shares_a_pass_changes_no_text() -> None:
+    requests = [
+        Request(prompt=prompt + f"# {number}\n", max_tokens=30, sampling=SamplingSettings(0.8), seed=number)
+        for number, prompt in enumerate([*PROMPTS, LONG, "x = [", LONG])
+    ] + [Request(prompt=LONG, max_tokens=30, sampling=SamplingSettings(0.8), seed=1, sample=n) for n in range(3)]
+    texts = []
+    for settings in ({"spec_type": "none"}, {}, {"sequences": 4, "spec_type": "none"}, {"sequences": 4}):
+        with edgespec.load("demo", store=False, ctx_size=2048, threads=1, **settings) as llm:
+            found: dict[int, list[int]] = {}
+            for index, event in llm.answers(requests):
+                found.setdefault(index, []).append(event.id)
+            texts.append(found)
+    assert texts[1:] == texts[:1] * 3
+
+
+def test_an_answer_is_the_same_when_its_prompt_is_in_the_cache() -> None:
+    with edgespec.load("demo", store=False, ctx_size=2048, threads=1) as llm:
+        message = [Message("user", LONG)]
+        first, again = ([event.id for event in llm.chat(message, max_tokens=30, seed=3)] for _ in range(2))
+        assert llm.stats.cached_tokens > 0
+    assert first == again
+
+
+def test_a_later_message_is_answered_the_same_again_too() -> None:
+    """Its prompt continues tokens that were generated, and is short: read again, it is read as it was."""
+    with edgespec.load("demo", store=False, ctx_size=2048, threads=1) as llm:
+        turns = [Message("user", LONG)]
+        turns += [Message("assistant", "".join(event.text for event in llm.chat(turns, max_tokens=30, seed=3)))]
+        turns += [Message("user", "x")]
+        answers = []
+        for _ in range(3):
+            answers.append([event.id for event in llm.chat(turns, max_tokens=30, seed=3)])
+            cached = llm.stats.cached_tokens
+        assert cached > llm.stats.prompt_tokens - WIDE
+    assert answers[1:] == answers[:1] * 2
+
+
+def test_more_answers_at_a_time_than_a_narrow_pass_has_room_for() -> None:
+    requests = [Request(f"x{number} = ", max_tokens=6, seed=number, ignore_eos=True) for number in range(70)]
+    texts = []
+    for sequences in (70, 1):
+        with edgespec.load("demo", spec_type="none", sequences=sequences, ctx_size=64, threads=1) as llm:
+            found: dict[int, list[int]] = {}
+            for index, event in llm.answers(requests):
+                found.setdefault(index, []).append(event.id)
+            texts.append(found)
+    assert texts[0] == texts[1]
+
+
+def test_prompts_are_read_in_wide_passes_and_apart_from_what_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[tuple[int, int]] = []
+    decode = Context.decode
+
+    def watched(self: Context, tokens: Any, positions: Any, sequence_ids: Any, wanted: Any) -> None:
+        passes.append((len(tokens), len({ids[0] for ids in sequence_ids})))
+        decode(self, tokens, positions, sequence_ids, wanted)
+
+    with edgespec.load("demo", spec_type="none", ctx_size=2048, sequences=3) as llm:
+        monkeypatch.setattr(Context, "decode", watched)
+        n_tokens = llm.count([Message("user", LONG)])
+        assert n_tokens % 512 > 0
+        prompts = ["x = 1", LONG, "\n" + LONG]
+        list(llm.answers([Request(prompt=prompt, max_tokens=8, ignore_eos=True) for prompt in prompts]))
+    reading = [tokens for tokens, sequences in passes if tokens > 3]
+    assert all(sequences == 1 for tokens, sequences in passes if tokens > 3)
+    assert sum(tokens < WIDE for tokens in reading) == 1  # the short prompt
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "n_batch", "attention"), [(8192, 512, "off"), (2**15, 256, "off"), (2**20, 512, "on")]
+)
+def test_scores_that_would_fill_the_memory_are_computed_in_parts(n_ctx: int, n_batch: int, attention: str) -> None:
+    plan = with_room_for_scores(Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="off"))
+    assert (plan.n_batch, plan.flash_attention) == (n_batch, attention)
+
+
+def test_an_attention_that_somebody_asked_for_is_left_alone() -> None:
+    with edgespec.load("demo", flash_attention="off", ctx_size=2**16, spec_type="none") as llm:
+        assert llm.context.fingerprint["flash_attention"] == "off"
+
+
+def test_kernels_are_as_llama_cpp_has_them_where_speed_was_asked_for() -> None:
+    with edgespec.load("demo", exact=False, store=False) as llm:
+        assert not llm.context.exact
+        assert llm.engine.most_rows == llm.context.n_batch
+        assert llm.rounding is None
+
+
+def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
+    return [event.id for event in llm.generate(prompt, max_tokens=40, temperature=temperature, seed=7)]

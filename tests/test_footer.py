@@ -1,0 +1,115 @@
+"""What is said about an answer: three lines with --stats, everything else with --explain."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from edgespec.cli.footer import exactness, explanation, footer
+from edgespec.core.auto_pace import PaceVerdict
+from edgespec.core.draft import Draft
+from edgespec.core.stats import Stats
+from edgespec.core.verify import VerifyRule
+
+ABOUT: dict[str, Any] = {
+    "drafters": ["suffix", "draft"],
+    "pace": "auto",
+    "rounding": 0.02,
+    "strict": False,
+    "fast": False,
+}
+
+
+def verdict(drafter: str, *, rests: bool) -> PaceVerdict:
+    return PaceVerdict(drafter, rests, gain=0.022, cost=0.0063, step=0.1, widths={2: 1.2, 3: 1.3})
+
+
+PACE = [verdict("suffix", rests=False), verdict("recycling", rests=False), verdict("draft", rests=True)]
+
+
+def stats(cost: float | None = 6.0) -> Stats:
+    """40 tokens in 20 steps: 20 of 30 drafted tokens were accepted, for the time of `cost` tokens."""
+    made = Stats(prompt_tokens=12, prompt_s=0.35, generation_s=2.0, near_ties=23)
+    for accepted in [2] * 10 + [0] * 10:
+        draft = Draft.chain([1, 2], [0.5, 0.5], "suffix") if accepted else Draft.chain([1], [0.5], "suffix")
+        made.count_round(draft, range(accepted), accepted + 1)
+    made.count_guess("suffix", 0.1, cost)
+    return made
+
+
+def lines(made: Stats, verdicts: list[PaceVerdict] = PACE, verify: VerifyRule = "coupled", **about: Any) -> list[str]:
+    return footer(made, ABOUT | about, details=True, verify=verify, pace=verdicts)
+
+
+def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
+    assert lines(stats()) == [
+        "40 tokens · 20 tok/s · first token after 0.35 s",
+        "speculative decoding: acceptance rate 67 % · 2.0 tokens per step · predicted speed-up 1.54x",
+        "suffix, recycling active, draft backed off · "
+        "same text as plain decoding up to rounding; --strict makes it exact",
+    ]
+
+
+def test_a_terminal_gets_one_line_unasked() -> None:
+    short = footer(stats(), ABOUT, details=False, verify="typical", pace=PACE)
+    assert short == ["20 tok/s · 40 tokens · 67 % of drafts accepted · typical acceptance: changes the distribution"]
+
+
+def test_a_loop_is_told_beside_what_it_makes_look_good() -> None:
+    def said(*, details: bool) -> str:
+        return "\n".join(footer(stats(), ABOUT, details=details, verify="coupled", pace=PACE, n_looped=1200))
+
+    for details in (False, True):
+        assert "67 %" in said(details=details) and " · 1,200 tokens are a loop" in said(details=details)
+
+
+def test_the_speed_up_is_told_where_it_is_known() -> None:
+    assert stats(6.0).speedup == pytest.approx(40 / (40 - 20 + 6))
+    assert stats(None).speedup is None
+    assert "speed-up" not in lines(stats(None), [])[1]
+    assert Stats(generated_tokens=5, rounds=5).speedup == 1.0
+
+
+def test_without_drafts_it_is_plain_decoding() -> None:
+    made = Stats(generated_tokens=5, rounds=5, generation_s=1.0)
+    assert lines(made, [])[1:] == ["speculative decoding: no token was drafted", "plain decoding"]
+    assert lines(made, [], drafters=[])[1].startswith("speculative decoding: off; ")
+    assert lines(made, [], pace="fixed:3")[2] == "draft length fixed:3 · plain decoding"
+
+
+@pytest.mark.parametrize(
+    ("verify", "about", "said"),
+    [
+        ("coupled", {"rounding": 0.0}, "output identical with and without speculation on this machine"),
+        (
+            "coupled",
+            {"strict": True, "rounding": None},
+            "output identical with and without speculation on this machine",
+        ),
+        ("coupled", {"rounding": None}, "rounding"),
+        ("rejection", {"rounding": 0.0}, "another text (--verify rejection)"),
+        ("block", {}, "another text (--verify block)"),
+        ("coupled", {"fast": True}, "leaving out --fast makes it exact"),
+        ("typical", {"strict": False}, "changes the distribution"),
+    ],
+)
+def test_what_is_said_about_exactness_is_what_is_known(verify: VerifyRule, about: dict[str, Any], said: str) -> None:
+    assert said in exactness(stats(), ABOUT | about, verify)
+
+
+def test_the_rest_is_explained_and_each_figure_once() -> None:
+    out = io.StringIO()
+    Console(file=out, width=200).print(explanation(stats(), PACE, 0.02))
+    said = out.getvalue()
+    assert said.count("passes of the target:") == 1
+    for part in (
+        "prompt: 12 tokens in 0.35 s",
+        "by position 50 %, 100 %",
+        "steps by tokens accepted: 0: 10, 1: 0, 2: 10",
+        "draft: backed off (0.022 expected tokens per draft, cost 0.0063 of a pass, 0.1 for each token)",
+        "rounding: up to 0.02 logits between widths; 23 of 40 choices were as close",
+    ):
+        assert part in said

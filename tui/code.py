@@ -1,0 +1,86 @@
+"""A code block of an answer: its lines are never broken, and the view onto them moves sideways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.strip import Strip
+from textual.style import Style
+from textual.widgets.markdown import MarkdownFence
+
+from edgespec.tui.lines import Block, Brush
+
+FILL = "on $surface"
+LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
+TAB = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Source text in the colours of its language, below a line that tells which and offers to copy it.
+
+    `number` is its place among the code blocks of the message, from 1; without one it cannot be copied. `offset` cells
+    are left of the view. One that `continues` is the next part of a long block, without that line.
+    """
+
+    code: str
+    language: str
+    first: str = ""
+    rest: str = ""
+    has_gap: bool = False
+    number: int = 0
+    offset: int = 0
+    continues: bool = False
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]:
+        room = max(1, width - len(self.first))
+        content = MarkdownFence.highlight(
+            self.code.expandtabs(TAB), self.language or "text", brush.is_ansi, brush.is_dark
+        )
+        lines = [self._view(brush, line, room) for line in brush.draw(content, self.longest + 1, FILL)]
+        if not self.continues:
+            lines.insert(0, brush.pad(brush.draw(self._title(room), room, FILL)[0].crop(0, room), room, FILL))
+        if self.first:
+            first, rest = (brush.draw(Content(lead), len(lead), "dim")[0] for lead in (self.first, self.rest))
+            lines = [Strip.join([rest if number else first, line]) for number, line in enumerate(lines)]
+        return [Strip([]), *lines] if self.has_gap else lines
+
+    def same_as(self, other: Block) -> bool:
+        return self == other
+
+    @property
+    def longest(self) -> int:
+        """Cells of its longest line."""
+        return max(map(cell_len, self.code.expandtabs(TAB).split("\n")))
+
+    def furthest(self, width: int) -> int:
+        """The largest offset that makes sense in a column of this width."""
+        return max(0, self.longest - max(1, width - len(self.first)))
+
+    def _view(self, brush: Brush, line: Strip, room: int) -> Strip:
+        """The part of a line that is in view, with marks where it goes on."""
+        goes_on, began = line.cell_length > self.offset + room, self.offset > 0 and line.cell_length > 0
+        left, right = (brush.draw(Content(mark), 1, f"{FILL} dim")[0] for mark in (LEFT, RIGHT))
+        view = line.crop(self.offset + began, self.offset + room - goes_on)
+        view = Strip.join([left, view]) if began else view
+        return Strip.join([brush.pad(view, room - 1, FILL), right]) if goes_on else brush.pad(view, room, FILL)
+
+    def _title(self, room: int) -> Content:
+        buttons: list[Content] = []
+        if self.number and self.longest > room:
+            buttons += [
+                _button(LEFT, f"scroll_code({self.number}, -1)"),
+                _button(RIGHT, f"scroll_code({self.number}, 1)"),
+            ]
+        if self.number:
+            buttons.append(_button(f"copy [{self.number}]", f"copy_code({self.number})"))
+        offers = Content("  ").join(buttons)
+        name = Content(self.language[: max(0, room - offers.cell_length - 2)] or " ")
+        gap = " " * max(1, room - name.cell_length - offers.cell_length)
+        return Content.assemble(name, gap, offers).stylize("dim")
+
+
+def _button(label: str, action: str) -> Content:
+    return Content(label).stylize(Style.from_meta({"@click": action}))

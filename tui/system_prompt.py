@@ -1,0 +1,71 @@
+"""The system prompt of a chat, above its first message: one line that unfolds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from edgespec.printable import one_line, printable
+
+LONG = 8_000  # characters that are shown at once
+
+
+@dataclass
+class EditSystem(Message):
+    """The system prompt is to be changed."""
+
+
+class SystemPrompt(Static, can_focus=True):
+    """Shows the system prompt, if there is one."""
+
+    DEFAULT_CSS = """
+    SystemPrompt {
+        display: none;
+        height: auto;
+        margin-bottom: 1;
+        padding: 0 1;
+        border-left: blank;
+        color: $text-muted;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+        &.-open { text-wrap: wrap; }
+        &:focus { border-left: thick $accent; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e", "edit", "Edit", id="system.edit"),
+        Binding("enter", "open", "Show all", id="system.open"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Make this the system prompt; an empty one is not shown."""
+        self._text = text
+        self.display = bool(text)
+        self._draw()
+
+    def _draw(self) -> None:
+        if self.has_class("-open"):
+            more = f"\n… {len(self._text) - LONG:,} more characters" if len(self._text) > LONG else ""
+            self.update(Content(f"▾ System prompt (E edits it)\n{printable(self._text[:LONG])}{more}"))
+        else:
+            self.update(Content(f"▸ System prompt: {one_line(self._text[:LONG])}"))
+
+    def on_click(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Show all of it, or one line again."""
+        self.toggle_class("-open")
+        self._draw()
+
+    def action_edit(self) -> None:
+        self.post_message(EditSystem())
