@@ -44,4 +44,5 @@ def when(time_s: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
+    """A share in whole per cent; 100 only of what is whole."""
+    return f"{min(share, 0.99) if share < 1 else share:.0%}".replace("%", " %")

@@ -36,6 +36,7 @@ from edgespec.header import Header
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
+from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
@@ -136,6 +137,8 @@ class Loaded(Closable):
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
+        if names and settings.exact and not settings.strict:
+            self._say_what_is_inexact()
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
         drafters: list[Drafter] = []
@@ -243,6 +246,15 @@ class Loaded(Closable):
             self._note("drafting chains only: several sequences have a KV cache each, without branches (unless --fast)")
         elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
             self._note(f"drafting chains only: {settings.sequences} sequences leave no room for branches")
+
+    def _say_what_is_inexact(self) -> None:
+        if self.context.exact and not self.rounding:
+            return
+        where = "on this CPU" if self.context.exact else "on a GPU" if supports_gpu() else "with this llama.cpp"
+        self._note(
+            f"logits depend on the width of a pass {where}: the same seed may give another text, with drafts or "
+            "without (--strict prevents it, --fast accepts it)"
+        )
 
     def _plan(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
         """What is to be loaded, in what contexts, and where; settles how many sequences there are, and their context.

@@ -12,7 +12,7 @@ CHECKS = {
     "ruff check": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy"],
-    "pytest": ["pytest", "-n", "2", "--dist", "loadfile"],  # a file's tests share what they load
+    "pytest": ["pytest", "-n", "2", "--dist", "worksteal"],  # in order: a file's tests share what they load
 }
 
 

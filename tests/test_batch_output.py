@@ -248,10 +248,15 @@ def test_what_changes_texts_counts(model: Path, given: Any, changed: str) -> Non
 
 def test_what_changes_no_texts_does_not_count(model: Path) -> None:
     load = LoadSettings(
-        "y", draft_model="z", spec_type="none", spec_draft_n_max=2, pace="off", spec_tree=2, store=False, ctx_size=512,
-        threads=3, gpu_layers=0, sequences=8,
+        "y", draft_model="z", spec_type="none", spec_draft_n_max=2, pace="off", store=False, ctx_size=512, threads=3,
+        gpu_layers=0, sequences=8,
     )  # fmt: skip
     assert names_of_changes(model, load=load) == []
+
+
+def test_trees_count_where_flash_attention_comes_with_them(model: Path) -> None:
+    assert names_of_changes(model, load=LoadSettings("x", spec_tree=2)) == ["trees"]
+    assert names_of_changes(model, load=LoadSettings("x", spec_tree=2, exact=False)) == ["exact"]
 
 
 def test_with_strict_the_length_of_drafts_counts_since_passes_are_padded_for_it(model: Path) -> None:

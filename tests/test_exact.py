@@ -165,3 +165,18 @@ def test_kernels_are_as_llama_cpp_has_them_where_speed_was_asked_for() -> None:
 
 def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
     return [event.id for event in llm.generate(prompt, max_tokens=40, temperature=temperature, seed=7)]
+
+
+def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.loading.can_be_exact", lambda *_: False)
+    said = {}
+    settings: dict[str, dict[str, Any]] = {
+        "default": {},
+        "plain": {"spec_type": "none"},
+        "strict": {"strict": True},
+        "fast": {"exact": False},
+    }
+    for name, how in settings.items():
+        with edgespec.load("demo", store=False, threads=1, **how) as llm:
+            said[name] = [note for note in llm.notes if "the same seed may give another text" in note]
+    assert {name: len(notes) for name, notes in said.items()} == {"default": 1, "plain": 0, "strict": 0, "fast": 0}

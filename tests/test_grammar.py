@@ -182,7 +182,7 @@ def test_answers_fit_the_schema_under_every_rule(verify: str) -> None:
 
 
 def test_what_the_grammar_forces_takes_fewer_passes() -> None:
-    with edgespec.load("demo", spec_type="grammar", **STRICT) as runtime:
+    with edgespec.load("demo", spec_type="grammar", pace="fixed:4", **STRICT) as runtime:
         *tokens, last = runtime.generate("A person: ", seed=1, json_schema=SCHEMA, max_tokens=90)
         assert last.finish_reason == "stop"
         assert runtime.stats.rounds < runtime.stats.generated_tokens

@@ -38,7 +38,7 @@ def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
     assert all(0 < kind.alpha < 1 and kind.oracle_speedup >= kind.best_speedup >= 1 for kind in found.kinds)
     assert found.overall.tokens == sum(kind.tokens for kind in found.kinds)
     assert found.measured is not None and 0 < (found.curve.draft or 0) < 1 and found.curve.target[1] == 1.0
-    assert found.verdict.startswith("use it" if found.use_it else "not worth it (draft):")
+    assert found.verdict.startswith("worth it:" if found.use_it else "not worth it (draft):")
     assert {"comparing drafts", "warming up"} <= set(told)
     assert json.loads(json.dumps(found.as_json()))["curve"]["passes"]["1"] == 1.0
 
