@@ -18,9 +18,12 @@ from edgespec.llama.library import build_flags, library_path, repacked_types
 NARROW = 63
 """Most tokens of a forward pass that the bounds cover; prompts are read in wider ones."""
 
-Bounds = tuple[int, int, int, int]
+Bounds = tuple[int, int, int, int, int]
 
-STOCK: Bounds = (2, 2, 8, 512)
+STOCK: Bounds = (2, 2, 8, 512, 0)
+"""As llama.cpp has them."""
+FAST: Bounds = (2, 2, 8, 512, 1)
+"""The same with edgespec's own kernel for Q8_0, which changes no bits."""
 _SGEMM_DIFFERS = {"IQ4_NL"}  # of other quantised weights llamafile's sums are those of single rows, and need no bound
 _REPACKED_ALIKE = {"Q4_0"}  # whose repacked kernels for one row and for several agree
 
@@ -32,7 +35,8 @@ def have_bounds() -> bool:
 
 def exact_bounds(types: Iterable[str]) -> Bounds:
     """The bounds that make narrow passes over weights of these types exact."""
-    return (NARROW + 1, NARROW + 1 if _SGEMM_DIFFERS.intersection(types) else 2, NARROW + 1, 2**31 - 1)
+    sgemm_quant = NARROW + 1 if _SGEMM_DIFFERS.intersection(types) else 2
+    return (NARROW + 1, sgemm_quant, NARROW + 1, 2**31 - 1, 1)
 
 
 def use(bounds: Bounds) -> None:

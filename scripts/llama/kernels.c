@@ -3,19 +3,41 @@
 #include "ggml-cpu.h"
 #include "ggml-cpu-impl.h"
 #include "ggml-impl.h"
+#include "quants.h"
 #include "simd-mappings.h"
 #include "vec.h"
 
-int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512};
+int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512, 0};
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__) && defined(__FMA__))
-
-#ifdef __AVX512F__
-#define COLUMNS 6 /* of B at once: their sums fill the registers */
-#else
-#define COLUMNS 3
+#define OWN_KERNELS
 #endif
-#define ROWS 32      /* of A at once: they stay in the second level of the cache while all columns pass */
+
+static bool is_own(int type) {
+#ifdef OWN_KERNELS
+    return type == GGML_TYPE_Q8_0 && edgespec_kernel_bounds[EDGESPEC_OWN_Q8_0];
+#else
+    (void) type;
+    return false;
+#endif
+}
+
+bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices) {
+    const bool is_quantised = ggml_is_quantized((enum ggml_type) type);
+    return (matrices == 1 && is_own(type)) ||
+           rows < edgespec_kernel_bounds[is_quantised ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT];
+}
+
+#ifdef OWN_KERNELS
+#include <immintrin.h>
+
+#define ROWS 2 /* of A at once, */
+#ifdef __AVX512F__
+#define COLUMNS 6 /* and columns of B */
+#else
+#define COLUMNS 4
+#endif
+#define STRIP 32     /* rows of A that stay in the second level of the cache while all columns pass */
 #define LONGEST 4096 /* elements of a row; longer ones would take too much of a thread's stack */
 
 #ifdef _MSC_VER
@@ -24,32 +46,71 @@ int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512};
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
-/* One row of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up. */
-INLINE void dots(int columns, int k, const ggml_fp16_t * a, const float * b, float * c, int64_t ldc) {
+/* How many columns come next, of those that are left: as many as there may be at most, or in equal parts. */
+INLINE int64_t part(int64_t left, int most) {
+    const int64_t parts = (left + most - 1) / most;
+    return (left + parts - 1) / parts;
+}
+
+/* `rows` of A with `columns` of B, converted already, as ggml_vec_dot_f16 adds them up: in several sums a row, which are
+   made one after the other here so that those of many rows and columns stay in registers. The rows that come next are
+   fetched in order: the hardware does not foresee them where several are read at once. */
+INLINE void dots(int rows, int columns, int k, const ggml_fp16_t * a, int64_t lda, const float * b, float * c,
+                 int64_t ldc) {
     const int np = k & ~(GGML_F16_DOT_STEP - 1);
-    GGML_F16_DOT_VEC sums[COLUMNS][GGML_F16_DOT_ARR];
-    for (int column = 0; column < columns; column++) {
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            sums[column][j] = GGML_F16_DOT_VEC_ZERO;
-        }
-    }
-    for (int i = 0; i < np; i += GGML_F16_DOT_STEP) {
-        for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
-            const int at = i + j * GGML_F16_DOT_EPR;
-            const GGML_F16_DOT_VEC ax = GGML_F16_DOT_VEC_LOAD(a + at, j);
+    GGML_F16_DOT_VEC sums[ROWS][COLUMNS][GGML_F16_DOT_ARR];
+    const ggml_fp16_t * ahead = a + rows * lda;
+    for (int j = 0; j < GGML_F16_DOT_ARR; j++) {
+        GGML_F16_DOT_VEC sum[ROWS][COLUMNS];
+        for (int row = 0; row < rows; row++) {
             for (int column = 0; column < columns; column++) {
-                sums[column][j] =
-                    GGML_F16_DOT_VEC_FMA(sums[column][j], ax, GGML_F32_VEC_LOAD(b + column * LONGEST + at));
+                sum[row][column] = GGML_F16_DOT_VEC_ZERO;
+            }
+        }
+        for (int at = j * GGML_F16_DOT_EPR; at < np; at += GGML_F16_DOT_STEP) {
+            if (j == 0) {
+                for (int i = 0; i < rows * GGML_F16_DOT_STEP; i += 32, ahead += 32) {
+                    _mm_prefetch((const char *) ahead, _MM_HINT_T0);
+                }
+            }
+            GGML_F16_DOT_VEC ax[ROWS];
+            for (int row = 0; row < rows; row++) {
+                ax[row] = GGML_F16_DOT_VEC_LOAD(a + row * lda + at, j);
+            }
+            for (int column = 0; column < columns; column++) {
+                const GGML_F16_DOT_VEC bx = GGML_F32_VEC_LOAD(b + column * LONGEST + at);
+                for (int row = 0; row < rows; row++) {
+                    sum[row][column] = GGML_F16_DOT_VEC_FMA(sum[row][column], ax[row], bx);
+                }
+            }
+        }
+        for (int row = 0; row < rows; row++) {
+            for (int column = 0; column < columns; column++) {
+                sums[row][column][j] = sum[row][column];
             }
         }
     }
-    for (int column = 0; column < columns; column++) {
-        ggml_float sum = 0.0;
-        GGML_F16_DOT_VEC_REDUCE(sum, sums[column]);
-        for (int i = np; i < k; i++) {
-            sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(a[i]) * b[column * LONGEST + i]);
+    for (int row = 0; row < rows; row++) {
+        for (int column = 0; column < columns; column++) {
+            ggml_float sum = 0.0;
+            GGML_F16_DOT_VEC_REDUCE(sum, sums[row][column]);
+            for (int i = np; i < k; i++) {
+                sum += (ggml_float) (GGML_CPU_FP16_TO_FP32(a[row * lda + i]) * b[column * LONGEST + i]);
+            }
+            c[column * ldc + row] = sum;
         }
-        c[column * ldc] = sum;
+    }
+}
+
+/* The rows with all columns, of whose number the compiler makes a constant. */
+INLINE void strip_of_f16(int columns, int k, const ggml_fp16_t * a, int64_t lda, int64_t rows, const float * b,
+                         float * c, int64_t ldc) {
+    int64_t row = 0;
+    for (; row + ROWS <= rows; row += ROWS) {
+        dots(ROWS, columns, k, a + row * lda, lda, b, c + row, ldc);
+    }
+    for (; row < rows; row++) {
+        dots(1, columns, k, a + row * lda, lda, b, c + row, ldc);
     }
 }
 
@@ -60,28 +121,177 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
     }
     float b[COLUMNS * LONGEST];
     const int64_t end = m * (params->ith + 1) / params->nth;
-    for (int64_t first = m * params->ith / params->nth; first < end; first += ROWS) {
-        const int64_t last = MIN(first + ROWS, end);
-        for (int64_t column = 0; column < n; column += COLUMNS) {
-            const int columns = (int) MIN(COLUMNS, n - column);
+    for (int64_t row = m * params->ith / params->nth; row < end; row += STRIP) {
+        const int64_t rows = MIN(STRIP, end - row);
+        const ggml_fp16_t * a = (const ggml_fp16_t *) A + row * lda;
+        for (int64_t column = 0, columns; column < n; column += columns) {
+            columns = part(n - column, COLUMNS);
             for (int i = 0; i < columns; i++) {
                 ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) B + (column + i) * ldb, b + i * LONGEST, k);
             }
-            for (int64_t row = first; row < last; row++) {
-                const ggml_fp16_t * a = (const ggml_fp16_t *) A + row * lda;
-                float * c = (float *) C + column * ldc + row;
-                switch (columns) { /* constants, so that the sums stay in registers */
-                    case 1: dots(1, (int) k, a, b, c, ldc); break;
-                    case 2: dots(2, (int) k, a, b, c, ldc); break;
-                    case 3: dots(3, (int) k, a, b, c, ldc); break;
+            float * c = (float *) C + column * ldc + row;
+            switch (columns) {
+                case 1: strip_of_f16(1, (int) k, a, lda, rows, b, c, ldc); break;
+                case 2: strip_of_f16(2, (int) k, a, lda, rows, b, c, ldc); break;
+                case 3: strip_of_f16(3, (int) k, a, lda, rows, b, c, ldc); break;
+                case 4: strip_of_f16(4, (int) k, a, lda, rows, b, c, ldc); break;
 #ifdef __AVX512F__
-                    case 4: dots(4, (int) k, a, b, c, ldc); break;
-                    case 5: dots(5, (int) k, a, b, c, ldc); break;
-                    case 6: dots(6, (int) k, a, b, c, ldc); break;
+                case 5: strip_of_f16(5, (int) k, a, lda, rows, b, c, ldc); break;
+                case 6: strip_of_f16(6, (int) k, a, lda, rows, b, c, ldc); break;
 #endif
-                }
             }
         }
+    }
+    return true;
+}
+
+/* Q8_0. As ggml_vec_dot_q8_0_q8_0 adds them up: eight sums a row, each of every fourth product of a block, scaled. */
+
+INLINE float sum_of_eight(__m256 sums) {
+    __m128 four = _mm_add_ps(_mm256_extractf128_ps(sums, 1), _mm256_castps256_ps128(sums));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+INLINE __m256i load(const block_q8_0 * block) {
+    return _mm256_loadu_si256((const __m256i *) block->qs);
+}
+
+#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+#define WIDTH 2 /* rows of A in a register */
+#define TALL 4  /* registers of rows at once, */
+#define BROAD 4 /* and columns of B */
+
+/* Instructions multiply unsigned bytes by signed ones: A gets 128 more, and the sums 128 times B less. */
+INLINE void tile(int tall, int broad, int blocks, const char * a, size_t nb_a, const block_q8_0 * const * b, float * c,
+                 int64_t ldc) {
+    const __m512i high = _mm512_set1_epi8((char) 0x80);
+    const __m512i halves = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512 sums[TALL][BROAD];
+    for (int i = 0; i < tall; i++) {
+        for (int j = 0; j < broad; j++) {
+            sums[i][j] = _mm512_setzero_ps();
+        }
+    }
+    const char * ahead = a + 2 * tall * nb_a;
+    for (int block = 0; block < blocks; block++) {
+        for (int i = 0; i < 2 * tall * (int) sizeof(block_q8_0); i += 64, ahead += 64) {
+            _mm_prefetch(ahead, _MM_HINT_T0);
+        }
+        __m512i ax[TALL];
+        __m512 ad[TALL];
+        for (int i = 0; i < tall; i++) {
+            const block_q8_0 * one = (const block_q8_0 *) (a + 2 * i * nb_a) + block;
+            const block_q8_0 * other = (const block_q8_0 *) (a + (2 * i + 1) * nb_a) + block;
+            const __m128i d = _mm_cvtsi32_si128((int) (one->d | (uint32_t) other->d << 16));
+            ax[i] = _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(load(one)), load(other), 1), high);
+            ad[i] = _mm512_permutexvar_ps(halves, _mm512_castps128_ps512(_mm_cvtph_ps(d)));
+        }
+        for (int j = 0; j < broad; j++) {
+            const __m512i bx = _mm512_broadcast_i64x4(load(b[j] + block));
+            const __m512 bd = _mm512_set1_ps(GGML_CPU_FP16_TO_FP32(b[j][block].d));
+            const __m512i zero = _mm512_setzero_si512();
+            const __m512i less = _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, high, bx));
+            for (int i = 0; i < tall; i++) {
+                const __m512 products = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(less, ax[i], bx));
+                sums[i][j] = _mm512_fmadd_ps(_mm512_mul_ps(ad[i], bd), products, sums[i][j]);
+            }
+        }
+    }
+    for (int j = 0; j < broad; j++) {
+        for (int i = 0; i < tall; i++) {
+            c[j * ldc + 2 * i] = sum_of_eight(_mm512_castps512_ps256(sums[i][j]));
+            const __m512d other = _mm512_castps_pd(sums[i][j]);
+            c[j * ldc + 2 * i + 1] = sum_of_eight(_mm256_castpd_ps(_mm512_extractf64x4_pd(other, 1)));
+        }
+    }
+}
+
+#else
+#define WIDTH 1
+#define TALL 2
+#define BROAD 3
+
+/* Instructions multiply unsigned bytes by signed ones: A's signs are taken to B. */
+INLINE void tile(int tall, int broad, int blocks, const char * a, size_t nb_a, const block_q8_0 * const * b, float * c,
+                 int64_t ldc) {
+    const char * ahead = a + tall * nb_a;
+    __m256 sums[TALL][BROAD];
+    for (int i = 0; i < tall; i++) {
+        for (int j = 0; j < broad; j++) {
+            sums[i][j] = _mm256_setzero_ps();
+        }
+    }
+    for (int block = 0; block < blocks; block++) {
+        for (int i = 0; i < tall * (int) sizeof(block_q8_0); i += 64, ahead += 64) {
+            _mm_prefetch(ahead, _MM_HINT_T0);
+        }
+        for (int i = 0; i < tall; i++) {
+            const block_q8_0 * one = (const block_q8_0 *) (a + i * nb_a) + block;
+            const __m256i ax = load(one);
+            const __m256i size = _mm256_sign_epi8(ax, ax);
+            const float ad = GGML_CPU_FP16_TO_FP32(one->d);
+            for (int j = 0; j < broad; j++) {
+                const __m256i bx = _mm256_sign_epi8(load(b[j] + block), ax);
+                const __m256 d = _mm256_set1_ps(ad * GGML_CPU_FP16_TO_FP32(b[j][block].d));
+#ifdef __AVXVNNI__
+                const __m256i products = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), size, bx);
+#else
+                const __m256i products = _mm256_madd_epi16(_mm256_maddubs_epi16(size, bx), _mm256_set1_epi16(1));
+#endif
+                sums[i][j] = _mm256_fmadd_ps(d, _mm256_cvtepi32_ps(products), sums[i][j]);
+            }
+        }
+    }
+    for (int j = 0; j < broad; j++) {
+        for (int i = 0; i < tall; i++) {
+            c[j * ldc + i] = sum_of_eight(sums[i][j]);
+        }
+    }
+}
+#endif
+
+/* All columns with so many rows of A. */
+INLINE void strip(int tall, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
+                  int64_t columns, char * c, size_t nb_c) {
+    const block_q8_0 * bs[BROAD];
+    float out[BROAD * TALL * WIDTH];
+    if (rows < tall * WIDTH) {
+        nb_a = 0; /* the only row that is left, twice */
+    }
+    for (int64_t column = 0, broad; column < columns; column += broad) {
+        broad = part(columns - column, BROAD);
+        for (int j = 0; j < broad; j++) {
+            bs[j] = (const block_q8_0 *) (b + (column + j) * nb_b);
+        }
+        switch (broad) { /* constants, so that the sums stay in registers */
+            case 1: tile(tall, 1, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
+            case 2: tile(tall, 2, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
+            case 3: tile(tall, 3, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
+#if BROAD > 3
+            case 4: tile(tall, 4, blocks, a, nb_a, bs, out, TALL * WIDTH); break;
+#endif
+        }
+        for (int j = 0; j < broad; j++) {
+            memcpy(c + (column + j) * nb_c, out + j * TALL * WIDTH, rows * sizeof(float));
+        }
+    }
+}
+
+bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
+                    int64_t columns, void * C, size_t nb_c) {
+    if (!is_own(type)) {
+        return false;
+    }
+    const int blocks = (int) (k / QK8_0);
+    int64_t row = 0;
+    for (; row + TALL * WIDTH <= rows; row += TALL * WIDTH) {
+        strip(TALL, blocks, (const char *) A + row * nb_a, nb_a, TALL * WIDTH, B, nb_b, columns,
+              (char *) C + row * sizeof(float), nb_c);
+    }
+    for (; row < rows; row += WIDTH) {
+        strip(1, blocks, (const char *) A + row * nb_a, nb_a, MIN(WIDTH, rows - row), B, nb_b, columns,
+              (char *) C + row * sizeof(float), nb_c);
     }
     return true;
 }
@@ -92,6 +302,13 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
                      int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype) {
     (void) params, (void) m, (void) n, (void) k, (void) A, (void) lda, (void) B, (void) ldb;
     (void) C, (void) ldc, (void) Atype, (void) Btype, (void) Ctype;
+    return false;
+}
+
+bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
+                    int64_t columns, void * C, size_t nb_c) {
+    (void) type, (void) k, (void) A, (void) nb_a, (void) rows, (void) B, (void) nb_b, (void) columns, (void) C;
+    (void) nb_c;
     return false;
 }
 

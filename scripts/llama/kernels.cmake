@@ -38,11 +38,21 @@ function(edgespec_bound_kernels)
     endif()
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
     target_sources(ggml-cpu PRIVATE ${EDGESPEC_KERNELS}/kernels.c)
-    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (!(ne11 < edgespec_kernel_bounds[
-                        ggml_is_quantized(src0->type) ? EDGESPEC_SGEMM_QUANT : EDGESPEC_SGEMM_FLOAT]
+    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (!(edgespec_is_narrow(src0->type, ne11, ne12 * ne13)
                         ? edgespec_narrow : llamafile_sgemm)(params,]])
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "
+    // attempt to reduce false-sharing (does not seem to make a difference)
+    // 16 * 2, accounting for mmla kernels" [[
+    if (ne12 * ne13 == 1 && edgespec_chunk(type, ne00, (const char *) src0->data + ir0_start * nb01, nb01,
+            ir0_end - ir0_start, (const char *) wdata + ir1_start * src1_col_stride, src1_col_stride,
+            ir1_end - ir1_start, (char *) dst->data + ir1_start * nb1 + ir0_start * sizeof(float), nb1)) {
+        return;
+    }
+]])
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
+    edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"
+        "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] > 8 ? dst->ne[2] : cne1)") # the tokens of the pass
     edgespec_replace(${cpu}/ops.cpp 1 "nek1 >= 512;" "nek1 >= edgespec_kernel_bounds[EDGESPEC_SPLIT_KV];")
 endfunction()
 
