@@ -39,7 +39,7 @@ class PackageDownload:
 
     @property
     def is_here(self) -> bool:
-        return self.path.is_file() and not self.damaged
+        return self.wanted.is_here and not self.damaged
 
     @property
     def here_bytes(self) -> tuple[int, ...]:
@@ -103,7 +103,12 @@ def examined(download: PackageDownload, read: Callable[[int], object]) -> Packag
     with disk_errors():
         digest = noted.read_text(encoding="ascii", errors="replace").partition(" ")[0] if noted.is_file() else ""
         if not digest:
-            raise DownloadError(f"{download.path.name} cannot be verified", why=f"{noted.name} beside it is gone")
+            name = str(download.wanted)
+            raise DownloadError(
+                f"{download.path.name} cannot be verified",
+                why=f"{noted.name} beside it is gone",
+                hint=f"to download it again: edgespec rm {name}, then edgespec pull {name}",
+            )
         is_right = sha256_of(download.path, read) == digest
     return replace(download, damaged=() if is_right else download.files)
 

@@ -205,7 +205,7 @@ def _path_of(rest: str, *, is_address: bool) -> str:
 def cached(wanted: Source) -> Path | None:
     """The file of it that is here, all parts of it; of a split model the first one."""
     if isinstance(wanted, PackageSpec):
-        return wanted.path if wanted.path.is_file() else None
+        return wanted.path if wanted.is_here else None
     files = cached_files(wanted.repository, wanted.revision)
     try:
         name = wanted.file or choose(list(files), wanted.quant)

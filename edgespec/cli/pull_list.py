@@ -52,7 +52,7 @@ def _list_packaged(wanted: PackageSpec, output: Output, found: list[dict[str, An
     """Say in which types a model of a package can be had, into `found` where that is wanted as JSON."""
     models = [model for model in packaged_models() if model.name == wanted.name]
     if found is not None:
-        about = [{"model": str(each), "quant": each.quant, "here": each.path.is_file()} for each in models]
+        about = [{"model": str(each), "quant": each.quant, "here": each.is_here} for each in models]
         found.append(
             {"spec": wanted.name, "package": wanted.package, "size_bytes": wanted.wheel_bytes, "models": about}
         )
@@ -60,7 +60,7 @@ def _list_packaged(wanted: PackageSpec, output: Output, found: list[dict[str, An
     output.line(f"{wanted.package}, a package of {size_of(wanted.wheel_bytes)}")
     for each in models:
         made = f", made of {each.packed_quant} once that is downloaded" if each.is_converted else ", as in the package"
-        output.line(f"  {each}{', here' if each.path.is_file() else ''}{made}")
+        output.line(f"  {each}{', here' if each.is_here else ''}{made}")
 
 
 def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
