@@ -226,6 +226,14 @@ def check_unambiguous(wanted: HubSpec) -> None:
         return
 
 
+def catalogued_settings(spec: str) -> dict[str, str | float]:
+    """What the catalogue has a model answer with where nobody says otherwise. Raises UsageError as `catalogue` does."""
+    from edgespec.models.catalog import find
+
+    entry = None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
+    return entry.settings if entry else {}
+
+
 def lasting(spec: str) -> str:
     """`spec` as it means the same from any folder."""
     return str(Path(spec).expanduser().absolute()) if is_path(spec) else spec

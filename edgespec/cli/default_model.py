@@ -11,8 +11,7 @@ from click.core import ParameterSource
 from edgespec.cli.fetching import fetch_missing
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.catalog import find
-from edgespec.models.spec import NAMES, NotFetchedError, is_path, resolve
+from edgespec.models.spec import NotFetchedError, catalogued_settings, resolve
 
 DEFAULT_MODEL = "smollm2"
 VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another one
@@ -20,10 +19,11 @@ DEMO = "demo"
 
 
 def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) -> str:
-    """The model to load, downloaded if need be, which is said in a line; `or_demo` takes the bundled pair instead of it.
+    """The model to load, downloaded if need be, which is said in a line; `or_demo` takes the bundled pair where it
+    cannot be had.
 
     Nothing is asked before that: who names no model wants an answer, and a script has nobody to ask. Raises UsageError
-    as `catalogue` does, and ModelNotFoundError where the model cannot be had.
+    as `catalogue` does, and without `or_demo` ModelNotFoundError.
     """
     if chosen := os.environ.get(VARIABLE):
         output.note(f"no model given; using {chosen} ({VARIABLE}; choose one with -m)")
@@ -51,9 +51,7 @@ def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
 
     The system prompt is left out where prompts are completed verbatim. Raises UsageError as `catalogue` does.
     """
-    spec = values["model"]
-    entry = None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
-    for name, value in (entry.settings if entry else {}).items():
+    for name, value in catalogued_settings(values["model"]).items():
         unset = ctx.get_parameter_source(name) is ParameterSource.DEFAULT
         if unset and not (name == "system" and values.get("chat") is False):
             values[name] = value
