@@ -41,7 +41,7 @@ class PackageSpec:
     quant: str
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.quant}"
+        return f"{self.name}:{self.quant}" if self.quant else self.name
 
     @property
     def packed_quant(self) -> str:
@@ -93,7 +93,7 @@ def checksum_of(model: Path) -> Path:
 
 
 def checksum_text(model: Path, digest: str, size_bytes: int) -> str:
-    """What is noted beside a model: its hash in the form of `sha256sum`, and its size, which that takes for a remark."""
+    """What is noted beside a model: its hash in the form of `sha256sum`, and as a remark its size."""
     return f"{digest}  {model.name}\n# {size_bytes} bytes\n"
 
 

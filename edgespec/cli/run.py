@@ -67,6 +67,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     check_rule(settings, values["verify"])
     with _load(settings, output) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
+        if not chat and ctx.get_parameter_source("system") is click.core.ParameterSource.DEFAULT:
+            values["system"] = None  # the catalogue's
         if values["system"] and not chat:
             raise UsageError(
                 "a system message needs a chat",
