@@ -17,11 +17,12 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat_settings import ChatSettings, changed, setting
 from edgespec.closable import Closable
 from edgespec.core.auto_pace import PaceVerdict
+from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.model_check import check_model
-from edgespec.models.spec import lasting, resolve
+from edgespec.models.spec import catalogued_settings, lasting, resolve
 from edgespec.recording import Recording, turn_of
 from edgespec.repetition import RepetitionDetector
 from edgespec.settings import AUTO_DRAFT, CONSTRAINTS, LoadSettings, Message, Request
@@ -107,6 +108,7 @@ class Session(Closable):
         self._store_notes = [] if store_notes is None else store_notes
         self._notes_told = 0
         self._is_answering = False
+        self._loops = RepetitionDetector()  # of the last answer
         self._writing = threading.RLock()
         self._failed: tuple[LoadSettings, dict[str, Any], EdgespecError] | None = None
         self._writes: list[Callable[[], object]] = []
@@ -128,6 +130,7 @@ class Session(Closable):
         cancel: CancelFlag | None = None,
     ) -> None:
         """Load a model, or the one of before again. What can be known to fail leaves the loaded one where it is.
+        Another one answers with what the catalogue has for it, but for what the user has set.
 
         Raises what Runtime raises; `remedies` tells what could be tried then.
         """
@@ -137,6 +140,7 @@ class Session(Closable):
             check_model(resolve(wanted.model).path)
             if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
                 check_model(resolve(wanted.draft_model).path)
+            catalogued = [catalogued_settings(each.model) for each in (self.load_settings, wanted)]
             self.unload()
             self.engine = self._open_engine(wanted, progress, cancel)
         except EdgespecError as error:
@@ -145,6 +149,8 @@ class Session(Closable):
             raise
         self._notes_told = 0
         self._about, self._drafting = self.engine.describe(), {}
+        if wanted.model != self.load_settings.model:
+            self._answer_as_catalogued(*catalogued)
         self.load_settings, self._failed = wanted, None
         self._draft_as_set_or_loaded()
 
@@ -215,6 +221,20 @@ class Session(Closable):
         with self._watching():
             self.engine.draft_with(**wanted)
             self._about, self._drafting = self.engine.describe(), wanted
+
+    def _answer_as_catalogued(self, before: Mapping[str, str | float], now: Mapping[str, str | float]) -> None:
+        """Replace what still is as the catalogue, or the default, had it for the model before."""
+        system_before, system = str(before.get("system", "")), str(now.get("system", ""))
+        self._own_system = system if self._own_system == system_before else self._own_system
+        self.system = system if self.system == system_before else self.system
+        sampling, default = self.settings.sampling, SamplingSettings()
+        changes: dict[str, Any] = {
+            name: now.get(name, getattr(default, name))
+            for name in ("temperature", "top_p")
+            if getattr(sampling, name) == before.get(name, getattr(default, name))
+        }
+        self.settings = replace(self.settings, sampling=replace(sampling, **changes))
+        self._save_settings()
 
     def _draft_as_set_or_loaded(self) -> None:
         try:
@@ -408,6 +428,11 @@ class Session(Closable):
         return Stats.from_json(last.stats) if last is not None and last.stats.get("timings") else None
 
     @property
+    def n_looped(self) -> int:
+        """How many tokens of the last answer are a loop."""
+        return self._loops.found.tokens if self._loops.found else 0
+
+    @property
     def _head(self) -> str | None:
         return self.turns[-1].key if self.turns else None
 
@@ -502,7 +527,7 @@ class Session(Closable):
 
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """The answer in one stretch, or in several: where it fills the context, older messages leave in between."""
-        loops = RepetitionDetector()
+        self._loops = RepetitionDetector()
         opened = f"{OPEN}\n" if self._about.get("opens_thinking") and not recording.content else ""
         while True:
             messages, left = self._sent(recording)
@@ -521,8 +546,8 @@ class Session(Closable):
                     recording.take(event)
                     if event.finish_reason is None:
                         yield event
-                        if event.id >= 0 and loops.add(event.id):
-                            yield Notice(f"the answer repeats itself ({loops.found})", "warning", "loop")
+                        if event.id >= 0 and self._loops.add(event.id):
+                            yield Notice(f"the answer repeats itself ({self._loops.found})", "warning", "loop")
                         yield from self.new_notes()
                     elif event.text:
                         yield replace(event, finish_reason=None, stats=None)

@@ -83,8 +83,8 @@ class Commands:
 
     def run(self, line: str) -> None:
         """Run a line that begins with a slash."""
-        name, _, argument = line.strip().removeprefix("/").partition(" ")
-        find(name).run(self, argument.strip())
+        name, argument = name_and_argument(line)
+        find(name).run(self, argument)
 
     # --- the model ------------------------------------------------------------------------------------------------
 
@@ -433,6 +433,12 @@ COMMANDS = (
     Command("file", "PATH", "Add a text file to your next message.", Commands.file),
     Command("bye", "", "Quit.", Commands.bye, "ctrl+q", ("exit", "quit")),
 )
+
+
+def name_and_argument(line: str) -> tuple[str, str]:
+    """The parts of a line that begins with a slash; behind the name may be a blank or a new line."""
+    name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
+    return name, "".join(argument)
 
 
 def find(name: str) -> Command:

@@ -123,4 +123,4 @@ def check_writable(file: Path) -> None:
 def _home(subfolder: str) -> Path | None:
     """`EDGESPEC_HOME` overrides the system's folders with subfolders of one."""
     home = os.environ.get("EDGESPEC_HOME")
-    return Path(home).expanduser() / subfolder if home else None
+    return Path(home).expanduser().absolute() / subfolder if home else None

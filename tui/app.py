@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from edgespec.chat import Level, Session
-from edgespec.chat_commands import COMMANDS, Commands, find
+from edgespec.chat_commands import COMMANDS, Commands, find, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.models.local import local_models
 from edgespec.settings import LoadSettings
@@ -185,12 +185,17 @@ class ChatApp(App[None]):
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
     def _run(self, line: str) -> None:
-        name, _, argument = line.removeprefix("/").partition(" ")
+        name, argument = name_and_argument(line)
         try:
             command = find(name)
+        except EdgespecError as error:
+            self.composer.put(line)
+            self.say(str(error), "error")
+            return
+        try:
             if command.waits:
                 self.jobs.check_free()
-            if not argument.strip() and command.name in self._screens:
+            if not argument and command.name in self._screens:
                 self._screens[command.name]()
             else:
                 self.commands.run(line)

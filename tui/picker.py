@@ -23,7 +23,9 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.header import Header
 from edgespec.models.local import LocalModel, local_model
-from edgespec.models.spec import NAMES, NotFetchedError
+from edgespec.models.names import name_of
+from edgespec.models.packages import packaged_at
+from edgespec.models.spec import NotFetchedError, is_path
 from edgespec.models.suggest import Suggestion, catalogue_drafts, judged, to_fetch
 from edgespec.models.vocabulary import Vocabulary
 from edgespec.printable import one_line
@@ -142,7 +144,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         except NotFetchedError as error:
             hint = f"download it with edgespec pull {spec} in another terminal; then press Enter again"
             raise ModelNotFoundError("not downloaded", hint=hint) from error
-        if spec not in NAMES:
+        if is_path(spec):
             model = replace(model, spec=os.path.abspath(model.path))  # noqa: PTH100 - Path.absolute keeps ".."
         self.post_message(self.Found(model, is_typed=True))
 
@@ -166,6 +168,8 @@ class ModelPicker(ModalScreen[Picked | None]):
     def on_model_picker_found(self, event: Found) -> None:
         key = self._offers.add(event.model)
         if event.is_typed:
+            if self._offers.models[key].spec != self._offers.model:
+                self._offers.models[key] = event.model  # by the name that was typed
             self._filter.value = self._path.value = ""
             self._models.focus()
             self._aim_at(key)
@@ -280,9 +284,9 @@ class ModelPicker(ModalScreen[Picked | None]):
             name, why = self._offers.draft_name(self._target, draft), self._offers.draft_details(self._target, draft)
             self._refuse(f"{name} cannot be chosen. {why[:1].upper()}{why[1:]}")
         elif draft in (OWN_DRAFT, NO_DRAFT):
-            self.dismiss(Picked(target.spec, None if draft == OWN_DRAFT else NO_DRAFT))
+            self.dismiss(Picked(_spec_of(target), None if draft == OWN_DRAFT else NO_DRAFT))
         else:
-            self.dismiss(Picked(target.spec, self._offers.models[draft].spec))
+            self.dismiss(Picked(_spec_of(target), self._offers.models[draft].spec))
 
     @on(Input.Changed)
     def _forget_refusal(self) -> None:
@@ -313,3 +317,8 @@ class ModelPicker(ModalScreen[Picked | None]):
             self._models.focus()
         else:
             self.dismiss(None)
+
+
+def _spec_of(model: LocalModel) -> str:
+    """By its name a packaged model comes with what the catalogue has for it."""
+    return name_of(model.path) if packaged_at(model.path) else model.spec

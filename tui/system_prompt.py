@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Static
 
 from edgespec.printable import one_line, printable
@@ -66,6 +67,8 @@ class SystemPrompt(Static, can_focus=True):
         """Show all of it, or one line again."""
         self.toggle_class("-open")
         self._draw()
+        if isinstance(self.parent, Widget):  # which keeps the messages where they are, and this out of sight
+            self.call_after_refresh(self.parent.scroll_home, animate=False)
 
     def action_edit(self) -> None:
         self.post_message(EditSystem())

@@ -187,14 +187,15 @@ class Transcript(TurnWindow):
         """Focus the message before or after; scroll first where this one goes on in that direction."""
         views, focused = self._turn_views(), self.screen.focused
         system = self.query_one(SystemPrompt)
-        if focused is system and step > 0 and views:
-            self._go_to(views[0], step)
-            return
-        if not isinstance(focused, TurnView) or focused not in views:
+        if focused is None or focused not in (system, *views):
             return
         hidden = self.region.y - focused.region.y if step < 0 else focused.region.bottom - self.region.bottom
         if hidden > 0 and focused.region.overlaps(self.region):
             self.scroll_relative(y=step * min(hidden, max(1, self.size.height // 2)), animate=False)
+            return
+        if not isinstance(focused, TurnView):
+            if step > 0 and views:
+                self._go_to(views[0], step)
             return
         if step < 0 and focused is views[0] and self.has_earlier:
             await self.slide(-1)

@@ -203,7 +203,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             if self._reading is not None:
                 view, offset = self._reading
                 places = (place.region.y + offset for place in result.placements if place.widget is view)
-                top = min(end, next(places, self.scroll_y))
+                top = max(0, min(end, next(places, self.scroll_y)))
             if top != self.scroll_y:
                 self.set_reactive(Widget.scroll_y, top)
                 self.set_reactive(Widget.scroll_target_y, top)

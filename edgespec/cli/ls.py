@@ -36,8 +36,9 @@ Found = tuple[str, "LocalModel"]  # what to type for it, and what it is
 def ls(part: str, sort: str | None, catalog: bool, as_json: bool, quiet: bool) -> None:
     """List the models on this machine; with NAME-PART, those that have it in their names.
 
-    Searches the Hugging Face cache, the working folder, ~/models, the folders set in models.toml (in the config folder)
-    and in EDGESPEC_MODELS, and those of LM Studio and llama.cpp. Other commands accept the names under 'model'.
+    Searches edgespec's own folder, the Hugging Face cache, the working folder, ~/models, the folders set in models.toml
+    (in the config folder) and in EDGESPEC_MODELS, and those of LM Studio and llama.cpp. Other commands accept the names
+    under 'model'.
     """
     output = Output(quiet=quiet)
     if not catalog:

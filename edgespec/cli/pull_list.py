@@ -22,6 +22,7 @@ HEADER = ("model", "size", "files", "here")
 
 def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, as_json: bool) -> None:
     """List the models in the repositories that are named. Raises UsageError, ModelNotFoundError, DownloadError."""
+    from edgespec.cli.pulling import refuse_revision
     from edgespec.models.hub import free_bytes, look_at_offers
 
     found: list[dict[str, Any]] = []
@@ -30,7 +31,8 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             raise UsageError(f"'{spec}' is not in a repository", why="it is a file on this machine")
         wanted = sources(spec, revision or "main")[0]
         if isinstance(wanted, PackageSpec):
-            _list_packaged(wanted, output, found if as_json else None)
+            refuse_revision(spec, revision, "it comes in a package")
+            _list_packaged(spec, wanted, output, found if as_json else None)
             continue
         output.progress(f"looking for {spec}", None)
         try:
@@ -48,19 +50,26 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
         output.json({"repositories": found})
 
 
-def _list_packaged(wanted: PackageSpec, output: Output, found: list[dict[str, Any]] | None) -> None:
-    """Say in which types a model of a package can be had, into `found` where that is wanted as JSON."""
+def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[dict[str, Any]] | None) -> None:
+    """Say in which types a model of a package can be had, into `found` where that is wanted as JSON: with the keys of a
+    repository's, and as size what is downloaded."""
+    from edgespec.models import package_download
+
     models = [model for model in packaged_models() if model.name == wanted.name]
     if found is not None:
-        about = [{"model": str(each), "quant": each.quant, "here": each.path.is_file()} for each in models]
-        found.append(
-            {"spec": wanted.name, "package": wanted.package, "size_bytes": wanted.wheel_bytes, "models": about}
-        )
+        about = [
+            {"model": str(each), "quant": each.quant, "file": each.path.name, "files": 1,
+             "size_bytes": each.wheel_bytes, "here": each.is_here}
+            for each in models
+        ]  # fmt: skip
+        nothing = dict.fromkeys(("repository", "revision", "commit"))
+        free = package_download.free_bytes()
+        found.append({"spec": spec, "package": wanted.package, **nothing, "free_bytes": free, "models": about})
         return
     output.line(f"{wanted.package}, a package of {size_of(wanted.wheel_bytes)}")
     for each in models:
         made = f", made of {each.packed_quant} once that is downloaded" if each.is_converted else ", as in the package"
-        output.line(f"  {each}{', here' if each.path.is_file() else ''}{made}")
+        output.line(f"  {each}{', here' if each.is_here else ''}{made}")
 
 
 def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:

@@ -70,7 +70,7 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
             named.append(Item(spec, error=error))
             continue
         if isinstance(target, PackageSpec):
-            _refuse_revision(spec, revision, "it comes in a package")
+            refuse_revision(spec, revision, "it comes in a package")
         elif revision is not None and target.revision != revision:
             raise UsageError(
                 f"'{spec}' has a revision", why=f"--revision says {revision}", hint="leave out one of them"
@@ -83,14 +83,15 @@ def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collectio
 
 
 def _file_here(spec: str, revision: str | None) -> Item:
-    _refuse_revision(spec, revision, "it is a file on this machine")
+    refuse_revision(spec, revision, "it is a file on this machine")
     path = resolve(spec).path
     if not path.is_file():
         raise ModelNotFoundError(f"{spec} is not a file")
     return Item(spec, path=path, was_here=True, is_done=True)
 
 
-def _refuse_revision(spec: str, revision: str | None, why: str) -> None:
+def refuse_revision(spec: str, revision: str | None, why: str) -> None:
+    """Raises UsageError for what has no revisions where one is given."""
     if revision is not None:
         raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
 
@@ -165,9 +166,7 @@ def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
         named = [item.spec for item in coming if not item.is_draft]
         fewer = f"leave out the draft (edgespec pull {' '.join(named)} --no-draft)"
         fewer = fewer if len(named) < len(coming) else "download fewer of them"
-        hint = (
-            f"free some space, {fewer}, or set HF_HOME to a folder on another disk" if len(coming) > 1 else error.hint
-        )
+        hint = f"{fewer}, or {error.hint}" if len(coming) > 1 else error.hint
         return type(error)(error.what, why=error.why, hint=hint)
     return None
 
@@ -179,7 +178,8 @@ def announce(item: Item, output: Output) -> None:
         parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
         of_it = f", {size_of(here)} already downloaded" if here else ""
         name = f"its draft {item.spec}" if item.is_draft else item.spec
-        output.note(f"{name} is {files[0].name}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
+        file = item.download.path.name if isinstance(item.wanted, PackageSpec) else files[0].name
+        output.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
 
 
 def _from(item: Item) -> str:

@@ -165,7 +165,7 @@ class Repl:
 
     def load(self, settings: LoadSettings) -> None:
         """Load a model, with what it says of itself. Raises EdgespecError where nobody could try another one."""
-        cancel = CancelFlag()
+        cancel, system = CancelFlag(), self.session.system
         try:
             with self._interrupts.cancelling(cancel):
                 self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
@@ -181,6 +181,8 @@ class Repl:
         if self._editor is not None:
             draft = f", draft {model_name(about['draft_model'])}" if about["draft_model"] else ""
             self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
+        if self.session.system != system:
+            self._tell_system()
         self._tell_notes()
 
     def race(self, prompt: str) -> None:
@@ -223,8 +225,15 @@ class Repl:
         if stats is None or not (self._details or (self._editor is not None and not self.output.quiet)):
             return
         verdicts = self.session.verdicts() if self._details else ()
-        verify = self.session.settings.verify
-        for line in footer(stats, self.session.about, details=self._details, verify=verify, pace=verdicts):
+        session = self.session
+        for line in footer(
+            stats,
+            session.about,
+            details=self._details,
+            verify=session.settings.verify,
+            pace=verdicts,
+            n_looped=session.n_looped,
+        ):
             self.output.aside(line)
 
     def _tell_system(self) -> None:

@@ -47,8 +47,9 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
 
     PROMPT comes first, then each --file, then what is piped in ("cat notes.txt | edgespec run 'Summarise:'"), with
-    blank lines between them; '-' reads stdin. In scripts and loops, '< /dev/null' keeps their own stdin out. The answer
-    goes to stdout, everything else to stderr. Ctrl-C stops the answer, a second one the program.
+    blank lines between them. A pipe that sends nothing for two seconds is left out; '-' waits for it. In scripts and
+    loops, '< /dev/null' keeps their own stdin out. The answer goes to stdout, everything else to stderr. Ctrl-C stops
+    the answer, a second one the program.
 
     Options can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
     long name, and as an environment variable EDGESPEC_<LONG_NAME>.
@@ -57,7 +58,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     output.log_to_stderr(verbose=values["verbose"])
     text = read_prompt(prompt, values["file"], output.note)
     _refuse_contradictions(ctx, text, values)
-    values["model"] = values["model"] or default_model(ctx, output)
+    values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
     answer_as_catalogued(ctx, values)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     settings = replace(load_settings(values), measure_rounding=values["stats"] or values["explain"])
@@ -66,6 +67,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     check_rule(settings, values["verify"])
     with _load(settings, output) as llm:
         chat = llm.has_chat_template if values["chat"] is None else values["chat"]
+        if not chat and ctx.get_parameter_source("system") is click.core.ParameterSource.DEFAULT:
+            values["system"] = None  # the catalogue's
         if values["system"] and not chat:
             raise UsageError(
                 "a system message needs a chat",
