@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Timer
 
 import click
 
@@ -15,17 +14,14 @@ from edgespec.cli.types import first_invalid_byte
 from edgespec.errors import UsageError
 
 BETWEEN = "\n\n"
-PATIENCE_S = 2.0  # before it says what it is waiting for, or goes on without it
-PIECE_BYTES = 65536
+PATIENCE_S = 2.0  # before it says what it is waiting for
 WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
-LEFT_OUT = f"nothing came through stdin within {PATIENCE_S:g} s, so it is left out ('-f -' waits for it)"
 
 
 def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
     """The prompt's text: the argument, then the files, then what is piped in, with blank lines between them.
 
-    `-` stands for stdin where it is to stand elsewhere. `note` hears that stdin is waited for, or left out. Raises
-    UsageError.
+    `-` stands for stdin where it is to stand elsewhere. `note` hears that stdin is waited for. Raises UsageError.
     """
     if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
         raise _not_utf8("the prompt", invalid)
@@ -34,7 +30,7 @@ def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str]
     if argument not in (None, "-"):
         parts.insert(0, str(argument))
     if "-" not in sources and sys.stdin is not None and not sys.stdin.isatty():
-        piped = _beside_prompt(note) if parts else _from_stdin(note)
+        piped = _from_stdin(note, is_needed=not parts)
         parts += [piped] if piped.strip() or not parts else []
     if not parts:
         raise UsageError("there is no prompt", hint="pass one as an argument, with --file FILE, or through a pipe")
@@ -50,8 +46,11 @@ def agreed(question: str, *, yes: bool) -> bool:
     return click.confirm(question, err=True)
 
 
-def _from_stdin(note: Callable[[str], None]) -> str:
-    """All of it, however long that takes: what begins a pipeline may have to load a model first."""
+def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
+    """All of it, however long that takes: what begins a pipeline may have to load a model first.
+
+    Where it is not needed it may be unreadable, as `nohup` leaves it.
+    """
     if sys.stdin is None:
         raise UsageError("there is no prompt", why="stdin is closed")
     waiting = Timer(PATIENCE_S, note, [WAITING])
@@ -61,43 +60,11 @@ def _from_stdin(note: Callable[[str], None]) -> str:
     try:
         return _decode(sys.stdin.buffer.read(), "stdin")
     except OSError as error:
-        raise _unreadable(error) from error
+        if not is_needed:
+            return ""
+        raise UsageError("stdin cannot be read", why=error.strerror or str(error)) from error
     finally:
         waiting.cancel()
-
-
-def _beside_prompt(note: Callable[[str], None]) -> str:
-    """All of stdin, or nothing where nothing comes in time or it cannot be read.
-
-    What starts this program may leave it a stdin that is no pipe to it: servers, ssh, loops, `nohup`.
-    """
-    data, failure, has_begun, stdin = bytearray(), list[OSError](), Event(), sys.stdin.fileno()
-
-    def read() -> None:
-        try:
-            while piece := os.read(stdin, PIECE_BYTES):
-                data.extend(piece)
-                has_begun.set()
-        except OSError as error:
-            failure.append(error)
-        has_begun.set()
-
-    reader = Thread(target=read, name="stdin", daemon=True)
-    reader.start()
-    if not has_begun.wait(PATIENCE_S):
-        note(LEFT_OUT)
-        return ""
-    reader.join(PATIENCE_S)
-    if reader.is_alive():
-        note(WAITING)
-        reader.join()
-    if failure and data:
-        raise _unreadable(failure[0])
-    return _decode(bytes(data), "stdin")
-
-
-def _unreadable(error: OSError) -> UsageError:
-    return UsageError("stdin cannot be read", why=error.strerror or str(error))
 
 
 def _read_file(file: Path) -> bytes:

@@ -47,16 +47,16 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """Answer one prompt.
 
     PROMPT comes first, then each --file, then what is piped in ("cat notes.txt | edgespec run 'Summarise:'"), with
-    blank lines between them. A pipe that sends nothing for two seconds is left out; '-' waits for it. In scripts and
-    loops, '< /dev/null' keeps their own stdin out. The answer goes to stdout, everything else to stderr. Ctrl-C stops
-    the answer, a second one the program.
+    blank lines between them; '-' reads stdin. In scripts and loops, '< /dev/null' keeps their own stdin out. The answer
+    goes to stdout, everything else to stderr. Ctrl-C stops the answer, a second one the program.
 
     Options can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
     long name, and as an environment variable EDGESPEC_<LONG_NAME>.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    text = read_prompt(prompt, values["file"], output.note)
+    # Said with --quiet too: who does not know what is waited for waits for ever.
+    text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
     _refuse_contradictions(ctx, text, values)
     values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
     answer_as_catalogued(ctx, values)
