@@ -218,6 +218,8 @@ class Engine:
 
     def end(self, sequence: Sequence) -> None:
         """Give the slot back. The target's cache of it stays until the slot is used again."""
+        if self.context.exact and sequence.finish in ("stop", "length"):
+            self._catch_up(sequence)
         self.active.remove(sequence)
         self._free.insert(0, sequence.slot)
 
@@ -247,6 +249,18 @@ class Engine:
             for part in parts:
                 self.context.release(part.branches)
         return []
+
+    def _catch_up(self, sequence: Sequence) -> None:
+        """Decode what a finished answer has taken over from a second branch: in a next prompt, with which it would be
+        read, it might come in a wide pass."""
+        start, end = sequence.n_decoded, len(sequence.tokens) - 1
+        if sequence.n_prompt <= start < end:
+            tokens, ids = sequence.tokens[start:end], [(sequence.slot,)] * (end - start)
+            try:
+                self.context.decode(tokens, range(start, end), ids, [False] * (end - start - 1) + [True])
+                sequence.n_decoded = end
+            except (CancelledError, CacheFullError, GenerationError):  # the answer itself is whole
+                self._keep(sequence, start)
 
     # --- prompts --------------------------------------------------------------------------------------------------
 

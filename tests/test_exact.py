@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,12 @@ import pytest
 from inflate_gguf import main as inflate
 
 import edgespec
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
+from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine import WIDE
+from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.engine import WIDE, Engine
 from edgespec.fitting import with_room_for_scores
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
@@ -110,6 +114,76 @@ def test_a_later_message_is_answered_the_same_again_too() -> None:
             cached = llm.stats.cached_tokens
         assert cached > llm.stats.prompt_tokens - WIDE
     assert answers[1:] == answers[:1] * 2
+
+
+def said(llm: Runtime, turns: list[Message]) -> tuple[list[tuple[int, float | None]], Message]:
+    """An answer bit for bit, and the message that it is in the next prompt."""
+    events = list(llm.chat(turns, max_tokens=30, temperature=0.8, seed=3, ignore_eos=True, logprobs=0))
+    ids = tuple(event.id for event in events if event.id >= 0)
+    message = Message("assistant", "".join(event.text for event in events), ids)
+    return [(event.id, event.logprob) for event in events], message
+
+
+def test_another_conversation_in_the_cache_changes_no_text() -> None:
+    """Two short prompts with an answer between them are not one that was read at once, as a long one is."""
+    short = [Message("user", "x = [1, 2")]
+    long = [Message("user", "x = [1, 2" + ", 3" * 50)]
+    with edgespec.load("demo", spec_type="none", ctx_size=2048, threads=1) as llm:
+        alone, _ = said(llm, long)
+        _, answer = said(llm, short)
+        said(llm, [*short, answer, Message("user", "y = " + "(0), " * 20)])
+        assert llm.stats.cached_tokens > 0
+        again, _ = said(llm, long)
+        assert again == alone
+
+
+def test_a_turn_is_answered_as_before_when_two_turns_were_taken_back() -> None:
+    with edgespec.load("demo", spec_type="none", ctx_size=2048, threads=1) as llm:
+        turns, answers = [Message("user", "def f(x):")], []
+        for question in ("x", "y = " + "(0), " * 30, "z"):
+            found, message = said(llm, turns)
+            answers.append(found)
+            turns += [message, Message("user", question)]
+        for n in (2, 1):
+            again, _ = said(llm, turns[: 2 * n - 1])
+            assert again == answers[n - 1]
+            assert llm.stats.cached_tokens > 0
+
+
+class SecondBranch(Drafter):
+    """Drafts a wrong token beside the right ones."""
+
+    name = "second"
+
+    def __init__(self, text: list[int]) -> None:
+        self.text = text
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        start = len(sequences[0].tokens)
+        right = self.text[start : start + budgets[0].tokens - 1]
+        tokens, n = [(right[0] + 1) % 256, *right], 1 + len(right)
+        return [Draft(tokens, [-1, -1, *range(1, n - 1)], [0.5] * n, [None] * n, self.name)]
+
+
+def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(target: Model) -> None:
+    """What of it were missing would be read with the next prompt, in a wide pass if that is long."""
+    chooser = Chooser(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
+    prompt, rows = target.tokenize("class Stack:\n    def push"), []
+    text: list[int] = []
+    for branches in (0, 1):
+        with Context(target, n_ctx=256, max_outputs=9, branches=branches, flash_attention="on", exact=True) as context:
+            engine = Engine(context, drafters=[SecondBranch(text)] * branches, draft_n_max=8, tree_width=2)
+            answer = engine.start(prompt, chooser, 40, CancelFlag())
+            while len(answer.tokens) < len(prompt) + 17:
+                engine.round()
+            answer.finish = "stop"
+            assert (answer.n_decoded < len(prompt) + 16) == bool(branches)
+            engine.end(answer)
+            text = answer.tokens
+            context.truncate(0, len(text) - 1)
+            context.decode(text[-1:], [len(text) - 1], [(0,)], [True])
+            rows.append(context.logits(0).copy())
+    assert (rows[0] == rows[1]).all()
 
 
 def test_more_answers_at_a_time_than_a_narrow_pass_has_room_for() -> None:
