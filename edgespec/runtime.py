@@ -138,6 +138,7 @@ class Runtime(Closable):
             "pace": self.settings.pace,
             "strict": self.settings.strict,
             "fast": not self.settings.exact,
+            "exact": self.context.exact,
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.is_offloaded,
