@@ -16,14 +16,14 @@ from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.engine import WIDE, Engine
-from edgespec.fitting import with_room_for_scores
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.model_check import check_model
+from edgespec.models.defaults import with_room_for_scores
 from edgespec.models.memory import Plan
 from edgespec.models.spec import resolve
-from edgespec.rounding import measure_widths
+from edgespec.rounding import Widths, measure_widths
 from edgespec.runtime import Runtime
 from edgespec.settings import Message, Request
 
@@ -254,3 +254,28 @@ def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPat
         with edgespec.load("demo", store=False, threads=1, **how) as llm:
             said[name] = [note for note in llm.notes if "the same seed may give another text" in note]
     assert {name: len(notes) for name, notes in said.items()} == {"default": 1, "plain": 0, "strict": 0, "fast": 0}
+
+
+@pytest.mark.parametrize("cache_type", ["q8_0", "iq4_nl"])
+@pytest.mark.parametrize("attention", ["on", "off"])
+def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:
+    with Context(
+        target, n_ctx=512, max_outputs=31, flash_attention=attention, cache_type_k=cache_type, exact=True, threads=1
+    ) as context:
+        assert measure_widths(context, 250, 31).max_difference == 0.0
+
+
+def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(63, 0.1, None, 1))
+    with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=64, store=False, threads=1) as llm:
+        assert llm.engine.draft_n_max == 62
+        assert answer(llm, PROMPTS[1], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("exact_to", "why"), [(63, "--exact has no wider passes"), (40, "wider passes round differently")]
+)
+def test_the_longest_draft_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch, exact_to: int, why: str) -> None:
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(63, 0.0, 1, exact_to))
+    with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=63, store=False, threads=1) as llm:
+        assert [note for note in llm.notes if f"drafts are at most {exact_to - 1} tokens: {why}" in note]
