@@ -17,7 +17,12 @@ __all__ = ["__version__", "load"]
 
 
 def load(model: str, **settings: Any) -> Runtime:
-    """Load a target model (`"demo"` or a path) with the fields of `LoadSettings` as keywords."""
+    """Load a target model (`"demo"` or a path) with the fields of `LoadSettings` as keywords.
+
+    What makes CPU kernels exact is set for the whole process at every forward pass: models with other settings or
+    types of weights may be loaded beside each other, but must not generate in two threads at once. For that, use
+    processes (`edgespec.worker`).
+    """
     from edgespec.errors import UsageError
     from edgespec.runtime import Runtime
     from edgespec.settings import LoadSettings

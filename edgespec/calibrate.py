@@ -27,6 +27,7 @@ VERSION = 2
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # for measuring the widths of drafts, each of them so often
+PREFIX_SHARE = 0.25  # of that time may go into the tokens before them
 
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
 BY_BITS: tuple[tuple[float, Shape], ...] = (
@@ -150,23 +151,24 @@ class Tuning:
 
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
         """Find out what passes up to `widest` tokens wide cost. That takes about a second, for which some widths are
-        left out where the model is large."""
+        left out where the model is large, and the others are measured behind no other tokens."""
         depth = max(1, min(MEASURED_DEPTH, context.n_ctx - widest))
         narrow = self._least_width
         order = _spread_out(sorted({max(narrow, width) for width in pass_widths(widest - 1)}))
         try:
             context.forget(0)
-            _timed_pass(context, narrow, depth)  # to warm up
-            least_s = {narrow: _timed_pass(context, narrow, depth)}
-            self.costs.observe_target(narrow, least_s[narrow])
-            left_s = MEASURE_S
+            _timed_pass(context, narrow, 0)  # to warm up, as the first answer would have to
+            started_s = perf_counter()
+            least_s = {narrow: _timed_pass(context, narrow, 0)}
+            scale = least_s[narrow] / self.costs.target(narrow)
+            if scale * self.costs.target(depth) > PREFIX_SHARE * MEASURE_S:
+                depth = 0
             for turn in range(TURNS):
                 for place, width in enumerate(order):
-                    if least_s.get(width, self.costs.target(width)) > left_s:
-                        continue
-                    seconds = _timed_pass(context, width, depth)
-                    left_s -= seconds
-                    least_s[width] = min(seconds, least_s.get(width, seconds))
+                    expected_s = least_s.get(width, scale * self.costs.target(width))
+                    if expected_s <= MEASURE_S - (perf_counter() - started_s):
+                        seconds = _timed_pass(context, width, depth)
+                        least_s[width] = min(seconds, least_s.get(width, seconds))
                     progress((turn * len(order) + place + 1) / (TURNS * len(order)))
         finally:
             context.forget(0)

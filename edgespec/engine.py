@@ -142,6 +142,14 @@ class _Part:
                 self.draft, self.value = both, value
         self.whole = guessed
 
+    def shorten(self, n: int) -> None:
+        """Verify no more than the first `n` tokens; what was drafted in vain is for the pace to know."""
+        if len(self.draft) > n:
+            plan, self.draft = self.plans[self.draft.source], self.draft.first(n)
+            plan.shorten(self.draft)
+            if not n:
+                self.drop()
+
     def drop(self) -> None:
         """Verify nothing."""
         self.draft, self.plans = Draft.empty(), {}
@@ -218,6 +226,8 @@ class Engine:
 
     def end(self, sequence: Sequence) -> None:
         """Give the slot back. The target's cache of it stays until the slot is used again."""
+        if self.context.exact and sequence.finish in ("stop", "length"):
+            self._catch_up(sequence)
         self.active.remove(sequence)
         self._free.insert(0, sequence.slot)
 
@@ -247,6 +257,18 @@ class Engine:
             for part in parts:
                 self.context.release(part.branches)
         return []
+
+    def _catch_up(self, sequence: Sequence) -> None:
+        """Decode what a finished answer has taken over from a second branch: in a next prompt, with which it would be
+        read, it might come in a wide pass."""
+        start, end = sequence.n_decoded, len(sequence.tokens) - 1
+        if sequence.n_prompt <= start < end:
+            tokens, ids = sequence.tokens[start:end], [(sequence.slot,)] * (end - start)
+            try:
+                self.context.decode(tokens, range(start, end), ids, [False] * (end - start - 1) + [True])
+                sequence.n_decoded = end
+            except (CancelledError, CacheFullError, GenerationError):  # the answer itself is whole
+                self._keep(sequence, start)
 
     # --- prompts --------------------------------------------------------------------------------------------------
 
@@ -335,8 +357,7 @@ class Engine:
             # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
             least = min(len(part.draft) if part.n_pending == 1 else 0 for part in parts)
             for part in parts:
-                if len(part.draft) > least:
-                    part.draft, part.plans = part.draft.first(least), {}
+                part.shorten(least)
 
     def _share_width(self, parts: list[_Part]) -> None:
         """Cut drafts to what pays in this pass: what a token of one costs depends on the others."""
@@ -408,9 +429,16 @@ class Engine:
             part.sequence.stats.count_guess(drafter.name, took_s, plan.price(took_s))
 
     def _budgets(self, plans: list[tuple[_Part, Plan]], parts: list[_Part]) -> list[Budget]:
-        room = self.most_rows - sum(part.n_pending + len(part.draft) for part in parts)
+        drafted = sum(len(part.draft) for part in parts)
+        room = self.most_rows - sum(part.n_pending for part in parts) - drafted
+        # What was drawn is verified as a whole, or else what it is would tell whether it is.
+        drawn_room = min(room, max(0, self.context.max_outputs - len(parts) - drafted))
         return [
-            Budget(min(plan.tokens, room // len(plans)), self._leaves(part, len(plans)), worth=plan.worth)
+            Budget(
+                min(plan.tokens, (drawn_room if part.sequence.draws else room) // len(plans)),
+                self._leaves(part, len(plans)),
+                worth=plan.worth,
+            )
             for part, plan in plans
         ]
 

@@ -6,32 +6,21 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.figures import size_of
-from edgespec.header import Header
 from edgespec.llama.kernels import have_bounds, repacking_differs
 from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu
 from edgespec.llama.trial import self_check
-from edgespec.models.memory import Plan, estimate, scores_bytes
+from edgespec.models.memory import Plan, estimate
 from edgespec.models.offload import GPU_RESERVE_BYTES, placed, placement
 from edgespec.models.what_fits import largest_context, what_would_fit, with_context
-from edgespec.settings import CACHE_TYPES, Offload
+from edgespec.settings import Offload
 
-# A model may have been trained for more context than most answers need or most machines can hold.
-DEFAULT_CTX_SIZE = 8192
 # Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
 MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
-# Passes that read prompts; the smallest still holds a wide pass and its rest (`Engine`), and is hardly slower on a CPU.
-BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 256_000_000
 
 logger = logging.getLogger(__name__)
-
-
-def usual_context(header: Header) -> int:
-    """Tokens of context where nobody asks for a number."""
-    return min(header.number("context_length") or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
 
 
 def fitted(
@@ -96,14 +85,9 @@ def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draf
 
 def _times(plan: Plan, sequences: int) -> Plan:
     """The plan of one sequence with more of them."""
-    draft = _times(plan.draft, sequences) if plan.draft else None
-    return replace(
-        plan,
-        sequences=sequences,
-        max_outputs=plan.max_outputs * sequences,
-        streams=plan.exact and not plan.branches,
-        draft=draft,
-    )
+    several = replace(plan, sequences=sequences, max_outputs=plan.max_outputs * sequences, streams=plan.can_stream)
+    draft = plan.draft and replace(plan.draft, sequences=sequences, max_outputs=plan.draft.max_outputs * sequences)
+    return replace(several, draft=draft)
 
 
 def _is_left_out(plan: Plan, wanted: Offload) -> bool:
@@ -114,27 +98,6 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
 def can_be_exact(gpu_layers: Offload = "auto") -> bool:
     """Whether passes can give each token the logits of a pass of its own: not on GPUs, nor in all builds."""
     return have_bounds() and (gpu_layers == 0 or not supports_gpu())
-
-
-def exact_attention(header: Header, cache_type_v: str, *, trees: bool = False) -> Literal["on", "off"]:
-    """Whether a context whose passes are to be exact takes flash attention, where nobody asks for it.
-
-    Without it single tokens and drafts cost less (docs/performance.md). With it sliding windows do, and the cells of
-    other branches are passed over, so that a branch's sums are those of a chain; quantised values need it. A rule, not
-    a measurement: one that came out otherwise the next time would change texts.
-    """
-    is_quantised = CACHE_TYPES[cache_type_v].block > 1
-    return "on" if is_quantised or trees or header.number("attention.sliding_window") else "off"
-
-
-def with_room_for_scores(plan: Plan) -> Plan:
-    """The plan with prompts read in smaller passes, where without flash attention the scores of all cells would take
-    more than `SCORES_BYTES`; with flash attention where the smallest ones do too."""
-    if plan.flash_attention != "off":
-        return plan
-    sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
-    fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)
-    return fit or replace(plan, flash_attention="on")
 
 
 def repacks(plan: Plan) -> bool:

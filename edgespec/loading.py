@@ -25,12 +25,9 @@ from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
 from edgespec.fitting import (
     can_be_exact,
-    exact_attention,
     fitted,
     repacks,
     sequences_that_fit,
-    usual_context,
-    with_room_for_scores,
 )
 from edgespec.header import Header
 from edgespec.llama import kernels
@@ -41,6 +38,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
+from edgespec.models.defaults import exact_attention, usual_context, with_room_for_scores
 from edgespec.models.memory import Plan
 from edgespec.models.pair import overlap_of, vocabulary_difference
 from edgespec.models.spec import resolve
@@ -133,7 +131,8 @@ class Loaded(Closable):
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
-            if draft_header is not None or corpus is not None or settings.spec_type != "auto":  # somebody was named
+            # a draft or corpus was named
+            if draft_header is not None or corpus is not None or settings.spec_type != "auto":
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
@@ -176,10 +175,9 @@ class Loaded(Closable):
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
         names = [name for name in self.drafters if name in names]
         if names and n_max >= self._narrow and n_max > DRAFT_N_MAX:
-            self._note(
-                f"drafts are at most {self._narrow - 1} tokens: wider passes round differently on this machine "
-                "(--fast allows them)"
-            )
+            is_measured = self._narrow < kernels.NARROW
+            why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
+            self._note(f"drafts are at most {self._narrow - 1} tokens: {why} (--fast allows them)")
         self.engine.draft_n_max = min(n_max, self.context.rollback, self.engine.most_rows - 1) if names else 0
         self.engine.drafters = [self.drafters[name] for name in names]
         self.engine.pace, self.engine.tree_width = self._pace(names, pace, leaves), leaves
@@ -289,8 +287,8 @@ class Loaded(Closable):
             scratch=width if settings.strict else 0,
             rollback=width - 1,
             exact=exact,
-            streams=exact and sequences > 1 and not branches,
         )
+        plan = replace(plan, streams=sequences > 1 and plan.can_stream)
         if draft is not None:
             drafting = Plan(
                 draft,
@@ -337,7 +335,6 @@ class Loaded(Closable):
     def _open_target_context(self, plan: Plan) -> Context:
         if plan.n_ctx > self.model.n_ctx_train:
             self._note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
-        plan = replace(plan, streams=plan.streams and self.model.can_roll_back)
         return self._open_context(self.model, plan, self._settings.threads, self._settings.threads_batch)
 
     @property
@@ -346,7 +343,7 @@ class Loaded(Closable):
         return 1 << self._n_max.bit_length() if self._settings.strict else 1 + self._n_max
 
     def _measure_widths(self, *, drafts: bool) -> None:
-        """Find out which widths of the target's passes round alike, if anyone wants to know."""
+        """Find out which widths of the target's passes round alike, where exactness or --strict needs it."""
         settings = self._settings
         if self._n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
             widest = min(self._widest * settings.sequences, kernels.NARROW, self.context.max_outputs)
@@ -362,7 +359,9 @@ class Loaded(Closable):
         if self._widths is None:
             return kernels.NARROW
         exact_to = self._widths.exact_to
-        return exact_to if exact_to >= min(LEAST_NARROW, self._widths.widest) else self.context.n_batch
+        if exact_to >= min(LEAST_NARROW, self._widths.widest):
+            return exact_to
+        return min(self.context.n_batch, self.context.max_outputs)
 
     def _why_plain(self) -> str:
         """Why this target cannot have drafts; empty if it can."""

@@ -33,7 +33,7 @@ class RepetitionDetector:
             if detector.add(event.id):
                 tell(f"the answer repeats itself: {detector.found}")
 
-    It tells of what repeats exactly: a list with numbers that count up is none.
+    It tells of what repeats exactly: a list with numbers that count up does not count.
     """
 
     def __init__(self) -> None:

@@ -30,6 +30,10 @@ BRANCH_ROWS = 48
 # Within bounds the width decides nothing else; other kernels may treat each number of leftover rows in its own way.
 _BOUNDED_WIDTHS = (*range(2, 9), 12, 15, 16, 24, 31, 32, 48)
 _OTHER_WIDTHS = (*range(2, 17), 24, 31, 32, 48)
+# Large weights take half a minute of that on two cores. Decided by their size, since the result decides about texts: a
+# row in each kind of tile and of what is left over, and fewer of them.
+LARGE_BYTES = 2_000_000_000
+_FEWER_WIDTHS, _FEWER_ROWS, _FEWER_BRANCH_ROWS = (2, 3, 5, 8, 16, 31), 8, 16
 _TEXT = (
     "The river rose in the night, and by the morning the lower road was gone. People came out to look at it.\n"
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
@@ -170,23 +174,28 @@ def measure_widths(
     """Decode the same tokens at widths up to `widest`, each in two places of its batch.
 
     Uses sequence 0, which is empty afterwards, and needs `widest` outputs. What branches do to the rows that come after
-    them counts among the differences.
+    them counts among the differences. Of a model of `LARGE_BYTES`, fewer are looked at within the bounds.
     """
-    looked_at = _BOUNDED_WIDTHS if context.exact else _OTHER_WIDTHS
+    looked_at, n_few, n_rows = _OTHER_WIDTHS, FEW_ROWS, BRANCH_ROWS
+    if context.exact:
+        looked_at = _BOUNDED_WIDTHS
+        if context.model.size_bytes >= LARGE_BYTES:
+            looked_at, n_few, n_rows = _FEWER_WIDTHS, _FEWER_ROWS, _FEWER_BRANCH_ROWS
     widths = [width for width in looked_at if width < widest] + [widest]
-    n_rows = BRANCH_ROWS if context.free_branches else FEW_ROWS
+    n_rows = n_rows if context.free_branches else n_few
     n_passes = n_rows + 2 * len(widths) + (2 * n_rows if context.free_branches else 0)
     steps = _Steps(n_past, n_passes, progress)
     try:
         prefix = _prefix(context, n_past)
         tokens, plain = _go_on(context, prefix, steps, n_rows)
-        text, few = prefix + tokens, plain[:FEW_ROWS]
+        text, few = prefix + tokens, plain[:n_few]
         rows: dict[int, list[NDArray[np.float32]]] = {}
         for width in widths:
             # The few rows at the start of a batch, and at its end, behind as much of what comes before as fits.
-            whole = _decode_once(context, text, n_past, min(width, FEW_ROWS), width, steps)
-            shifted = _decode_once(context, text, n_past - max(1, width - FEW_ROWS), width, width, steps)
-            rows[width] = [whole, shifted[max(1, width - FEW_ROWS) :]]
+            before = max(1, width - n_few)
+            whole = _decode_once(context, text, n_past, min(width, n_few), width, steps)
+            shifted = _decode_once(context, text, n_past - before, width, width, steps)
+            rows[width] = [whole, shifted[before:]]
         branched = 0.0
         if context.free_branches:
             for every in (n_rows, 4):

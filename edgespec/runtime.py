@@ -57,7 +57,7 @@ Stream = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 class Runtime(Closable):
     """A loaded target, with its draft model if it has one. `notes` are messages for the user about how it runs.
 
-    `progress` is called with "loading", "rounding" or "prompt" and the part that is done, 0 to 1.
+    `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the part that is done, 0 to 1.
     Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
 
@@ -69,7 +69,7 @@ class Runtime(Closable):
         self.notes: list[str] = []
         self.stats = Stats()
         self._cached: list[int] = []
-        self._cached_prompt = self._read_from = 0
+        self._turns = [(0, 0)]
         self._loaded = loaded = Loaded(settings, self._progress, self.note)
         self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
@@ -138,6 +138,7 @@ class Runtime(Closable):
             "pace": self.settings.pace,
             "strict": self.settings.strict,
             "fast": not self.settings.exact,
+            "exact": self.context.exact,
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.is_offloaded,
@@ -474,8 +475,8 @@ class Runtime(Closable):
     def _end(self, sequence: EngineSequence) -> None:
         if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
             self.note(f"the context of {self.context.n_ctx} tokens is full")
-        self._cached, self._cached_prompt = sequence.tokens[: sequence.n_decoded], sequence.n_prompt
         self.engine.end(sequence)
+        self._cached = sequence.tokens[: sequence.n_decoded]
 
     def _tell_progress(self, answers: Iterable[_Answer]) -> None:
         """How much of the prompts is decoded, as long as one of them is not."""
@@ -484,17 +485,25 @@ class Runtime(Closable):
             self._progress("prompt", sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading))
 
     def _reusable(self, request: Request, tokens: list[int]) -> int:
-        """How many tokens of this prompt the last conversation left in the cache: only chats continue each other."""
+        """How many tokens of this prompt the last conversation left in the cache: only chats continue each other.
+
+        `_turns` says of each prompt in the cache from where to where it was read; between them lies what was generated.
+        """
         if not request.messages or self.settings.sequences > 1 or not self.model.can_roll_back:
-            self._read_from = 0
+            self._turns = [(0, len(tokens))]
             return 0
         common = common_prefix(self._cached, tokens)
-        if common > self._cached_prompt:  # the conversation goes on
-            self._read_from = common
-            return common
-        # The last prompt again, or another one in its place: what lay in the cache before it was read still does.
-        start = self._read_from = self._read_from if common >= self._read_from else 0
-        return start + self.engine.reusable(common - start, self._cached_prompt - start, len(tokens) - start)
+        while self._turns[-1][0] > common:
+            self._turns.pop()
+        start, end = self._turns[-1]
+        n_reused = common
+        if common <= end:  # that prompt again, or another one in its place
+            self._turns.pop()
+            n_reused = start + self.engine.reusable(common - start, end - start, len(tokens) - start)
+        else:  # the conversation goes on
+            start = common
+        self._turns.append((start, len(tokens)))
+        return n_reused
 
     def _watch(self, cancel: CancelFlag | None) -> None:
         for context in self._loaded.contexts:

@@ -228,7 +228,7 @@ def check_load_settings(settings: LoadSettings) -> None:
                 "passes are padded for drafts; use --spec-type none",
             ),
             (settings.spec_tree > 1, "a tree (--spec-tree)", "branches leave the cache in another order"),
-            (settings.sequences > 1, "several sequences", "sequences decoded together change each other's rounding"),
+            (settings.sequences > 1, "several sequences", "passes are padded for one sequence"),
             (settings.flash_attention == "on", "flash attention", "it rounds differently at different widths"),
             (
                 settings.cache_type_v not in ("f32", "f16", "bf16"),

@@ -187,6 +187,10 @@ class _Recorded:
     def merge(self, draft: Draft) -> tuple[Draft, float]:
         return (draft, 0.0) if self.plan is None else self.plan.merge(draft)
 
+    def shorten(self, draft: Draft) -> None:
+        if self.plan is not None:
+            self.plan.shorten(draft)
+
     def share(self, draft: Draft, nodes: Sequence[int]) -> None:
         if self.plan is not None:
             self.plan.share(draft, nodes)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from edgespec.header import Header, TensorInfo
 from edgespec.models.kv_cache import bytes_per_token, values_per_token
-from edgespec.models.pair import NO_TARGETS
+from edgespec.models.pair import NO_DRAFTS, NO_TARGETS
 
 CELLS = 256  # llama.cpp rounds a cache up to so many tokens
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files tell of a window that llama.cpp leaves out
@@ -45,6 +45,12 @@ class Plan:
     gpu_layers: int = 0
     repacked: frozenset[str] = frozenset()
     draft: Plan | None = None
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether several sequences may have a cache each: not if they share it with branches, nor if its memory is a
+        state."""
+        return self.exact and not self.branches and self.header.architecture not in NO_DRAFTS
 
     @property
     def context(self) -> dict[str, Any]:

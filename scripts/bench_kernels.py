@@ -16,10 +16,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.fitting import exact_attention, repacks
+from edgespec.fitting import repacks
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.model_check import check_model
+from edgespec.models.defaults import exact_attention
 from edgespec.models.memory import Plan
 from edgespec.models.spec import resolve
 

@@ -22,6 +22,7 @@ import llama_cpp
 import numpy as np
 
 import edgespec
+from edgespec.llama import kernels
 from edgespec.models.spec import resolve
 
 PROMPTS = [
@@ -75,6 +76,7 @@ def compare(path: Path, n: int, threads: int, *, text: bool) -> None:
         for prompt in PROMPTS[:1] + PROMPTS:  # the first is the warm-up
             for name, start in runs.items():
                 native.reset()
+                kernels.use(kernels.STOCK)  # edgespec's own passes set theirs again
                 rates[name].append(rate(start(prompt), n))
     print(f"{'':12}  tokens/s  edgespec / it")
     for name, values in rates.items():

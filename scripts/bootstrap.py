@@ -21,7 +21,7 @@ from supervised import CommandError, base_python, locked, minutes, read, run_log
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed"  # pyproject.toml, backend, compiler, root and perhaps dev: what .venv was made from
+STAMP = VENV / "installed"  # pyproject.toml, llama/, backend, compiler, root, perhaps dev: what .venv was made from
 BUILD = VENV / "llama-build"  # the name of the llama-cpp-python build in it
 LOG = VENV / "build.log"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -49,7 +49,7 @@ def install(dev: bool, torn: bool) -> None:
     """Makes the environment ready; quick when it is. `torn`: an earlier run was killed in the middle."""
     started = time.monotonic()
     wanted = os.environ.get("EDGESPEC_BACKEND", "").lower()
-    if is_ready(wanted, dev) and not torn:
+    if is_ready(wanted, os.environ.get("EDGESPEC_COMPILER", "").lower(), dev) and not torn:
         say(".venv is up to date")
         return
     compiler = llama_build.chosen_compiler({"EDGESPEC_COMPILER": read(STAMP / "compiler"), **os.environ})
@@ -72,11 +72,16 @@ def install(dev: bool, torn: bool) -> None:
     say(f"ready after {minutes(time.monotonic() - started)} ({backend} build of llama.cpp)")
 
 
-def is_ready(backend: str, dev: bool) -> bool:
-    """Whether `.venv` was made from this pyproject.toml, in this folder, with these choices ("" = whatever it has)."""
+def is_ready(backend: str, compiler: str, dev: bool) -> bool:
+    """Whether `.venv` was made from this pyproject.toml and these additions to llama.cpp, in this folder, with these
+    choices ("" = whatever it has)."""
     same_project = read(STAMP / "pyproject.toml") == read(ROOT / "pyproject.toml")
-    same_choices = backend in ("", read(STAMP / "backend")) and (not dev or (STAMP / "dev").exists())
-    return PYTHON.exists() and same_project and read(STAMP / "root") == str(ROOT) and same_choices
+    same_build = _contents(STAMP / "llama") == _contents(llama_build.ADDITIONS)
+    chosen = {"backend": backend, "compiler": compiler}
+    same_choices = all(choice in ("", read(STAMP / name)) for name, choice in chosen.items())
+    has_dev = not dev or (STAMP / "dev").exists()
+    same_place = PYTHON.exists() and read(STAMP / "root") == str(ROOT)
+    return same_project and same_build and same_choices and has_dev and same_place
 
 
 def create_venv() -> None:
@@ -94,6 +99,7 @@ def stamp(backend: str, compiler: str, dev: bool) -> None:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     shutil.copyfile(ROOT / "pyproject.toml", new / "pyproject.toml")
+    shutil.copytree(llama_build.ADDITIONS, new / "llama")
     choices = {"backend": backend, "compiler": compiler, "root": str(ROOT)}
     for name, text in {**choices, **({"dev": ""} if dev else {})}.items():
         (new / name).write_text(text + "\n", encoding="utf-8", newline="\n")
@@ -198,6 +204,10 @@ def link_for_mypy() -> None:
 def run(title: str, command: list[str], environ: Mapping[str, str] = os.environ, hint: str = "") -> None:
     environ = {**environ, "PYTHONUNBUFFERED": "1", "PIP_USER": "0"}  # PIP_USER: a user's pip.conf may say otherwise
     run_logged(title, command, LOG, ROOT, environ, hint or NO_INSTALL)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.is_dir() else {}
 
 
 def _succeeds(command: list[str]) -> bool:

@@ -6,9 +6,12 @@ if not exist "%ROOT%\.venv\Scripts\edgespec.exe" goto make
 fc /b "%ROOT%\pyproject.toml" "%INSTALLED%\pyproject.toml" >nul 2>&1 || goto make
 set /p HOME_OF_VENV=<"%INSTALLED%\root"
 if /i not "%HOME_OF_VENV%"=="%ROOT%" goto make
-if not defined EDGESPEC_BACKEND exit /b 0
+for %%F in ("%ROOT%\scripts\llama\*") do fc /b "%%F" "%INSTALLED%\llama\%%~nxF" >nul 2>&1 || goto make
 set /p BACKEND=<"%INSTALLED%\backend"
-if /i "%BACKEND%"=="%EDGESPEC_BACKEND%" exit /b 0
+if defined EDGESPEC_BACKEND if /i not "%BACKEND%"=="%EDGESPEC_BACKEND%" goto make
+set /p COMPILER=<"%INSTALLED%\compiler"
+if defined EDGESPEC_COMPILER if /i not "%COMPILER%"=="%EDGESPEC_COMPILER%" goto make
+exit /b 0
 
 :make
 set "PYTHON="

@@ -1,12 +1,14 @@
 # Sourced by scripts/edgespec and scripts/test, which set $root: makes .venv where it is missing or out of date.
 
-# venv_is_ready: true in a few milliseconds when .venv was installed from this pyproject.toml, here, for this backend.
+# venv_is_ready: true in a few milliseconds when .venv was installed from this pyproject.toml and scripts/llama, here,
+# for this backend and with this compiler.
 venv_is_ready() {
     installed=$root/.venv/installed
     [ -x "$root/.venv/bin/python" ] && cmp -s "$root/pyproject.toml" "$installed/pyproject.toml" || return 1
     read -r home <"$installed/root" && [ "$home" = "$root" ] || return 1
-    [ -z "${EDGESPEC_BACKEND-}" ] && return 0
-    read -r backend <"$installed/backend" && [ "$EDGESPEC_BACKEND" = "$backend" ]
+    diff -r "$root/scripts/llama" "$installed/llama" >/dev/null 2>&1 || return 1
+    read -r backend <"$installed/backend" && [ "${EDGESPEC_BACKEND:-$backend}" = "$backend" ] || return 1
+    read -r compiler <"$installed/compiler" && [ "${EDGESPEC_COMPILER:-$compiler}" = "$compiler" ]
 }
 
 # make_venv [--dev]: the work itself, in Python; says what it does on stderr.

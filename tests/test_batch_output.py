@@ -240,6 +240,8 @@ def names_of_changes(model: Path, **given: Any) -> list[str]:
         ({"load": LoadSettings("x", cache_type_k="q8_0")}, "cache_type_k"),
         ({"load": LoadSettings("x", cache_type_v="bf16")}, "cache_type_v"),
         ({"load": LoadSettings("x", flash_attention="on")}, "flash_attention"),
+        ({"load": LoadSettings("x", spec_tree=2)}, "flash_attention"),
+        ({"load": LoadSettings("x", ctx_size=2**20)}, "flash_attention"),
     ],
 )
 def test_what_changes_texts_counts(model: Path, given: Any, changed: str) -> None:
@@ -255,8 +257,8 @@ def test_what_changes_no_texts_does_not_count(model: Path) -> None:
 
 
 def test_trees_count_where_flash_attention_comes_with_them(model: Path) -> None:
-    assert names_of_changes(model, load=LoadSettings("x", spec_tree=2)) == ["trees"]
-    assert names_of_changes(model, load=LoadSettings("x", spec_tree=2, exact=False)) == ["exact"]
+    chains, trees = (made_with(model, LoadSettings("x", spec_tree=leaves, exact=False)) for leaves in (1, 2))
+    assert chains == trees
 
 
 def test_with_strict_the_length_of_drafts_counts_since_passes_are_padded_for_it(model: Path) -> None:

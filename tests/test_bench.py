@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,11 @@ from edgespec.bench.modes import PLAIN, Mode, default_modes, parse_mode, setting
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
+from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
+from edgespec.llama import kernels
+from edgespec.llama.peer import Peer, _CountingLlama
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -329,3 +332,28 @@ def test_repetition_is_the_share_of_4grams_that_were_there_before(tokens: list[i
 )
 def test_messages_name_files_without_their_folders(text: str, shown: str) -> None:
     assert without_folders(text) == shown
+
+
+def test_the_peer_decodes_with_llama_cpp_s_own_kernels_whatever_the_weights(
+    llm: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[object] = []
+    evaluate = _CountingLlama.eval
+
+    def watched(self: _CountingLlama, tokens: Sequence[int]) -> None:
+        used.append(kernels._used)
+        evaluate(self, tokens)
+
+    monkeypatch.setattr(_CountingLlama, "eval", watched)
+    # Weights that an exact context leaves as they are; the peer repacks them, as this build can.
+    monkeypatch.setitem(llm.model.fingerprint, "extra_buffers", False)
+    list(llm.generate("x", max_tokens=2))
+    with Peer(llm.context, llm.settings, 64) as peer:
+        peer.answer([1, 2, 3], 3, CancelFlag(), lookup=False, sampling=SamplingSettings(temperature=0), seed=1)
+    assert used == [kernels.STOCK] * 3
+
+
+def test_a_build_that_crashes_with_repacked_weights_has_no_peer(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.llama.peer.self_check", lambda: "works without extra buffers")
+    with pytest.raises(GenerationError, match="cannot compare"):
+        Peer(llm.context, llm.settings, 64)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import bootstrap
+import llama_build
 import pytest
 from bootstrap import building_environment, llama_wheel
 from llama_build import ZIG, Compiler, Machine
@@ -75,3 +78,61 @@ def test_a_compiler_of_the_system_needs_nothing(tmp_path: Path) -> None:
     environ: Mapping[str, str] = os.environ
     with building_environment([], BARE._replace(compiler=Compiler("gcc", (14, 1))), environ, tmp_path / "zig") as same:
         assert same is environ
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a project whose `.venv` is ready."""
+    for name in ("EDGESPEC_BACKEND", "EDGESPEC_COMPILER"):
+        monkeypatch.delenv(name, raising=False)
+    venv, llama = tmp_path / ".venv", tmp_path / "scripts" / "llama"
+    places = {"ROOT": tmp_path, "VENV": venv, "STAMP": venv / "installed", "PYTHON": venv / "bin" / "python"}
+    for name, place in places.items():
+        monkeypatch.setattr(bootstrap, name, place)
+    monkeypatch.setattr(llama_build, "ADDITIONS", llama)
+    llama.mkdir(parents=True)
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch(mode=0o755)
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    (llama / "kernels.c").write_text("int bounds;\n")
+    bootstrap.stamp("cpu", "system", dev=False)
+    return tmp_path
+
+
+def is_ready_by_shell(root: Path) -> bool:
+    script = f'root={root}; . "{bootstrap.__file__.removesuffix("bootstrap.py")}venv.sh"; venv_is_ready'
+    return subprocess.run(["sh", "-c", script], check=False).returncode == 0
+
+
+def change_pyproject(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "pyproject.toml").write_text("[project]\nname='x'\n")
+
+
+def change_kernels(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "scripts" / "llama" / "kernels.c").write_text("int other_bounds;\n")
+
+
+def add_kernels(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "scripts" / "llama" / "more.c").touch()
+
+
+def choose_another_compiler(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_COMPILER", "zig")
+
+
+def choose_another_backend(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_BACKEND", "cuda")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts/venv.sh")
+@pytest.mark.parametrize(
+    "change", [change_pyproject, change_kernels, add_kernels, choose_another_compiler, choose_another_backend]
+)
+def test_what_it_was_made_from_makes_it_again(made: Path, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    assert (is_ready(), is_ready_by_shell(made)) == (True, True)
+    change(made, monkeypatch)
+    assert (is_ready(), is_ready_by_shell(made)) == (False, False)
+
+
+def is_ready() -> bool:
+    return bootstrap.is_ready(os.environ.get("EDGESPEC_BACKEND", ""), os.environ.get("EDGESPEC_COMPILER", ""), False)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.auto_pace import AutoPace
 from edgespec.core.choose import Chooser
+from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
+from edgespec.core.law import Law
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine import Engine
 from edgespec.engine import Sequence as Answer
+from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.models.spec import resolve
@@ -312,3 +317,42 @@ def test_statistics_add_up(target: Model) -> None:
     assert np.isclose(stats.tokens_per_round, 30 / stats.rounds)
     assert 0 < stats.target_s < stats.generation_s
     engine.context.close()
+
+
+class Drawing(Scripted):
+    """Drafts whose tokens were drawn, as long as they may be."""
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        law = Law(np.array([5, 6]), np.array([0.5, 0.5]))
+        chains = [Draft.chain([5] * budget.tokens, [0.5] * budget.tokens, self.name) for budget in budgets]
+        return [replace(draft, laws=[law] * len(draft)) for draft in chains]
+
+
+def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> None:
+    """It is verified as a whole, so that it must not be drawn longer."""
+    with Context(target, n_ctx=128, sequences=4, max_outputs=4 + 10) as context:
+        engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=AutoPace(Costs({1: 1.0, 64: 1.1})))
+        for seed in range(4):
+            chooser = chooser_for(target, 0.8, seed)
+            engine.start(target.tokenize(PROMPTS[seed]), chooser, 20, CancelFlag(), rule="rejection")
+        while any(sequence.finish is None for sequence in engine.active):
+            engine.round()
+        assert all(sequence.error is None and sequence.stats.proposed > 0 for sequence in engine.active)
+
+
+@pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
+def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: Model) -> None:
+    """Streams take as much of each sequence, so that one without a draft leaves the others none."""
+
+    def guess(tokens: list[int], n: int) -> list[int]:
+        return [5] * n if tokens[:3] == [1, 2, 3] else []
+
+    pace = AutoPace(Costs({1: 1.0, 64: 1.1}))
+    with Context(target, n_ctx=256, sequences=2, max_outputs=18, exact=True, streams=True) as context:
+        engine = Engine(context, drafters=[Scripted(guess)], draft_n_max=8, pace=pace)
+        for prompt in ([1, 2, 3], [4, 5, 6]):
+            engine.start(prompt, chooser_for(target), 100, CancelFlag())
+        while any(sequence.finish is None for sequence in engine.active):
+            engine.round()
+        assert all(sequence.stats.proposed == 0 for sequence in engine.active)
+    assert pace.verdicts("coupled, greedy")[0].gain < 0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,20 @@ import pytest
 from inflate_gguf import main as inflate
 
 import edgespec
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Chooser
+from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine import WIDE
-from edgespec.fitting import with_room_for_scores
+from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.engine import WIDE, Engine
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.model_check import check_model
+from edgespec.models.defaults import with_room_for_scores
 from edgespec.models.memory import Plan
 from edgespec.models.spec import resolve
-from edgespec.rounding import measure_widths
+from edgespec.rounding import Widths, measure_widths
 from edgespec.runtime import Runtime
 from edgespec.settings import Message, Request
 
@@ -112,6 +116,76 @@ def test_a_later_message_is_answered_the_same_again_too() -> None:
     assert answers[1:] == answers[:1] * 2
 
 
+def said(llm: Runtime, turns: list[Message]) -> tuple[list[tuple[int, float | None]], Message]:
+    """An answer bit for bit, and the message that it is in the next prompt."""
+    events = list(llm.chat(turns, max_tokens=30, temperature=0.8, seed=3, ignore_eos=True, logprobs=0))
+    ids = tuple(event.id for event in events if event.id >= 0)
+    message = Message("assistant", "".join(event.text for event in events), ids)
+    return [(event.id, event.logprob) for event in events], message
+
+
+def test_another_conversation_in_the_cache_changes_no_text() -> None:
+    """Two short prompts with an answer between them are not one that was read at once, as a long one is."""
+    short = [Message("user", "x = [1, 2")]
+    long = [Message("user", "x = [1, 2" + ", 3" * 50)]
+    with edgespec.load("demo", spec_type="none", ctx_size=2048, threads=1) as llm:
+        alone, _ = said(llm, long)
+        _, answer = said(llm, short)
+        said(llm, [*short, answer, Message("user", "y = " + "(0), " * 20)])
+        assert llm.stats.cached_tokens > 0
+        again, _ = said(llm, long)
+        assert again == alone
+
+
+def test_a_turn_is_answered_as_before_when_two_turns_were_taken_back() -> None:
+    with edgespec.load("demo", spec_type="none", ctx_size=2048, threads=1) as llm:
+        turns, answers = [Message("user", "def f(x):")], []
+        for question in ("x", "y = " + "(0), " * 30, "z"):
+            found, message = said(llm, turns)
+            answers.append(found)
+            turns += [message, Message("user", question)]
+        for n in (2, 1):
+            again, _ = said(llm, turns[: 2 * n - 1])
+            assert again == answers[n - 1]
+            assert llm.stats.cached_tokens > 0
+
+
+class SecondBranch(Drafter):
+    """Drafts a wrong token beside the right ones."""
+
+    name = "second"
+
+    def __init__(self, text: list[int]) -> None:
+        self.text = text
+
+    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        start = len(sequences[0].tokens)
+        right = self.text[start : start + budgets[0].tokens - 1]
+        tokens, n = [(right[0] + 1) % 256, *right], 1 + len(right)
+        return [Draft(tokens, [-1, -1, *range(1, n - 1)], [0.5] * n, [None] * n, self.name)]
+
+
+def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(target: Model) -> None:
+    """What of it were missing would be read with the next prompt, in a wide pass if that is long."""
+    chooser = Chooser(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
+    prompt, rows = target.tokenize("class Stack:\n    def push"), []
+    text: list[int] = []
+    for branches in (0, 1):
+        with Context(target, n_ctx=256, max_outputs=9, branches=branches, flash_attention="on", exact=True) as context:
+            engine = Engine(context, drafters=[SecondBranch(text)] * branches, draft_n_max=8, tree_width=2)
+            answer = engine.start(prompt, chooser, 40, CancelFlag())
+            while len(answer.tokens) < len(prompt) + 17:
+                engine.round()
+            answer.finish = "stop"
+            assert (answer.n_decoded < len(prompt) + 16) == bool(branches)
+            engine.end(answer)
+            text = answer.tokens
+            context.truncate(0, len(text) - 1)
+            context.decode(text[-1:], [len(text) - 1], [(0,)], [True])
+            rows.append(context.logits(0).copy())
+    assert (rows[0] == rows[1]).all()
+
+
 def test_more_answers_at_a_time_than_a_narrow_pass_has_room_for() -> None:
     requests = [Request(f"x{number} = ", max_tokens=6, seed=number, ignore_eos=True) for number in range(70)]
     texts = []
@@ -180,3 +254,28 @@ def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPat
         with edgespec.load("demo", store=False, threads=1, **how) as llm:
             said[name] = [note for note in llm.notes if "the same seed may give another text" in note]
     assert {name: len(notes) for name, notes in said.items()} == {"default": 1, "plain": 0, "strict": 0, "fast": 0}
+
+
+@pytest.mark.parametrize("cache_type", ["q8_0", "iq4_nl"])
+@pytest.mark.parametrize("attention", ["on", "off"])
+def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:
+    with Context(
+        target, n_ctx=512, max_outputs=31, flash_attention=attention, cache_type_k=cache_type, exact=True, threads=1
+    ) as context:
+        assert measure_widths(context, 250, 31).max_difference == 0.0
+
+
+def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(63, 0.1, None, 1))
+    with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=64, store=False, threads=1) as llm:
+        assert llm.engine.draft_n_max == 62
+        assert answer(llm, PROMPTS[1], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("exact_to", "why"), [(63, "--exact has no wider passes"), (40, "wider passes round differently")]
+)
+def test_the_longest_draft_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch, exact_to: int, why: str) -> None:
+    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(63, 0.0, 1, exact_to))
+    with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=63, store=False, threads=1) as llm:
+        assert [note for note in llm.notes if f"drafts are at most {exact_to - 1} tokens: {why}" in note]

@@ -326,6 +326,35 @@ def test_a_drafter_rests_whose_guesses_find_no_room_beside_the_others() -> None:
     assert 0 < n_asked < 100
 
 
+def test_a_drafter_rests_whose_guesses_are_left_out_because_another_sequence_has_none() -> None:
+    """Where sequences have a stream each, a pass takes as much of every one."""
+    measured = pace({1: 1.0, 64: 1.5}, step=0.1)
+    turn = Turn("coupled", "draft", 4, sequences=2)
+    n_asked = 0
+    for _ in range(200):
+        plan = offered(measured, turn)
+        if plan is not None:
+            n_asked += 1
+            plan.spent(4, 0.4)
+            measured.share_width([(plan, plan.settle(chain(0.9, 0.9, 0.9, 0.9)))], 2, 0, 64)
+            plan.shorten(Draft.empty())
+        measured.observe_round("coupled", [0], 2, 0, 2)
+    assert 0 < n_asked < 50
+
+
+def test_what_is_left_of_a_draft_is_worth_what_it_promises() -> None:
+    measured = pace({1: 1.0, 64: 1.5}, step=0.1)
+    earned = []
+    for n in (3, 1, 0):
+        plan = asked(measured, Turn("coupled", "draft", 4, sequences=2))
+        plan.spent(3, 0.3)
+        draft = plan.settle(chain(0.9, 0.9, 0.9))
+        plan.shorten(draft.first(n))
+        earned.append(plan._promise)
+        plan.record.credit = MOST_CREDIT
+    assert earned[0] > earned[1] > earned[2] == 0.0
+
+
 def test_what_was_learnt_can_be_remembered() -> None:
     measured = pace(FLAT)
     for _ in range(10):

@@ -19,6 +19,7 @@ from edgespec.errors import PairError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Batch, CancelledError, Context
 from edgespec.llama.model import Model
+from edgespec.models.memory import Plan
 from edgespec.runtime import Runtime
 from edgespec.settings import Message, Request
 
@@ -187,6 +188,12 @@ def test_after_a_cancelled_decode_a_recurrent_state_is_unknown_until_it_is_forgo
     cache.decode({0: 7, 1: 7})
     assert cache.difference() < CLOSE
     assert cache.truncate(0, 6) == (cache.context.rollback > 0)
+
+
+def test_what_is_planned_with_streams_is_loaded_with_them(files: dict[str, str]) -> None:
+    for name, path in files.items():
+        with Model(path) as model:
+            assert Plan(model.header, n_ctx=64, exact=True).can_stream == model.can_roll_back, name
 
 
 def test_a_context_says_how_far_back_it_can_go(files: dict[str, str]) -> None:

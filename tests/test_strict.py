@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
-from edgespec.rounding import Widths, measure_widths, measured_widths
+from edgespec.rounding import LARGE_BYTES, Widths, measure_widths, measured_widths
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
 
@@ -241,3 +242,21 @@ def test_statistics_count_near_ties() -> None:
         events = list(llm.generate(PROMPTS[0], max_tokens=64, temperature=0.8, ignore_eos=True))
         assert llm.stats.near_ties == sum(bool(event.near_tie) for event in events) > 0
         assert llm.stats.as_json()["near_ties"] == llm.stats.near_ties
+
+
+def test_less_of_a_large_model_is_looked_at_and_what_differs_is_found(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny, "size_bytes", LARGE_BYTES)
+    settings: dict[str, Any] = {"n_ctx": 512, "max_outputs": 31, "threads": 1, "exact": True}
+    with Context(tiny, **settings) as context:
+        assert measure_widths(context, 250, 31).exact_to == 31
+        assert context.decodes < 40
+    with CoarseContext(tiny, **settings) as context:
+        for width in (2, 3, 5, 8, 16, 31):
+            context.is_coarse = partial(_rounds_its_last_row, width)
+            assert measure_widths(context, 250, 31).exact_to < width
+
+
+def _rounds_its_last_row(width: int, batch: int, index: int) -> bool:
+    return batch == width and index == batch - 1

@@ -61,6 +61,32 @@ def test_the_fastest_of_the_types_that_were_measured_here_is_named(home: Path, t
     assert found.fastest.split()[0] in ("other.gguf", resolve("demo:draft").path.name)
 
 
+def test_only_what_was_measured_under_the_same_settings_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    other = tmp_path / "other.gguf"
+    shutil.copy(resolve("demo:draft").path, other)
+    with edgespec.load(str(other), spec_type="suffix", threads=1, exact=False) as llm:
+        list(llm.generate("import os", max_tokens=8))
+    with edgespec.load("demo:draft", spec_type="suffix", threads=1) as llm:
+        found = tune(llm, ITEMS, 1.0)
+    assert found is not None and found.fastest == ""
+
+
+def test_what_is_stopped_is_not_replayed_for_other_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.bench.tune.expected", lambda *_: pytest.fail("replayed"))
+    cancel = CancelFlag()
+
+    def stop(what: str, done: float) -> None:
+        if what == "warming up":
+            cancel.set()
+
+    with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
+        found = tune(llm, ITEMS, 1.0, cancel=cancel, progress=stop)
+    assert found is not None and found.fastest == ""
+
+
 def test_without_drafting_another_type_may_be_the_fastest() -> None:
     full, small = Expected("F16", 80.0, 130.0), Expected("Q8_0", 110.0, 120.0)
     assert fastest([full, small]) == "F16 with drafting, about 130 tok/s; without drafting Q8_0, 110"

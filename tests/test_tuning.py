@@ -11,14 +11,16 @@ import pytest
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec.calibrate import VERSION, assumed_shape, measure_passes
+from edgespec.calibrate import VERSION, Tuning, assumed_shape, measure_passes
 from edgespec.core.auto_pace import AutoPace, pass_widths
+from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
 from edgespec.core.pace import FixedPace
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import UsageError
+from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.runtime import Runtime
 from edgespec.settings import DRAFT_N_MAX, LoadSettings, Request
@@ -301,3 +303,31 @@ def test_after_a_trace_the_draft_tells_no_more_than_before(fresh: Path) -> None:
             assert drafter.tells_certainty
             list(llm.answer(request))
         assert not drafter.tells_certainty and llm.engine.pace is pace
+
+
+@pytest.mark.parametrize(("token_s", "depth", "n_widths"), [(1e-4, 64, 12), (3e-3, 64, 12), (1e-2, 0, 10), (0.3, 0, 1)])
+def test_costs_are_measured_in_about_a_second(
+    monkeypatch: pytest.MonkeyPatch, token_s: float, depth: int, n_widths: int
+) -> None:
+    """The tokens before count, and so do large models, which get as many widths as there is time for."""
+    now_s, cached, depths, widths = 0.0, 0, list[int](), set[int]()
+
+    def timed_pass(context: Context, width: int, depth: int) -> float:
+        nonlocal now_s, cached
+        now_s += token_s * max(0, depth - cached) + token_s * width
+        cached = depth
+        depths.append(depth)
+        widths.add(width)
+        return token_s * width
+
+    shown: list[float] = []
+    with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
+        tuning = Tuning(llm.context, [], 1, pytest.fail)
+        tuning.costs = Costs({1: 1.0, 64: 64.0})
+        monkeypatch.setattr("edgespec.calibrate._timed_pass", timed_pass)
+        monkeypatch.setattr("edgespec.calibrate.perf_counter", lambda: now_s)
+        tuning.measure(llm.context, 32, shown.append)
+    assert now_s < 1.0 + 2 * token_s
+    assert (max(depths), len(widths)) == (depth, n_widths)
+    assert len(shown) == 2 * len(pass_widths(31)) and shown[-1] == 1.0
+    assert tuning.costs.target(1) == pytest.approx(token_s)

@@ -13,6 +13,7 @@ from typing import Any
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.header import Header
+from edgespec.models.defaults import attention_of
 from edgespec.paths import write_whole
 from edgespec.settings import LoadSettings, Request
 
@@ -69,12 +70,11 @@ def texts_depend_on(
         **values,
         **sampling,
         "exact": load.exact,
-        "trees": load.exact and load.spec_tree > 1,  # flash attention comes with them
         "strict": load.strict,
         "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # passes are padded for them
         "cache_type_k": load.cache_type_k,
         "cache_type_v": load.cache_type_v,
-        "flash_attention": load.flash_attention,
+        "flash_attention": attention_of(header, load),
     }
 
 

@@ -19,6 +19,9 @@ from edgespec.errors import EdgespecError
 from edgespec.header import Header, read_header
 from edgespec.runtime import Runtime
 
+# Of a context's fingerprint, on which it depends what passes cost beside the weights
+_SETTINGS = ("threads", "gpu_layers", "cache", "flash_attention", "exact", "streams")
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -30,12 +33,13 @@ class Expected:
 
 
 def expected(llm: Runtime, tapes: Sequence[Tape]) -> list[Expected]:
-    """The loaded file, and others of the same model of which costs are known for as many threads."""
-    own = llm.model.header
+    """The loaded file, and others of the same model of which costs are known under the same settings."""
+    own, context = llm.model.header, llm.context.fingerprint
     found = {own.path.resolve(): _expect(own.path, tapes, tapes[0].costs)}
     for facts, costs in remembered_costs():
         path = Path(str(facts["target"]["file"]))
-        if path not in found and facts["target"]["threads"] == llm.context.threads and _is_same(own, path, facts):
+        is_alike = all(facts["target"].get(name) == context[name] for name in _SETTINGS)
+        if path not in found and is_alike and _is_same(own, path, facts):
             for source in {tape.source for tape in tapes}:
                 costs.observe_step(source, tapes[0].costs.step(source))
             found[path] = _expect(path, tapes, costs)

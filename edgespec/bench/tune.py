@@ -56,7 +56,7 @@ class Kind:
 class Tuned:
     """The result. `measured` is the speedup of the measured pace over plain decoding, with its 95 % interval;
     None where the time did not suffice. `break_even` is the alpha from which on some length pays. `fastest` names the
-    fastest of the types of this model that were measured here, "" where there is one."""
+    fastest of the types of this model that were measured here, "" where there is one or it was stopped early."""
 
     drafter: str
     curve: CostCurve
@@ -139,7 +139,7 @@ def tune(
     if cancel.is_set():
         messages.append("stopped early: the verdict covers only what was measured")
     even, overall = break_even(curve), _overall(kinds)
-    best = fastest(expected(llm, [tape for _, tape in tapes]))
+    best = "" if cancel.is_set() else fastest(expected(llm, [tape for _, tape in tapes]))
     use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
     return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, best, messages)
 

@@ -82,10 +82,11 @@ def _find(spec: str) -> Path:
 
 def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) -> Facts:
     """What MODEL is and how it rounds. Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError."""
-    from edgespec.fitting import can_be_exact, fitted, usual_context
+    from edgespec.fitting import can_be_exact, fitted
     from edgespec.llama.library import default_threads
     from edgespec.loading import open_model
     from edgespec.model_check import check_model
+    from edgespec.models.defaults import usual_context
     from edgespec.models.memory import Plan
 
     header = check_model(path)
@@ -147,8 +148,9 @@ def _model_rows(facts: Facts) -> Iterator[Row]:
 
 
 def _measure(model: Model, output: Output) -> list[Rounding]:
-    from edgespec.fitting import can_be_exact, exact_attention
+    from edgespec.fitting import can_be_exact
     from edgespec.llama.context import Context
+    from edgespec.models.defaults import exact_attention
     from edgespec.rounding import ROWS, WIDTHS, measure_rounding
 
     prefixes = [n_past for n_past in PREFIXES if n_past + ROWS <= model.n_ctx_train]

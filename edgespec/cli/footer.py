@@ -53,6 +53,8 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
         return f"same distribution as plain decoding, another text (--verify {verify})"
     if about["strict"] or about["rounding"] == 0.0:
         return "output identical with and without speculation on this machine"
+    if about["exact"] and about["rounding"] is None:  # it cannot be measured, and thus not be prevented either
+        return "same text as plain decoding up to rounding"
     how = "leaving out --fast" if about["fast"] else "--strict"
     return f"same text as plain decoding up to rounding; {how} makes it exact"
 

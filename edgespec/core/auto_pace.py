@@ -406,6 +406,9 @@ class AutoPlan:
         self.record.revise(self._promise - before)
         self._conclude(len(own))
 
+    def shorten(self, draft: Draft) -> None:
+        self.cut(draft, self._widens(len(draft)) / self.rate)
+
     @property
     def _promise(self) -> float:
         """Tokens, less those that plain work would make in the time that verifying takes longer."""

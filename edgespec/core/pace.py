@@ -70,6 +70,9 @@ class Plan(Protocol):
     def merge(self, draft: Draft) -> tuple[Draft, float]:
         """What of a draft that several drafters made is to be verified, and what that is worth in tokens."""
 
+    def shorten(self, draft: Draft) -> None:
+        """Of the settled draft only `draft` is verified, and as much of those of all other sequences."""
+
     def share(self, draft: Draft, nodes: Sequence[int]) -> None:
         """Of the settled draft these nodes of `draft` are verified, the rest of which others have guessed."""
 
@@ -125,6 +128,9 @@ class FixedPlan:
     def merge(self, draft: Draft) -> tuple[Draft, float]:
         best = draft.best(self.tokens)
         return best, sum(best.reaches())
+
+    def shorten(self, draft: Draft) -> None:
+        pass
 
     def share(self, draft: Draft, nodes: Sequence[int]) -> None:
         pass

@@ -111,7 +111,8 @@ class Context(Closable):
             "streams": streams,
         }
         self.exact, self.streams = exact, streams
-        self._bounds = kernels.exact_bounds(model.header.weight_types) if exact else kernels.FAST
+        types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
+        self._bounds = kernels.exact_bounds(types) if exact else kernels.FAST
         cells = n_ctx * sequences + scratch
         # Whether memory has room is for those to ask who know all that is loaded (`fitting`). But cells are counted in
         # 32 bits: of more of them llama.cpp would make a small cache without a word.

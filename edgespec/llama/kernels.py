@@ -40,7 +40,8 @@ def exact_bounds(types: Iterable[str]) -> Bounds:
 
 
 def use(bounds: Bounds) -> None:
-    """Set the bounds for the decodes that follow in this process."""
+    """Set the bounds for the decodes that follow in this process, in all its threads: one must not set others while
+    another decodes."""
     global _used
     if bounds != _used and _bounds is not None:
         _bounds[:] = _used = bounds

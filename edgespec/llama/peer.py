@@ -16,7 +16,9 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError
+from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.trial import self_check
 from edgespec.settings import CACHE_TYPES, LoadSettings
 
 LOOKUP_TOKENS = 10
@@ -41,7 +43,7 @@ class Peer(Closable):
 
     def __init__(self, context: Context, settings: LoadSettings, n_ctx: int) -> None:
         model = context.model
-        if not model.fingerprint["extra_buffers"]:
+        if self_check() != "works":
             raise GenerationError(
                 "cannot compare with llama-cpp-python's Llama",
                 why="this build crashes with repacked weights, and Llama always uses them",
@@ -81,6 +83,7 @@ class Peer(Closable):
     ) -> PeerAnswer:
         """`n` tokens after a prompt, those of `reference` if it is given; fewer if `cancel` is set."""
         llama = self._llama
+        kernels.use(kernels.STOCK)  # passes of `context` set theirs again
         llama.reset()
         llama.set_seed(seed)
         llama.draft_model, llama._logits_all = (self._lookup, True) if lookup else (None, False)
