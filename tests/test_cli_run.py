@@ -115,7 +115,7 @@ def test_the_environment_and_the_project_may_name_the_model(
 @pytest.mark.skipif(not (BUNDLED / "target.gguf").is_file(), reason="the bundled pair has not been trained here")
 def test_without_a_model_the_bundled_pair_answers_and_drafts(tmp_path: Path) -> None:
     args = ["run", "def fibonacci(n):", "-n", "24", "-t", "1", "-tb", "1", "--seed", "1"]
-    drafted = edgespec(*args, "--stats", home=tmp_path)
+    drafted = edgespec(*args, "--pace", "fixed:3", "--stats", home=tmp_path)
     note, _, speculation, _ = drafted.stderr.decode().splitlines()
     assert (drafted.returncode, f"{note}\n".encode()) == (0, DEMO_ANSWERS)
     assert "acceptance rate " in speculation
