@@ -15,7 +15,8 @@ int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512, 0};
 
 static bool is_own(int type) {
 #ifdef OWN_KERNELS
-    return type == GGML_TYPE_Q8_0 && edgespec_kernel_bounds[EDGESPEC_OWN_Q8_0];
+    return edgespec_kernel_bounds[EDGESPEC_OWN] &&
+           (type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K);
 #else
     (void) type;
     return false;
@@ -278,20 +279,168 @@ INLINE void strip(int tall, int blocks, const char * a, size_t nb_a, int64_t row
     }
 }
 
+/* K-quants: one row of A, unpacked once for all columns. `scaled` adds the products of 32 elements, times their scales. */
+
+INLINE __m256i scaled(__m256i sums, __m256i ax, const int8_t * b, __m256i scales) {
+    const __m256i products = _mm256_maddubs_epi16(ax, _mm256_loadu_si256((const __m256i *) b));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(scales, products));
+}
+
+/* As ggml_vec_dot_q4_K_q8_K adds them up. */
+INLINE void row_of_q4_k(int broad, int blocks, const block_q4_K * a, const block_q8_K * const * b, float * c) {
+    const __m256i low = _mm256_set1_epi8(0xF);
+    __m256 sums[BROAD];
+    __m128 least[BROAD];
+    for (int j = 0; j < broad; j++) {
+        sums[j] = _mm256_setzero_ps();
+        least[j] = _mm_setzero_ps();
+    }
+    for (int block = 0; block < blocks; block++, a++) {
+        uint32_t packed[3];
+        memcpy(packed, a->scales, sizeof(packed));
+        union {
+            uint32_t words[4];
+            uint8_t bytes[16];
+        } six = {{
+            packed[0] & 0x3f3f3f3f,
+            (packed[2] & 0x0f0f0f0f) | ((packed[0] >> 6 & 0x03030303) << 4),
+            packed[1] & 0x3f3f3f3f,
+            (packed[2] >> 4 & 0x0f0f0f0f) | ((packed[1] >> 6 & 0x03030303) << 4),
+        }};
+        __m256i whole[BROAD];
+        for (int j = 0; j < broad; j++) {
+            whole[j] = _mm256_setzero_si256();
+        }
+        for (int part = 0; part < QK_K / 64; part++) {
+            const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * part));
+            const __m256i first = _mm256_and_si256(bits, low);
+            const __m256i second = _mm256_and_si256(_mm256_srli_epi16(bits, 4), low);
+            const __m256i first_scale = _mm256_set1_epi16(six.bytes[2 * part]);
+            const __m256i second_scale = _mm256_set1_epi16(six.bytes[2 * part + 1]);
+            for (int j = 0; j < broad; j++) {
+                const int8_t * bx = b[j][block].qs + 64 * part;
+                whole[j] = scaled(scaled(whole[j], first, bx, first_scale), second, bx + 32, second_scale);
+            }
+        }
+        const __m128i minima = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) (six.bytes + 8)));
+        const float ad = GGML_CPU_FP16_TO_FP32(a->d), am = GGML_CPU_FP16_TO_FP32(a->dmin);
+        for (int j = 0; j < broad; j++) {
+            const float bd = b[j][block].d;
+            const __m128i * all = (const __m128i *) b[j][block].bsums;
+            const __m128i pairs = _mm_hadd_epi16(_mm_loadu_si128(all), _mm_loadu_si128(all + 1));
+            const __m128 products = _mm_cvtepi32_ps(_mm_madd_epi16(minima, pairs));
+            least[j] = _mm_fmadd_ps(_mm_set1_ps(-bd * am), products, least[j]);
+            sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(bd * ad), _mm256_cvtepi32_ps(whole[j]), sums[j]);
+        }
+    }
+    for (int j = 0; j < broad; j++) {
+        least[j] = _mm_add_ps(least[j], _mm_movehl_ps(least[j], least[j]));
+        c[j] = sum_of_eight(sums[j]) + _mm_cvtss_f32(_mm_add_ss(least[j], _mm_movehdup_ps(least[j])));
+    }
+}
+
+/* As ggml_vec_dot_q6_K_q8_K adds them up. */
+INLINE void row_of_q6_k(int broad, int blocks, const block_q6_K * a, const block_q8_K * const * b, float * c) {
+    const __m256i low = _mm256_set1_epi8(0xF);
+    const __m256i high = _mm256_set1_epi8(0x30);
+    __m256 sums[BROAD];
+    for (int j = 0; j < broad; j++) {
+        sums[j] = _mm256_setzero_ps();
+    }
+    for (int block = 0; block < blocks; block++, a++) {
+        __m256i whole[BROAD];
+        for (int j = 0; j < broad; j++) {
+            whole[j] = _mm256_setzero_si256();
+        }
+        for (int half = 0; half < 2; half++) {
+            const __m256i one = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half));
+            const __m256i two = _mm256_loadu_si256((const __m256i *) (a->ql + 64 * half + 32));
+            const __m256i top = _mm256_loadu_si256((const __m256i *) (a->qh + 32 * half));
+            const __m256i ax[4] = {
+                _mm256_or_si256(_mm256_and_si256(one, low), _mm256_and_si256(_mm256_slli_epi16(top, 4), high)),
+                _mm256_or_si256(_mm256_and_si256(two, low), _mm256_and_si256(_mm256_slli_epi16(top, 2), high)),
+                _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(one, 4), low), _mm256_and_si256(top, high)),
+                _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(two, 4), low),
+                                _mm256_and_si256(_mm256_srli_epi16(top, 2), high)),
+            };
+            for (int part = 0; part < 4; part++) {
+                const int8_t * scales = a->scales + 8 * half + 2 * part;
+                const __m256i scale = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16(scales[0])),
+                                                              _mm_set1_epi16(scales[1]), 1);
+                for (int j = 0; j < broad; j++) {
+                    whole[j] = scaled(whole[j], ax[part], b[j][block].qs + 128 * half + 32 * part, scale);
+                }
+            }
+        }
+        const __m256i all = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *) a->scales));
+        const float ad = GGML_CPU_FP16_TO_FP32(a->d);
+        for (int j = 0; j < broad; j++) { /* elements are 32 less */
+            const __m256i of_16 = _mm256_loadu_si256((const __m256i *) b[j][block].bsums);
+            const __m256i less = _mm256_slli_epi32(_mm256_madd_epi16(of_16, all), 5);
+            const __m256 products = _mm256_cvtepi32_ps(_mm256_sub_epi32(whole[j], less));
+            sums[j] = _mm256_fmadd_ps(_mm256_set1_ps(b[j][block].d * ad), products, sums[j]);
+        }
+    }
+    for (int j = 0; j < broad; j++) {
+        c[j] = sum_of_eight(sums[j]);
+    }
+}
+
+INLINE void row_of_k(int type, int broad, int blocks, const void * a, const block_q8_K * const * b, float * c) {
+    if (type == GGML_TYPE_Q4_K) {
+        row_of_q4_k(broad, blocks, a, b, c);
+    } else {
+        row_of_q6_k(broad, blocks, a, b, c);
+    }
+}
+
+static void rows_of_k(int type, int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
+                      int64_t columns, char * c, size_t nb_c) {
+    for (int64_t column = 0, broad; column < columns; column += broad) {
+        broad = part(columns - column, BROAD);
+        const block_q8_K * bs[BROAD];
+        float out[BROAD];
+        for (int j = 0; j < broad; j++) {
+            bs[j] = (const block_q8_K *) (b + (column + j) * nb_b);
+        }
+        for (int64_t row = 0; row < rows; row++) {
+            const char * ax = a + row * nb_a;
+            switch (broad) {
+                case 1: row_of_k(type, 1, blocks, ax, bs, out); break;
+                case 2: row_of_k(type, 2, blocks, ax, bs, out); break;
+                case 3: row_of_k(type, 3, blocks, ax, bs, out); break;
+#if BROAD > 3
+                case 4: row_of_k(type, 4, blocks, ax, bs, out); break;
+#endif
+            }
+            for (int j = 0; j < broad; j++) {
+                *(float *) (c + (column + j) * nb_c + row * sizeof(float)) = out[j];
+            }
+        }
+    }
+}
+
+static void rows_of_q8_0(int blocks, const char * a, size_t nb_a, int64_t rows, const char * b, size_t nb_b,
+                         int64_t columns, char * c, size_t nb_c) {
+    int64_t row = 0;
+    for (; row + TALL * WIDTH <= rows; row += TALL * WIDTH) {
+        strip(TALL, blocks, a + row * nb_a, nb_a, TALL * WIDTH, b, nb_b, columns, c + row * sizeof(float), nb_c);
+    }
+    for (; row < rows; row += WIDTH) {
+        const int64_t left = MIN(WIDTH, rows - row);
+        strip(1, blocks, a + row * nb_a, nb_a, left, b, nb_b, columns, c + row * sizeof(float), nb_c);
+    }
+}
+
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
                     int64_t columns, void * C, size_t nb_c) {
     if (!is_own(type)) {
         return false;
     }
-    const int blocks = (int) (k / QK8_0);
-    int64_t row = 0;
-    for (; row + TALL * WIDTH <= rows; row += TALL * WIDTH) {
-        strip(TALL, blocks, (const char *) A + row * nb_a, nb_a, TALL * WIDTH, B, nb_b, columns,
-              (char *) C + row * sizeof(float), nb_c);
-    }
-    for (; row < rows; row += WIDTH) {
-        strip(1, blocks, (const char *) A + row * nb_a, nb_a, MIN(WIDTH, rows - row), B, nb_b, columns,
-              (char *) C + row * sizeof(float), nb_c);
+    if (type == GGML_TYPE_Q8_0) {
+        rows_of_q8_0((int) (k / QK8_0), A, nb_a, rows, B, nb_b, columns, C, nb_c);
+    } else {
+        rows_of_k(type, (int) (k / QK_K), A, nb_a, rows, B, nb_b, columns, C, nb_c);
     }
     return true;
 }

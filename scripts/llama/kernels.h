@@ -26,7 +26,7 @@ enum {
     EDGESPEC_SGEMM_QUANT, /* the same of quantised weights */
     EDGESPEC_TILED,       /* fewest rows that the tiled kernels of K- and IQ-quants take */
     EDGESPEC_SPLIT_KV,    /* fewest cells that flash attention of a single row shares out among the threads */
-    EDGESPEC_OWN_Q8_0,    /* whether edgespec_chunk takes Q8_0, at any number of rows: it changes no bits */
+    EDGESPEC_OWN,         /* whether edgespec_chunk takes what it can, at any number of rows: it changes no bits */
     EDGESPEC_BOUNDS
 };
 
@@ -42,9 +42,9 @@ bool edgespec_is_narrow(int type, int64_t rows, int64_t matrices);
 bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64_t n, int64_t k, const void * A,
                      int64_t lda, const void * B, int64_t ldb, void * C, int64_t ldc, int Atype, int Btype, int Ctype);
 
-/* Where it is to: `rows` of Q8_0 weights with `columns` of activations, both k elements long: the bits of
-   ggml_vec_dot_q8_0_q8_0 in a fraction of its time, and weights are read once for several columns. Distances (nb) are in
-   bytes. False for all it does not do. */
+/* Where it is to: `rows` of weights in Q8_0, Q4_K or Q6_K with `columns` of activations, all k elements long. The bits of
+   ggml_vec_dot_..., in less time: weights are read and unpacked once for several columns. Distances (nb) are in bytes.
+   False for all it does not do. */
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
                     int64_t columns, void * C, size_t nb_c);
 
