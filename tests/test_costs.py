@@ -148,3 +148,13 @@ def test_what_was_measured_can_be_remembered() -> None:
 def test_what_cannot_have_been_remembered_is_refused(state: object) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         Costs(SHAPE).restore(state)  # type: ignore[arg-type]
+
+
+def test_a_disturbed_first_reading_is_not_believed() -> None:
+    costs = Costs(SHAPE, {"suffix": (1e-4, 2e-6)})
+    costs.observe_target(1, 0.01)
+    costs.observe_read("suffix", 300, 0.05)  # 80 times as long as assumed: the process was switched out
+    assert costs.read("suffix", 300) < 2 * 300 * 2e-6
+    for _ in range(20):
+        costs.observe_read("suffix", 300, 0.005)
+    assert costs.read("suffix", 300) == pytest.approx(0.005, rel=0.3)  # but what goes on like that is

@@ -21,7 +21,8 @@ Shape = Mapping[int, float]
 LOAD_GAIN = 1 / 4  # the load changes within a few passes of the target,
 LEAST_GAIN = 1 / 64  # the table does not
 SPIKE = 0.5  # one pass moves an estimate by at most this, in logarithms: a process was switched out
-REMEMBERED = 8  # measurements that a stored estimate counts for
+REMEMBERED = 8  # measurements that a stored estimate counts for,
+PRIOR = 2  # and an assumed time of reading a token
 DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft's pass in target passes, a token read in draft passes
 
 
@@ -106,7 +107,11 @@ class Costs:
         self._observe(self._table(depth).step, drafter, seconds, self._gain(seconds, depth))
 
     def observe_read(self, drafter: str, tokens: int, seconds: float, depth: int = 0) -> None:
-        self._observe(self._table(depth).read, drafter, seconds / tokens, self._gain(seconds, depth))
+        estimates, assumed = self._table(depth).read, self._assumption(drafter)
+        if assumed and drafter not in estimates:
+            # Little is ever read: a first time that was disturbed must not be what is believed from then on.
+            estimates[drafter] = Estimate(math.log(assumed[1]), PRIOR)
+        self._observe(estimates, drafter, seconds / tokens, self._gain(seconds, depth))
 
     def _gain(self, seconds: float, depth: int) -> float:
         """What takes microseconds, whose noise is as large as itself, tells next to nothing about the load."""

@@ -7,11 +7,26 @@
 #include "simd-mappings.h"
 #include "vec.h"
 
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
+#include <sched.h>
+#endif
+
 int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS] = {2, 2, 8, 512, 0};
 
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__) && defined(__FMA__))
 #define OWN_KERNELS
 #endif
+
+void edgespec_yield(void) {
+#ifdef _WIN32
+    SwitchToThread();
+#else
+    sched_yield();
+#endif
+}
 
 static bool is_own(int type) {
 #ifdef OWN_KERNELS

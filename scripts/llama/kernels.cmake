@@ -1,5 +1,5 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
-# use, and puts the bounds of kernels.h into the CPU backend. The sources are those of the pinned version; another one
+# use, and puts what kernels.h tells of into the CPU backend. The sources are those of the pinned version; another one
 # stops the build here instead of giving a library that silently lacks a bound.
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
@@ -49,6 +49,23 @@ function(edgespec_bound_kernels)
         return;
     }
 ]])
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "#ifdef GGML_USE_OPENMP
+    #pragma omp barrier
+#else
+" "#if 1
+    int n_waits = 0;
+")
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "        ggml_thread_cpu_relax();
+    }
+
+    // exit barrier" "        if (++n_waits < EDGESPEC_SPINS) {
+            ggml_thread_cpu_relax();
+        } else {
+            edgespec_yield();
+        }
+    }
+
+    // exit barrier")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"

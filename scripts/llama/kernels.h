@@ -48,6 +48,11 @@ bool edgespec_narrow(const struct ggml_compute_params * params, int64_t m, int64
 bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t rows, const void * B, size_t nb_b,
                     int64_t columns, void * C, size_t nb_c);
 
+/* Threads that wait for each other spin so often, and then let others have the processor at each turn: two programs on
+   the same cores slow each other down a hundredfold where threads only spin, and sleeping takes too long to wake from. */
+enum { EDGESPEC_SPINS = 300 };
+void edgespec_yield(void);
+
 #ifdef __cplusplus
 }
 #endif
