@@ -85,7 +85,7 @@ def test_before_the_answer_a_signal_ends_the_program_at_once(home: Path) -> None
     code = (
         "import sys, edgespec.cli.prompt as p\n"
         "real = p._from_stdin\n"
-        "def wait(note): print('waiting', flush=True); return real(lambda text: None)\n"
+        "def wait(note, **how): print('waiting', flush=True); return real(lambda text: None, **how)\n"
         "p._from_stdin = wait\n"
         "from edgespec.cli import main\n"
         "sys.exit(main(['run']))"

@@ -36,7 +36,7 @@ def test_what_a_drafter_is_assumed_to_take_holds_until_it_is_measured_whatever_t
     costs.observe_read("suffix", 10, 0.0001)
     assert costs.step("suffix") == 0.001
     assert costs.step("suffix, 4 leaves") == pytest.approx(0.003)
-    assert costs.read("suffix", 100) == pytest.approx(0.001)
+    assert 0.001 < costs.read("suffix", 100) < 0.002
 
 
 def test_one_measurement_gives_the_shape_its_scale() -> None:
@@ -157,4 +157,4 @@ def test_a_disturbed_first_reading_is_not_believed() -> None:
     assert costs.read("suffix", 300) < 2 * 300 * 2e-6
     for _ in range(20):
         costs.observe_read("suffix", 300, 0.005)
-    assert costs.read("suffix", 300) == pytest.approx(0.005, rel=0.3)  # but what goes on like that is
+    assert costs.read("suffix", 300) > 2 * 300 * 2e-6  # but what goes on like that is
