@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 
-# GNU OpenMP reads this when it is loaded: how long threads spin before they sleep, until the next pass, and in builds made
-# elsewhere until the others are as far. They would spin for milliseconds, and two programs on the same cores slow each
-# other down a hundredfold (docs/performance.md).
+# GNU OpenMP reads this when it is loaded: how long threads spin before they sleep, until the next pass, and in builds
+# made elsewhere until the others are as far. They would spin for milliseconds, and two programs on the same cores slow
+# each other down a hundredfold (docs/performance.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import llama_cpp
