@@ -75,7 +75,7 @@ def plan_package(wanted: PackageSpec) -> PackageDownload:
     if is_offline() and download.missing_bytes:
         raise DownloadError(
             f"{wanted.name} is not on this machine",
-            why="--offline or HF_HUB_OFFLINE forbids to download it",
+            why="--offline or HF_HUB_OFFLINE forbids downloading it",
             hint=f"without these: edgespec pull {wanted.name}",
         )
     return download

@@ -45,6 +45,7 @@ def test_what_is_kept_is_the_model_in_the_type_of_the_catalogue_and_its_hash(tmp
     model = tmp_path / FOLDER / KEPT
     digest, size = hashlib.sha256(model.read_bytes()).hexdigest(), model.stat().st_size
     assert (tmp_path / FOLDER / f"{KEPT}.sha256").read_text() == f"{digest}  {KEPT}\n# {size} bytes\n"
+    assert b"of the package" in edgespec_here("show", "packed", home=tmp_path).stdout
     about = json.loads(edgespec_here("show", "packed", "--json", home=tmp_path).stdout)
     assert (about["model"], about["quantisation"], about["path"]) == ("packed", "Q4_0", str(model))
 

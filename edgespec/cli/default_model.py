@@ -64,7 +64,7 @@ def _have_default_model(ctx: click.Context, output: Output) -> None:
         resolve(DEFAULT_MODEL)
     except NotFetchedError as error:
         if is_offline():
-            raise ModelNotFoundError(error.what, why="--offline or HF_HUB_OFFLINE forbids to download it") from error
+            raise ModelNotFoundError(error.what, why="--offline or HF_HUB_OFFLINE forbids downloading it") from error
         output.note(f"no model given; downloading {DEFAULT_MODEL}, once (choose another with -m)")
         fetch_missing(ctx, [DEFAULT_MODEL], output, yes=True)
     else:

@@ -6,7 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -64,7 +64,8 @@ def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool)
         fitting = [asdict(each) for each in drafts if each.verdict != "no"]
         output.json(facts | extra | {"drafts": fitting})
         return
-    rows = [Row("named", facts["model"]), *header_rows(facts), *_more_rows(facts), *_draft_rows(model, drafts)]
+    rows = [Row("named", facts["model"]), *_catalogue_rows(model), *header_rows(facts), *_more_rows(facts)]
+    rows += _draft_rows(model, drafts)
     _print(output, rows)
     if metadata:
         output.line("")
@@ -212,6 +213,19 @@ def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Rows:
 
 
 # --- layout -----------------------------------------------------------------------------------------------------------
+
+
+def _catalogue_rows(model: str) -> Iterator[Row]:
+    """What the catalogue adds to a model of that name: a path has nothing of it."""
+    from edgespec.models.catalog import find
+    from edgespec.models.spec import NAMES, is_path
+
+    entry = None if model in NAMES or is_path(model) else find(model.partition(":")[0])
+    if entry is not None and entry.package:
+        yield Row("made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}")
+    if entry is not None and entry.settings:
+        settings = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
+        yield Row("answers with", f"{settings} (unless you set them)")
 
 
 def _more_rows(facts: Facts) -> Iterator[Row]:
