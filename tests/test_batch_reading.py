@@ -253,7 +253,8 @@ def test_a_row_that_was_changed_since_it_was_answered_is_not_passed_over() -> No
     ("line", "reason"),
     [
         (b'{"prompt": "a"', "not JSON"),
-        (b"nonsense", "not JSON (character 1"),
+        (b"nonsense", "not JSON (each line is one like"),
+        (b"{nonsense", "not JSON (character 2"),
         (b'{"prompt": "\xff"}', "not UTF-8 (byte 13)"),
         (b"[" * 100_000, "cannot be parsed"),
         (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "cannot be parsed"),

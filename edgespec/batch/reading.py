@@ -114,7 +114,10 @@ def _parsed(line: bytes | None) -> Any:
     except UnicodeDecodeError as error:
         raise BadRowError(f"it is not UTF-8 (byte {error.start + 1})") from error
     except json.JSONDecodeError as error:
-        raise BadRowError(f"it is not JSON (character {error.pos + 1}: {error.msg.removesuffix(' at')})") from error
+        why = f"character {error.pos + 1}: {error.msg.removesuffix(' at')}"
+        if error.pos == 0:
+            why = 'each line is one like {"prompt": "..."}'
+        raise BadRowError(f"it is not JSON ({why})") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
         raise BadRowError("it is JSON that cannot be parsed") from error
 
