@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from edgespec.answer_store import AnswerStore
 from edgespec.calibrate import Tuning
@@ -23,12 +22,7 @@ from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
-from edgespec.fitting import (
-    can_be_exact,
-    fitted,
-    repacks,
-    sequences_that_fit,
-)
+from edgespec.fitting import can_be_exact, fitted, repacks, sequences_that_fit
 from edgespec.header import Header
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
@@ -38,7 +32,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.model_check import check_model
-from edgespec.models.defaults import exact_attention, usual_context, with_room_for_scores
+from edgespec.models.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory import Plan
 from edgespec.models.pair import overlap_of, vocabulary_difference
 from edgespec.models.spec import resolve
@@ -275,6 +269,7 @@ class Loaded(Closable):
         sequences, branches = settings.sequences, self._branches(leaves)
         width = self._widest if drafts or settings.strict else 1
         exact, outputs = self._is_exact, sequences + self._drafted(width - 1)
+        attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
         plan = Plan(
             header,
             n_ctx=settings.ctx_size or usual_context(header),
@@ -282,7 +277,7 @@ class Loaded(Closable):
             max_outputs=min(outputs, kernels.NARROW) if exact else outputs,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
-            flash_attention="off" if settings.strict else self._attention(header, settings.cache_type_v),
+            flash_attention="off" if settings.strict else attention,
             branches=branches,
             scratch=width if settings.strict else 0,
             rollback=width - 1,
@@ -290,24 +285,20 @@ class Loaded(Closable):
         )
         plan = replace(plan, streams=sequences > 1 and plan.can_stream)
         if draft is not None:
+            cache_type_v = settings.cache_type_v_draft or settings.cache_type_v
             drafting = Plan(
                 draft,
                 n_ctx=settings.ctx_size_draft or plan.n_ctx,
                 sequences=sequences,
                 max_outputs=leaves * sequences,
                 cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
-                cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
-                flash_attention=self._attention(draft, settings.cache_type_v_draft or settings.cache_type_v),
+                cache_type_v=cache_type_v,
+                flash_attention=wanted_attention(draft, settings, cache_type_v, exact=exact),
                 exact=exact,
                 branches=branches + sequences if branches else 0,
             )
-            plan = replace(plan, draft=self._with_room(drafting))
-        return self._with_room(plan)
-
-    def _with_room(self, plan: Plan) -> Plan:
-        """The plan with an attention that fits into memory, unless somebody said which it is to be."""
-        given = self._settings.strict or self._settings.flash_attention != "auto"
-        return plan if given else with_room_for_scores(plan)
+            plan = replace(plan, draft=with_room(drafting, settings))
+        return with_room(plan, settings)
 
     def _drafted(self, n_max: int) -> int:
         """The most tokens of drafts in one pass, over all sequences."""
@@ -320,12 +311,6 @@ class Loaded(Closable):
     def _is_exact(self) -> bool:
         """Whether passes are to give each token the logits of a pass of its own."""
         return self._settings.exact and can_be_exact(self._settings.gpu_layers)
-
-    def _attention(self, header: Header, cache_type_v: str) -> Literal["auto", "on", "off"]:
-        """Whether a context takes flash attention; "auto" leaves it to llama.cpp."""
-        if self._settings.flash_attention != "auto" or not self._is_exact:
-            return self._settings.flash_attention
-        return exact_attention(header, cache_type_v, trees=self._settings.spec_tree > 1)
 
     @property
     def sequences(self) -> int:

@@ -22,13 +22,28 @@ def usual_context(header: Header) -> int:
 
 def attention_of(header: Header, settings: LoadSettings) -> Literal["auto", "on", "off"]:
     """Whether a target on CPUs takes flash attention; "auto" leaves it to llama.cpp."""
-    if settings.strict:
-        return "off"
-    if settings.flash_attention != "auto" or not settings.exact:
+    attention = wanted_attention(header, settings, settings.cache_type_v, exact=settings.exact)
+    plan = Plan(
+        header,
+        n_ctx=settings.ctx_size or usual_context(header),
+        flash_attention="off" if settings.strict else attention,
+    )
+    return with_room(plan, settings).flash_attention
+
+
+def wanted_attention(
+    header: Header, settings: LoadSettings, cache_type_v: str, *, exact: bool
+) -> Literal["auto", "on", "off"]:
+    """Whether a context takes flash attention, be there room or not; "auto" leaves it to llama.cpp."""
+    if settings.flash_attention != "auto" or not exact:
         return settings.flash_attention
-    attention = exact_attention(header, settings.cache_type_v, trees=settings.spec_tree > 1)
-    plan = Plan(header, n_ctx=settings.ctx_size or usual_context(header), flash_attention=attention)
-    return with_room_for_scores(plan).flash_attention
+    return exact_attention(header, cache_type_v, trees=settings.spec_tree > 1)
+
+
+def with_room(plan: Plan, settings: LoadSettings) -> Plan:
+    """The plan with an attention that fits into memory, unless somebody said which it is to be."""
+    given = settings.strict or settings.flash_attention != "auto"
+    return plan if given else with_room_for_scores(plan)
 
 
 def exact_attention(header: Header, cache_type_v: str, *, trees: bool = False) -> Literal["on", "off"]:

@@ -226,11 +226,16 @@ def check_unambiguous(wanted: HubSpec) -> None:
         return
 
 
-def catalogued_settings(spec: str) -> dict[str, str | float]:
-    """What the catalogue has a model answer with where nobody says otherwise. Raises UsageError as `catalogue` does."""
+def catalogued(spec: str) -> Entry | None:
+    """The entry of the catalogue that a spec names, if it names one. Raises UsageError as `catalogue` does."""
     from edgespec.models.catalog import find
 
-    entry = None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
+    return None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
+
+
+def catalogued_settings(spec: str) -> dict[str, str | float]:
+    """What the catalogue has a model answer with where nobody says otherwise. Raises UsageError as `catalogue` does."""
+    entry = catalogued(spec)
     return entry.settings if entry else {}
 
 

@@ -140,7 +140,7 @@ class Repl:
             self.output.note("a new conversation")
             self._tell_system()
             return
-        self.output.note(f'resumed "{session.title or session.chat}" ({len(session.turns)} messages)')
+        self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
         self._tell_system()
         for turn in session.turns[-2:]:
             if self._editor is not None and self._head() != self._seen:  # a pipe gets answers alone

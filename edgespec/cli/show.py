@@ -217,13 +217,14 @@ def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Rows:
 
 def _catalogue_rows(model: str) -> Iterator[Row]:
     """What the catalogue adds to a model of that name: a path has nothing of it."""
-    from edgespec.models.catalog import find
-    from edgespec.models.spec import NAMES, is_path
+    from edgespec.models.spec import catalogued
 
-    entry = None if model in NAMES or is_path(model) else find(model.partition(":")[0])
-    if entry is not None and entry.package:
+    entry = catalogued(model)
+    if entry is None:
+        return
+    if entry.package:
         yield Row("made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}")
-    if entry is not None and entry.settings:
+    if entry.settings:
         settings = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
         yield Row("answers with", f"{settings} (unless you set them)")
 

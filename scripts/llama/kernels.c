@@ -294,7 +294,7 @@ INLINE void strip(int tall, int blocks, const char * a, size_t nb_a, int64_t row
     }
 }
 
-/* K-quants: one row of A, unpacked once for all columns. `scaled` adds the products of 32 elements, times their scales. */
+/* K-quants: one row of A, unpacked once for all columns. `scaled` adds products of 32 elements, times their scales. */
 
 INLINE __m256i scaled(__m256i sums, __m256i ax, const int8_t * b, __m256i scales) {
     const __m256i products = _mm256_maddubs_epi16(ax, _mm256_loadu_si256((const __m256i *) b));
@@ -326,14 +326,14 @@ INLINE void row_of_q4_k(int broad, int blocks, const block_q4_K * a, const block
         for (int j = 0; j < broad; j++) {
             whole[j] = _mm256_setzero_si256();
         }
-        for (int part = 0; part < QK_K / 64; part++) {
-            const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * part));
+        for (int pair = 0; pair < QK_K / 64; pair++) {
+            const __m256i bits = _mm256_loadu_si256((const __m256i *) (a->qs + 32 * pair));
             const __m256i first = _mm256_and_si256(bits, low);
             const __m256i second = _mm256_and_si256(_mm256_srli_epi16(bits, 4), low);
-            const __m256i first_scale = _mm256_set1_epi16(six.bytes[2 * part]);
-            const __m256i second_scale = _mm256_set1_epi16(six.bytes[2 * part + 1]);
+            const __m256i first_scale = _mm256_set1_epi16(six.bytes[2 * pair]);
+            const __m256i second_scale = _mm256_set1_epi16(six.bytes[2 * pair + 1]);
             for (int j = 0; j < broad; j++) {
-                const int8_t * bx = b[j][block].qs + 64 * part;
+                const int8_t * bx = b[j][block].qs + 64 * pair;
                 whole[j] = scaled(scaled(whole[j], first, bx, first_scale), second, bx + 32, second_scale);
             }
         }
@@ -378,12 +378,12 @@ INLINE void row_of_q6_k(int broad, int blocks, const block_q6_K * a, const block
                 _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(two, 4), low),
                                 _mm256_and_si256(_mm256_srli_epi16(top, 2), high)),
             };
-            for (int part = 0; part < 4; part++) {
-                const int8_t * scales = a->scales + 8 * half + 2 * part;
+            for (int quarter = 0; quarter < 4; quarter++) {
+                const int8_t * scales = a->scales + 8 * half + 2 * quarter;
                 const __m256i scale = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_set1_epi16(scales[0])),
                                                               _mm_set1_epi16(scales[1]), 1);
                 for (int j = 0; j < broad; j++) {
-                    whole[j] = scaled(whole[j], ax[part], b[j][block].qs + 128 * half + 32 * part, scale);
+                    whole[j] = scaled(whole[j], ax[quarter], b[j][block].qs + 128 * half + 32 * quarter, scale);
                 }
             }
         }

@@ -1,4 +1,5 @@
-/* Bounds on where llama.cpp's CPU kernels change with the number of rows of a pass.
+/* What edgespec's build adds to llama.cpp on CPUs: bounds on where kernels change with the number of rows of a pass,
+   kernels of its own with the same bits, and threads that yield while they wait.
 
    A pass over several tokens should give each of them the same bits as a pass of its own: then a draft that is verified
    in one pass changes no answer. Most kernels do; four take another order of sums from some number of rows on, and
