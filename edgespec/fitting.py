@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,6 +104,13 @@ def can_be_exact(gpu_layers: Offload = "auto") -> bool:
 def repacks(plan: Plan) -> bool:
     """Whether weights may be repacked: not where that crashes, nor where it would make exact passes differ."""
     return self_check() == "works" and not (plan.exact and repacking_differs(plan.header.weight_types))
+
+
+def copies(plan: Plan) -> bool:
+    """Whether weights are read into memory rather than mapped: this build puts them on huge pages there, which makes
+    narrow passes faster. Not where they take half of what is free: mapped ones the system can drop."""
+    has_huge_pages = sys.platform == "linux" and have_bounds()
+    return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
 
 
 def _free_vram() -> list[int]:

@@ -22,7 +22,7 @@ from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine import Engine
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
-from edgespec.fitting import can_be_exact, fitted, repacks, sequences_that_fit
+from edgespec.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
 from edgespec.header import Header
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
@@ -436,4 +436,6 @@ def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[floa
     """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
     extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
-    return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, progress=progress)
+    return Model(
+        header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, copied=copies(plan), progress=progress
+    )

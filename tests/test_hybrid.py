@@ -148,6 +148,7 @@ def test_a_drafter_that_rests_looks_now_and_then_only(home: Any) -> None:
             see(token, row)
 
         recycling.see = seeing  # type: ignore[method-assign]
+        pace.awake = lambda kind, drafters: tuple(drafters)  # type: ignore[method-assign]
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
         assert len(seen) == llm.stats.generated_tokens == 33
         seen.clear()

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 from edgespec.figures import size_of
+from edgespec.fitting import copies
 from edgespec.header import Header, read_header
+from edgespec.llama.context import Context
 from edgespec.llama.library import repacked_types
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work
@@ -205,6 +207,35 @@ def test_what_is_mapped_needs_no_room() -> None:
     assert (repacked.total, repacked.mapped < DEMO.weights_bytes / 50) == (estimate(plan).total, True)
     pair = replace(plan, draft=Plan(DEMO_DRAFT, n_ctx=1024))
     assert estimate(pair).mapped == DEMO.weights_bytes + DEMO_DRAFT.weights_bytes
+
+
+def test_weights_are_copied_where_huge_pages_are_and_half_of_the_memory_stays_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = Plan(DEMO, n_ctx=1024)
+    for platform, bounds, free, gpu_layers, wanted in (
+        ("linux", True, 2 * DEMO.weights_bytes, 0, True),
+        ("linux", True, 2 * DEMO.weights_bytes - 1, 0, False),
+        ("linux", True, 2 * DEMO.weights_bytes, 1, False),
+        ("linux", False, 2 * DEMO.weights_bytes, 0, False),
+        ("darwin", True, 2 * DEMO.weights_bytes, 0, False),
+    ):
+        monkeypatch.setattr("sys.platform", platform)
+        monkeypatch.setattr("edgespec.fitting.have_bounds", lambda has=bounds: has)
+        monkeypatch.setattr("edgespec.fitting.available_memory_bytes", lambda bytes=free: bytes)
+        assert copies(replace(plan, gpu_layers=gpu_layers)) is wanted
+
+
+def test_copied_weights_are_the_mapped_ones(tmp_path: Path) -> None:
+    rows = []
+    for copied in (False, True):
+        with log_lines() as lines, Model(DEMO, use_extra_bufts=False, copied=copied) as model:
+            context = Context(model, n_ctx=64, threads=1)
+            context.decode([5, 6, 7], range(3), [(0,)] * 3, [False, False, True])
+            rows.append(context.logits(2).copy())
+            context.close()
+        assert any("CPU_Mapped" in line for line in lines) is not copied
+    assert (rows[0] == rows[1]).all()
 
 
 def test_layers_go_to_the_gpu_from_the_last_one_down() -> None:

@@ -19,6 +19,7 @@ from edgespec.model_check import check_model
 
 SAMPLED_TOKENS = 1024  # by which vocabularies are told apart
 _NO_DEVICES = (ctypes.c_void_p * 1)(None)
+_READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
 
 class Model(Closable):
@@ -26,7 +27,7 @@ class Model(Closable):
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
     ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
-    there. `progress` is called with 0..1 while the weights load.
+    there. The file is mapped into memory unless the weights are `copied`. `progress` is called with 0..1 while they load.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Model(Closable):
         *,
         gpu_layers: int = 0,
         use_extra_bufts: bool = True,
+        copied: bool = False,
         vocabulary_only: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -45,6 +47,8 @@ class Model(Closable):
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts
+        if copied:
+            params.load_mode = _READ
         params.n_gpu_layers = self.gpu_layers = gpu_layers
         if not gpu_layers:  # or else wide passes would take memory of GPUs all the same
             params.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)

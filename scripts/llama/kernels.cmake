@@ -70,6 +70,10 @@ function(edgespec_bound_kernels)
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"
         "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] > 8 ? dst->ne[2] : cne1)") # the tokens of the pass
+    if(NOT WIN32)
+        target_sources(ggml-base PRIVATE ${EDGESPEC_KERNELS}/memory.c)
+        edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/src/ggml.c 1 "= posix_memalign(" "= edgespec_memalign(")
+    endif()
     edgespec_replace(${cpu}/ops.cpp 1 "nek1 >= 512;" "nek1 >= edgespec_kernel_bounds[EDGESPEC_SPLIT_KV];")
 endfunction()
 

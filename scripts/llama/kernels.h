@@ -1,5 +1,5 @@
 /* What edgespec's build adds to llama.cpp on CPUs: bounds on where kernels change with the number of rows of a pass,
-   kernels of its own with the same bits, and threads that yield while they wait.
+   kernels of its own with the same bits, threads that yield while they wait, and huge pages.
 
    A pass over several tokens should give each of them the same bits as a pass of its own: then a draft that is verified
    in one pass changes no answer. Most kernels do; four take another order of sums from some number of rows on, and
@@ -53,6 +53,10 @@ bool edgespec_chunk(int type, int64_t k, const void * A, size_t nb_a, int64_t ro
    the same cores slow each other down a hundredfold where threads only spin, and sleeping takes too long to wake from. */
 enum { EDGESPEC_SPINS = 300 };
 void edgespec_yield(void);
+
+/* posix_memalign, for large buffers in huge pages where Linux has them: a pass reads all weights, and looking up where
+   each of many small pages lies takes 5 to 8 % of it. */
+int edgespec_memalign(void ** memory, size_t alignment, size_t size);
 
 #ifdef __cplusplus
 }
