@@ -27,7 +27,8 @@ class Model(Closable):
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
     ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
-    there. The file is mapped unless the weights are to be `copied` into memory. `progress` is called with 0..1 meanwhile.
+    there. The file is mapped unless the weights are to be `copied` into memory. `progress` is called with 0..1 while
+    they load.
     """
 
     def __init__(
