@@ -436,6 +436,4 @@ def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[floa
     """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
     extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
-    return Model(
-        header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, copied=copies(plan), progress=progress
-    )
+    return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, copied=copies(plan), progress=progress)
