@@ -96,21 +96,20 @@ class Chooser:
         Raises ValueError when the row has no finite logit, or a NaN.
         """
         adjusted = self._checked(row, tokens)
-        noise_key = self.noise_key(position)
-        token, gap = self._best(adjusted, noise_key)
-        near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, noise_key)
+        token, gap = self._best(adjusted, position)
+        near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, position)
         return self._choice(adjusted, token, gap, near_tie)
 
     def noise_key(self, position: int, stream: Stream = Stream.TOKEN, round: int = 0) -> tuple[int, int]:
         """What the noise at a position is made from (`core.noise.key`)."""
         return key(self.seed, self.sample, self.first + position, stream, round)
 
-    def _best(self, adjusted: FloatRow, noise_key: tuple[int, int]) -> tuple[int, float]:
+    def _best(self, adjusted: FloatRow, position: int) -> tuple[int, float]:
         if self.settings.temperature == 0:
             return _greedy(adjusted, self.settings)
-        return perturbed_best(draw_from(adjusted, self.settings), noise_key)
+        return perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position))
 
-    def _is_near_tie(self, adjusted: FloatRow, token: int, noise_key: tuple[int, int]) -> bool:
+    def _is_near_tie(self, adjusted: FloatRow, token: int, position: int) -> bool:
         """Whether another token would be chosen if logits were off by `rounding`.
 
         Tried are the token lowered against all others, what was cut off raised against what was not, and both at once.
@@ -120,17 +119,17 @@ class Chooser:
         slack = np.float32(2 * self.rounding)
         lowered = adjusted.copy()
         lowered[token] -= slack
-        if self._best(lowered, noise_key)[0] != token:
+        if self._best(lowered, position)[0] != token:
             return True
         kept = truncate(adjusted, self.settings).ids
         if kept is None or (self.settings.temperature == 0 and self.settings.typical_p == 1):
             return False
         raised = adjusted + slack
         raised[kept] = adjusted[kept]
-        if self._best(raised, noise_key)[0] != token:
+        if self._best(raised, position)[0] != token:
             return True
         raised[token] -= slack
-        return self._best(raised, noise_key)[0] != token
+        return self._best(raised, position)[0] != token
 
     def law(self, row: FloatRow, tokens: Sequence[int]) -> Law:
         """What the sampling chain makes of the row. Raises ValueError as `choose` does."""

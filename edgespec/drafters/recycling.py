@@ -16,6 +16,8 @@ from edgespec.drafters.base import Guessable
 from edgespec.drafters.walk import WalkingDrafter
 
 SUCCESSORS = 8
+UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not guessed
+MANY = 256  # from so many tokens on selecting the likeliest takes less time than sorting them
 RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
 
 
@@ -31,8 +33,10 @@ class RecyclingDrafter(WalkingDrafter[int]):
         self._logits: NDArray[np.float32] = np.zeros((n_vocab, SUCCESSORS), np.float32)
 
     def see(self, token: int, row: FloatRow) -> None:
-        best = largest(row, SUCCESSORS)
-        best = best[np.argsort(-row[best], kind="stable")]
+        best = (row >= row.max() - UNLIKELY).nonzero()[0]
+        if len(best) > MANY:
+            best = largest(row, SUCCESSORS)
+        best = best[np.argsort(-row[best], kind="stable")[:SUCCESSORS]]
         self._successors[token] = -1
         self._successors[token, : len(best)], self._logits[token, : len(best)] = best, row[best]
 
