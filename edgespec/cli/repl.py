@@ -11,7 +11,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat import AGAINST_LOOPS, Events, Level, Notice, Session, model_name
-from edgespec.chat_commands import COMMANDS, Commands
+from edgespec.chat_commands import COMMANDS, Commands, is_command
 from edgespec.cli.footer import footer
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.line_editor import LineEditor
@@ -69,7 +69,7 @@ class Repl:
     def _do(self, text: str) -> None:
         """One message or command. What goes wrong is told, and the conversation goes on."""
         try:
-            if text.startswith("/") and not text.startswith("//"):
+            if is_command(text):
                 self.commands.run(text)
             else:
                 self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
