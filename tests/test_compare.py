@@ -365,7 +365,9 @@ def test_a_row_is_marked_where_no_other_beats_it_in_both() -> None:
 def test_guessing_is_marked_only_where_it_is_faster_for_sure() -> None:
     plain, lucky = row("a", 10.0), replace(row("a", 12.0), mode="lucky", speedup_low=0.9)
     sure, alone = replace(row("a", 11.0), mode="sure", speedup_low=1.01), replace(row("a", 13.0), mode="one prompt")
+    idle, sure = replace(sure, mode="idle"), replace(sure, tokens_per_round=1.5)
     assert [each.is_best for each in with_best([plain, lucky, alone], {"a": 0.0})] == [True, False, False]
+    assert [each.is_best for each in with_best([plain, idle], {"a": 0.0})] == [True, False]
     assert [each.is_best for each in with_best([plain, lucky, sure], {"a": 0.0})] == [False, False, True]
 
 
@@ -426,6 +428,7 @@ def two_files(
             "tokens_per_s": rate,
             "speedup": up,
             "speedup_low": low,
+            "tokens_per_round": 2.0,
             "is_best": best,
             "runs": list(of),
         }
