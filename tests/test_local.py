@@ -286,6 +286,16 @@ def test_links_that_lead_nowhere_are_told(home: Path) -> None:
 # --- what cannot be used ----------------------------------------------------------------------------------------------
 
 
+def test_what_edgespec_makes_for_itself_is_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(home / "work" / "edgespec"))
+    cache = home / "work" / "edgespec" / "cache"
+    tiny(home / "work" / "mine.gguf")
+    for folder in ("drafts", "quants"):
+        tiny(cache / folder / "mine-8.gguf")
+    assert names() == ["mine.gguf"]
+    assert names(cache / "quants") == ["mine.gguf", "mine-8.gguf"]  # asked for
+
+
 def test_files_that_go_with_a_model_are_left_out(home: Path) -> None:
     work = home / "work"
     tiny(work / "mmproj-model.gguf")
