@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.cli.command import Command, Option
-from edgespec.cli.default_model import answer_as_catalogued, default_model
+from edgespec.cli.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts, leave
 from edgespec.cli.options import chat_options, constraints, load_settings, sampling_settings, with_options
@@ -86,6 +86,7 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
+        note_model_as_prompt(output, values["message"], values["model"])
         if values["model"] is None:
             values["model"] = _model_of(ctx, resumed, values, output)
         answer_as_catalogued(ctx, values)
