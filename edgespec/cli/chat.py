@@ -90,10 +90,10 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         if values["model"] is None:
             values["model"] = _model_of(ctx, resumed, values, output)
         answer_as_catalogued(ctx, values)
-        fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+        settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
         if not values["history"]:
-            values["store"] = False  # of answers to guess from
-        session = Session(store, Worker, load_settings(values), _chat_settings(values), values["system"] or "", notes)
+            settings = replace(settings, store=False)  # of answers to guess from
+        session = Session(store, Worker, settings, _chat_settings(values), values["system"] or "", notes)
         if values["resume"]:
             _resume(ctx, session, values)
         try:

@@ -61,8 +61,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     note_model_as_prompt(output, prompt, values["model"])
     values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
     answer_as_catalogued(ctx, values)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    settings = replace(load_settings(values), measure_rounding=values["stats"] or values["explain"])
+    settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    settings = replace(settings, measure_rounding=values["stats"] or values["explain"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
