@@ -22,6 +22,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.model_check import check_model
+from edgespec.models.names import short_name
 from edgespec.models.spec import catalogued_settings, lasting, resolve
 from edgespec.recording import Recording, turn_of
 from edgespec.repetition import RepetitionDetector
@@ -409,7 +410,7 @@ class Session(Closable):
             times[-1],
             self._head,
             len(self.turns),
-            model_name(str(self._about.get("model", ""))),
+            _called(self._about.get("model")),
         )
 
     @property
@@ -565,8 +566,8 @@ class Session(Closable):
     def _as_answer(self, request: Request) -> Answer:
         about = self._about
         return Answer(
-            model=model_name(str(about.get("model", ""))),
-            draft_model=model_name(about["draft_model"]) if about.get("draft_model") else None,
+            model=_called(about.get("model")),
+            draft_model=_called(about.get("draft_model")) or None,
             finish_reason="generating",
             seed=request.seed,
             settings=self._settings_as_json() | {"sample": request.sample, "ctx_size": self.context_size},
@@ -689,9 +690,9 @@ class Session(Closable):
         return [partial(self.store.create, chat, settings, title), *appends]
 
 
-def model_name(path: str) -> str:
-    """Without its folder, which is this machine's affair; the bundled ones are told apart by theirs."""
-    return Path(path).name if Path(path).parent.name != "demo" else f"demo/{Path(path).name}"
+def _called(model: object) -> str:
+    """What a model is called; nothing for none."""
+    return short_name(Path(str(model))) if model else ""
 
 
 def _as_block(name: str, text: str) -> str:

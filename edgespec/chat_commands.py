@@ -435,6 +435,11 @@ COMMANDS = (
 )
 
 
+def is_command(text: str) -> bool:
+    """Whether it begins with a slash; a second one sends the rest as a message."""
+    return text.startswith("/") and not text.startswith("//")
+
+
 def name_and_argument(line: str) -> tuple[str, str]:
     """The parts of a line that begins with a slash; behind the name may be a blank or a new line."""
     name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)

@@ -38,6 +38,11 @@ def cached_repositories() -> list[str]:
     return sorted(map(_repository_called, folders))
 
 
+def begun_files(repository: str) -> list[Path]:
+    """What was begun to be downloaded of a repository, and is not whole."""
+    return sorted(path for path in (repository_folder(repository) / "blobs").glob("*.incomplete") if path.is_file())
+
+
 def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
     """The GGUF files of a repository that are here, by their names in it: those of a branch, tag or commit."""
     folder = repository_folder(repository)

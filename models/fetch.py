@@ -23,12 +23,12 @@ from edgespec.models import retries
 from edgespec.models.content import hash_of
 from edgespec.models.hub import Download, Tell, is_whole
 from edgespec.models.hub_requests import (
-    AGAIN,
     DownloadError,
     OtherAnswerError,
     explained,
     headers,
     host,
+    how_to_resume,
     http_error,
     session,
     timeout_s,
@@ -91,7 +91,9 @@ def fetch(
         raise job.failures[0]
     if cancel.is_set() and not download.is_here:
         here, whole = size_of(job.progress().here_bytes), size_of(download.size_bytes)
-        raise DownloadCancelled(f"stopped: {here} of {whole} downloaded", hint=AGAIN)
+        raise DownloadCancelled(
+            f"stopped: {here} of {whole} downloaded", hint=how_to_resume(download.wanted.repository)
+        )
     if not download.is_here:
         raise DownloadError(
             f"{download.wanted} was deleted", why="another program deletes it", hint="download it again"

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgespec.errors import UsageError
 from edgespec.models import catalog
 from edgespec.models.cache import cached_repositories, repository_folder
-from edgespec.paths import models_dir
+from edgespec.paths import cache_dir, models_dir
 
 VARIABLE = "EDGESPEC_MODELS"
 DEPTH = 3  # levels of folders that are looked into
@@ -87,8 +87,11 @@ def _of_other_tools() -> Iterator[Path]:
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
-    """The .gguf files in and below a folder, the nearest first; links are followed, each folder is entered once."""
-    seen: set[str] = set()
+    """The .gguf files in and below a folder, the nearest first; links are followed, each folder is entered once.
+
+    What edgespec makes for itself, drafts and quantisations in its cache folder, is left out.
+    """
+    seen = {os.path.realpath(cache_dir())}
     level = [folder]
     for _ in range(depth + 1):
         below: list[Path] = []

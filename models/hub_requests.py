@@ -11,9 +11,8 @@ from typing import Any
 
 from edgespec import __version__
 from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.models.cache import begun_files
 from edgespec.models.spec import HubSpec
-
-AGAIN = "the part already downloaded is kept, and the same command resumes"
 
 _ADDRESS = re.compile(
     r"(?P<scheme>https?://)(?:[^/?#]*@)?(?P<place>(?:[\w.-]+|\[[\da-f:.]+\])(?::\d{1,5})?(?:/[^?#@\s]*)?)",
@@ -144,8 +143,16 @@ def reason(error: Exception) -> str:
     return f"{host()} cannot be reached" if kind(error, "ConnectError") else f"the connection to {host()} broke"
 
 
+def how_to_resume(repository: str) -> str:
+    """What becomes of a download that did not end, as a part of a hint."""
+    if any(path.stat().st_size for path in begun_files(repository)):
+        return "the part already downloaded is kept, and the same command resumes"
+    return "the same command tries again"
+
+
 def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     """A failed request as a user can act on it."""
+    again = how_to_resume(wanted.repository)
     code, status, page = header_of(error, "X-Error-Code"), status_of(error), page_of(wanted.repository)
     if code == "RevisionNotFound":
         return ModelNotFoundError(
@@ -167,25 +174,25 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
     if status == 429:
         more = "" if _token_sent(error) else f"; logged-in users ({how_to_log_in()}) have a higher limit"
         return DownloadError(
-            f"{host()} limits the number of requests (rate limit)", hint=f"wait a few minutes: {AGAIN}{more}"
+            f"{host()} limits the number of requests (rate limit)", hint=f"wait a few minutes: {again}{more}"
         )
     if status >= 500:
         return DownloadError(
-            f"{host()} has a problem right now", why=f"it responds with status {status}", hint=f"try later: {AGAIN}"
+            f"{host()} has a problem right now", why=f"it responds with status {status}", hint=f"try later: {again}"
         )
     if status:  # the error's own words hold the address
         return DownloadError(f"{host()} refuses {wanted.repository}", why=f"it responds with status {status}")
     if isinstance(error, OtherAnswerError):
-        hint = f"does this network require a login? {AGAIN}"
+        hint = f"does this network require a login? {again}"
         return DownloadError(f"{host()} does not send the file", why=str(error), hint=hint)
     if kind(error, "TimeoutException"):
         return DownloadError(
-            f"{host()} does not respond", why=f"no data for {timeout_s()} s", hint=f"try later: {AGAIN}"
+            f"{host()} does not respond", why=f"no data for {timeout_s()} s", hint=f"try later: {again}"
         )
     if kind(error, "ConnectError"):
-        hint = f"try again with a network connection: {AGAIN}"
+        hint = f"is there a network? {again}"
         return DownloadError(f"{host()} cannot be reached", why=str(error), hint=hint)
-    return DownloadError(f"the connection to {host()} broke", why=str(error), hint=AGAIN)
+    return DownloadError(f"the connection to {host()} broke", why=str(error), hint=again)
 
 
 def _gated(error: Exception, wanted: HubSpec, page: str) -> DownloadError:

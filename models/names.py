@@ -11,7 +11,7 @@ from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.packages import packaged_at
 from edgespec.models.quants import models_in, quant_of
-from edgespec.models.spec import NAMES, HubSpec, resolve
+from edgespec.models.spec import NAMES, HubSpec, is_path, resolve
 
 
 def name_of(path: Path) -> str:
@@ -23,6 +23,13 @@ def name_of(path: Path) -> str:
             if os.path.realpath(resolve(spec).path) == file:
                 return spec
     return with_tilde(path)
+
+
+def short_name(path: Path) -> str:
+    """What a model is called where there is little room: by its name in the catalogue if it was made by that, else by
+    its file's."""
+    name = name_of(path)
+    return name if not is_path(name) and "/" not in name else path.name.removesuffix(".gguf")
 
 
 def with_tilde(path: Path) -> str:

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from edgespec.models.cache import commit_of, hub_cache, repository_folder
 from edgespec.models.hub import Download
-from edgespec.models.hub_requests import AGAIN, DownloadError
+from edgespec.models.hub_requests import DownloadError, how_to_resume
 from edgespec.paths import write_whole
 from edgespec.unfinished import becoming
 
@@ -68,7 +68,8 @@ def disk_errors(download: Download) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
-            raise DownloadError(f"no space left for {hub_cache()}", hint=f"free some space: {AGAIN}") from error
+            hint = f"free some space: {how_to_resume(download.wanted.repository)}"
+            raise DownloadError(f"no space left for {hub_cache()}", hint=hint) from error
         if error.errno == errno.EFBIG:
             raise DownloadError(f"a file this large cannot be stored in {hub_cache()}", why=why,
                 hint="set HF_HOME to a folder on another disk") from error  # fmt: skip

@@ -15,7 +15,14 @@ import psutil
 from filelock import Timeout
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.models.cache import cached_files, cached_repositories, hub_cache, repository_folder, repository_of
+from edgespec.models.cache import (
+    begun_files,
+    cached_files,
+    cached_repositories,
+    hub_cache,
+    repository_folder,
+    repository_of,
+)
 from edgespec.models.offers import offers
 from edgespec.models.packages import (
     PackageSpec,
@@ -128,10 +135,9 @@ def unfinished(repository: str = "") -> list[Unfinished]:
     """What was begun to be downloaded, of one repository or of all."""
     found = []
     for name in [repository] if repository else cached_repositories():
-        for path in sorted((repository_folder(name) / "blobs").glob("*.incomplete")):
+        for path in begun_files(name):
             with suppress(OSError):  # finished meanwhile
-                if path.is_file():
-                    found.append(Unfinished(name, path, path.stat().st_size))
+                found.append(Unfinished(name, path, path.stat().st_size))
     if not repository:
         packages = {model.folder: model for model in reversed(list(packaged_models()))}
         for package in packages.values():

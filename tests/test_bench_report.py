@@ -101,7 +101,7 @@ def full_result(seed: int = 1, **rest: Any) -> Result:
                             draft_s=numbers.uniform(0, 1),
                             other_s=numbers.uniform(0, 0.2),
                             equal=True if mode in ("draft auto", "lookup auto") else None,
-                            **(drafted if mode.startswith("draft") else {}),
+                            **(drafted if mode.startswith(("draft", "lookup")) else {}),
                         )
                     )
     return result_of(*samples, **rest)
@@ -331,7 +331,11 @@ def test_nothing_proposed_is_no_acceptance() -> None:
 
 def rates(category: str, item: str, **by_mode: float) -> list[dict[str, Any]]:
     names = {"plain": "plain", "two": "draft fixed:2", "eight": "draft fixed:8", "auto": "draft auto"}
-    return [answer(names[name], rate, item, category=category) for name, rate in by_mode.items()]
+    drafted = {"proposed": 2, "accepted": 1}
+    return [
+        answer(names[name], rate, item, category=category, **({} if name == "plain" else drafted))
+        for name, rate in by_mode.items()
+    ]
 
 
 def test_headroom_compares_auto_with_the_best_length_and_with_the_best_for_each_category() -> None:
@@ -402,6 +406,18 @@ def test_the_fastest_row_is_bold() -> None:
     assert bold == ["draft fixed:2"]
 
 
+def test_no_speedup_is_praised_where_nothing_was_drafted() -> None:
+    result = result_of(
+        answer("plain", 10), answer("lookup fixed:2", 15), answer("lookup fixed:4", 20), answer("suffix auto", 18)
+    )
+    text = io.StringIO()
+    Console(file=text, width=80, force_terminal=True, color_system="standard").print(table(result))
+    assert re.findall(r"\x1b\[1m(lookup|suffix|plain)", text.getvalue()) == ["plain"]
+    said = flowing(table(result))
+    assert "nothing was drafted, so a speedup is noise: lookup fixed:2, lookup fixed:4, suffix auto" in said
+    assert "the best fixed length" not in said
+
+
 def test_what_speaks_against_the_figures_is_said() -> None:
     result = result_of(
         answer("plain", 10, category="code_editing", repeated_4grams=0.25),
@@ -427,6 +443,7 @@ def test_a_quiet_run_of_different_texts_has_nothing_against_it() -> None:
         "could not be compared",
         "not measured",
         "coverage",
+        "noise",
     ):
         assert words not in text
 

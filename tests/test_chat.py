@@ -85,7 +85,7 @@ def test_what_is_said_is_kept_with_how_it_came_about(store: Store) -> None:
         "Why is the sky blue?\nSay it.",
     )
     assert answer.answer is not None
-    assert (answer.answer.finish_reason, answer.answer.seed, answer.answer.model) == ("stop", 3, "fake.gguf")
+    assert (answer.answer.finish_reason, answer.answer.seed, answer.answer.model) == ("stop", 3, "fake")
     assert answer.answer.settings["sampling"]["temperature"] == 0.5
     assert answer.answer.stats["timings"]["predicted_n"] == len(answer.answer.ids) == 3
     assert [piece.text for piece in store.pieces(answer.key)] == ["It", " is", " blue."]

@@ -51,7 +51,7 @@ def ids(store: Store) -> list[str]:
 
 def test_chats_are_listed_with_the_newest_first(home: Path, store: Store) -> None:
     lines = history(home, "list").stdout.decode().splitlines()
-    assert lines[0].split() == ["id", "turns", "last", "title"]
+    assert lines[0].split() == ["id", "msgs", "last", "title"]
     newest, oldest = store.chats()
     assert re.fullmatch(rf"{newest.id} +2 +today \d\d:\d\d +about bread", lines[2])
     assert re.fullmatch(rf"{oldest.id} +2 +today \d\d:\d\d +about cake", lines[3])
@@ -71,7 +71,7 @@ def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -
     newest, _ = objects(history(home, "list", "--json"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", newest.pop("created"))
     assert newest.pop("updated")
-    assert newest == {"id": ids(store)[0], "title": "about bread", "turns": 2, "model": "target.gguf"}
+    assert newest == {"id": ids(store)[0], "title": "about bread", "messages": 2, "model": "target.gguf"}
 
 
 def test_times_of_other_days_are_told_by_how_long_ago_they_were(home: Path, store: Store) -> None:

@@ -131,13 +131,22 @@ def test_files_of_one_quantisation_are_called_by_what_differs(
     assert [target.label for target in find_targets([str(tmp_path / name) for name in names]).all] == labels
 
 
-def test_files_of_the_same_name_are_called_by_their_folders(home: Path, tmp_path: Path) -> None:
-    files = [tmp_path / folder / "m.gguf" for folder in ("a", "b")]
+@pytest.mark.parametrize(
+    ("files", "names", "labels"),
+    [
+        (["a/m.gguf", "b/m.gguf"], ["a/m", "b/m"], ["a", "b"]),
+        (["a/x/m.gguf", "b/x/m.gguf"], ["a/x/m", "b/x/m"], ["a/x", "b/x"]),
+        (["a/m.gguf", "b/m.gguf", "b/m.bin"], ["a/m", "b/m", "b/m.bin"], ["a/m", "b/m", "b/m.bin"]),
+    ],
+)
+def test_files_of_the_same_name_are_told_apart_by_their_folders(
+    files: list[str], names: list[str], labels: list[str], home: Path, tmp_path: Path
+) -> None:
     for file in files:
-        file.parent.mkdir()
-        write_model(file, "llama")
-    labels = [target.label for target in find_targets([str(file) for file in files]).all]
-    assert len(set(labels)) == 2
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        write_model(tmp_path / file, "llama")
+    found = find_targets([str(tmp_path / file) for file in files]).all
+    assert ([target.name for target in found], [target.label for target in found]) == (names, labels)
 
 
 # --- which modes ------------------------------------------------------------------------------------------------------
@@ -365,7 +374,9 @@ def test_a_row_is_marked_where_no_other_beats_it_in_both() -> None:
 def test_guessing_is_marked_only_where_it_is_faster_for_sure() -> None:
     plain, lucky = row("a", 10.0), replace(row("a", 12.0), mode="lucky", speedup_low=0.9)
     sure, alone = replace(row("a", 11.0), mode="sure", speedup_low=1.01), replace(row("a", 13.0), mode="one prompt")
+    idle, sure = replace(sure, mode="idle"), replace(sure, tokens_per_round=1.5)
     assert [each.is_best for each in with_best([plain, lucky, alone], {"a": 0.0})] == [True, False, False]
+    assert [each.is_best for each in with_best([plain, idle], {"a": 0.0})] == [True, False]
     assert [each.is_best for each in with_best([plain, lucky, sure], {"a": 0.0})] == [False, False, True]
 
 
@@ -426,6 +437,7 @@ def two_files(
             "tokens_per_s": rate,
             "speedup": up,
             "speedup_low": low,
+            "tokens_per_round": 2.0,
             "is_best": best,
             "runs": list(of),
         }

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from edgespec import paths
-from edgespec.cli.command import ELSEWHERE, Option
+from edgespec.cli.command import Option
+from edgespec.cli.habits import ELSEWHERE
 from edgespec.cli.run import run
 from edgespec.config import config_files, project_file
 from edgespec.errors import UsageError

@@ -54,6 +54,13 @@ def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
     ]
 
 
+def test_statistics_print_as_one_line() -> None:
+    summary = "40 tokens in 2.00 s (20.0 tok/s), 20 of 30 draft tokens accepted, predicted speed-up 1.54x"
+    assert str(stats()) == summary
+    assert str(stats(None)) == summary.rpartition(",")[0]
+    assert str(Stats(generated_tokens=8, generation_s=0.5)) == "8 tokens in 0.50 s (16.0 tok/s)"
+
+
 def test_a_terminal_gets_one_line_unasked() -> None:
     short = footer(stats(), ABOUT, details=False, verify="typical", pace=PACE)
     assert short == ["20 tok/s · 40 tokens · 67 % of drafts accepted · typical acceptance: changes the distribution"]

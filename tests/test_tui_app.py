@@ -382,6 +382,17 @@ def test_toasts_leave_the_composer_free() -> None:
     on_screen(steps, toasts=True)
 
 
+def test_the_number_of_a_code_block_that_is_not_there_is_told_and_not_typed() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await pilot.press("shift+tab", "1", "2")
+        assert app.clipboard == "x"
+        assert [note.message for note in app._notifications][1:] == ["this message has no code block 2"]
+        assert app.composer.text == ""
+
+    on_screen(steps, FakeEngine("```\nx\n```"), toasts=True)
+
+
 # --- the system prompt ------------------------------------------------------------------------------------------------
 
 PIRATE = ImportedChat(
@@ -415,6 +426,18 @@ def test_the_system_prompt_of_an_imported_chat_is_seen_changed_and_left_behind()
 
     on_screen(steps, engine, store=store)
     store.close()
+
+
+def test_escape_cancels_the_question_for_a_system_prompt() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/system")
+        assert app.composer.text == "/system "
+        await pilot.press("escape", *"hello", "enter")
+        await idle(app, pilot)
+        assert contents(app) == ["hello", "one"]
+        assert app.session.system == ""
+
+    on_screen(steps)
 
 
 def test_the_keys_go_from_the_first_message_to_the_system_prompt_and_back() -> None:

@@ -244,13 +244,17 @@ def test_a_command_out_of_the_history_does_not_catch_the_arrows() -> None:
     run(script)
 
 
-def test_escape_closes_the_list_and_then_stops() -> None:
+def test_escape_closes_the_list_then_takes_the_command_back_and_then_stops() -> None:
     async def script(pilot: Pilot[Any], composer: Composer) -> None:
         await write(pilot, "/re")
         await pilot.press("escape")
         assert offered(composer) == []
         assert composer.text == "/re"
         await pilot.press("escape")
+        assert composer.text == ""
+        await write(pilot, "//usr")  # a message that begins with a slash
+        await pilot.press("escape")
+        assert composer.text == "//usr"
 
     assert [type(message) for message in run(script).messages] == [Stop]
 

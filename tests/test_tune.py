@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from edgespec.models.spec import resolve
 ITEMS = [item for item in sample(shipped(), 1) if item.category in ("chat", "code_completion")]
 STEEP = CostCurve(0.03, {1: 1.0, 2: 1.8, 3: 2.0, 4: 2.1, 9: 4.2}, None)
 FLAT = CostCurve(0.03, {1: 1.0, 9: 1.2}, None)
+VERDICTS = {True: "worth it:", False: "not worth it (draft):", None: "none: another program disturbed"}
 KIND = Kind("chat", 100, 0.6, 3, 1.4, 1.4, 1.8)
 
 
@@ -38,7 +40,7 @@ def test_a_pair_is_measured_from_costs_to_a_verdict(home: Path) -> None:
     assert all(0 < kind.alpha < 1 and kind.oracle_speedup >= kind.best_speedup >= 1 for kind in found.kinds)
     assert found.overall.tokens == sum(kind.tokens for kind in found.kinds)
     assert found.measured is not None and 0 < (found.curve.draft or 0) < 1 and found.curve.target[1] == 1.0
-    assert found.verdict.startswith("worth it:" if found.use_it else "not worth it (draft):")
+    assert found.verdict.startswith(VERDICTS[found.use_it])
     assert {"comparing drafts", "warming up"} <= set(told)
     assert json.loads(json.dumps(found.as_json()))["curve"]["passes"]["1"] == 1.0
 
@@ -111,7 +113,7 @@ def test_stopped_before_it_knows_anything_it_says_nothing(home: Path) -> None:
 
 def said(
     curve: CostCurve, step: float, overall: Kind, measured: tuple[float, float, float] | None = None
-) -> tuple[bool, str]:
+) -> tuple[bool | None, str]:
     curve = replace(curve, draft=step)
     return verdict("draft", curve, [overall], overall, break_even(curve), measured or (None, None, None))
 
@@ -128,10 +130,11 @@ def said(
         (FLAT, 1.3, replace(KIND, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "more than a pass of the target"),
         (CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.5, replace(KIND, auto_speedup=1.0), None, False, "not even 100 %"),
         (FLAT, 0.05, replace(KIND, auto_speedup=0.9), (0.9, 0.8, 0.95), False, "0.90x of plain decoding"),
+        (CostCurve(0.03, {1: 1.0, 4: 0.6}, None), 0.05, KIND, (1.5, 1.3, 1.6), None, "run tune again"),
     ],
 )
 def test_the_verdict_says_why(
-    curve: CostCurve, step: float, overall: Kind, measured: Any, use_it: bool, words: str
+    curve: CostCurve, step: float, overall: Kind, measured: Any, use_it: bool | None, words: str
 ) -> None:
     decided, text = said(curve, step, overall, measured)
     assert decided == use_it and words in text
@@ -155,12 +158,13 @@ def test_a_useless_draft_is_advised_against_and_why(tmp_path: Path) -> None:
     done = edgespec_here("tune", *arguments, "--json", "-q", home=tmp_path)
     found = json.loads(done.stdout)
     assert done.returncode == 0 and not done.stderr
-    assert not found["use_it"] and "costs" in found["verdict"]
+    assert found["verdict"].startswith(VERDICTS[found["use_it"]])
+    assert not found["use_it"]
     assert found["overall"]["alpha"] < 0.05 and found["overall"]["best_length"] == 0
     assert sorted((tmp_path / "cache" / "pace").glob("*.json"))
     done = edgespec_here("tune", *arguments, home=tmp_path)
     shown = done.stdout.decode()
-    assert "verdict" in shown and "not worth it (draft):" in " ".join(shown.split())
+    assert re.search("verdict +(not worth it|none)", shown)
     assert max(map(len, shown.splitlines())) <= 80
 
 

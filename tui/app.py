@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from edgespec.chat import Level, Session
-from edgespec.chat_commands import COMMANDS, Commands, find, name_and_argument
+from edgespec.chat_commands import COMMANDS, Commands, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.models.local import local_models
 from edgespec.settings import LoadSettings
@@ -167,7 +167,7 @@ class ChatApp(App[None]):
 
     def submit(self, text: str) -> None:
         """Run a command, or send a message."""
-        if text.startswith("/") and not text.startswith("//"):
+        if is_command(text):
             self._run(text)
             return
         try:
@@ -213,7 +213,7 @@ class ChatApp(App[None]):
     def _change_system(self) -> None:
         self.composer.put(f"/system {self.session.system}")
         if not self.session.system:
-            self.say("write the system prompt of this chat behind /system")
+            self.say("write the system prompt of this chat behind /system; Esc cancels")
 
     def _show_help(self) -> None:
         self.push_screen(HelpScreen())

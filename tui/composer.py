@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
+from edgespec.chat_commands import is_command
 from edgespec.tui.prompt_input import Paged, PromptInput, Submitted
 
 __all__ = ["Composer", "Paged", "Stop", "Submitted"]
@@ -98,9 +99,11 @@ class Composer(Vertical):
             raise SkipAction
 
     def action_stop(self) -> None:
-        """Close the list of commands; without one, stop what is going on."""
+        """Close the list of commands, or take back the one that is written; without one, stop what is going on."""
         if self._list.display:
             self._list.display = False
+        elif is_command(self.text):
+            self.input.put("")
         else:
             self.post_message(Stop())
 

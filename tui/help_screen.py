@@ -16,7 +16,7 @@ WIDE = 98  # cells in which the longest line fits
 KEYS = (
     ("Enter", "Send the message."),
     ("Ctrl+J", "Start a new line."),
-    ("Esc", "Stop the answer, close what is open."),
+    ("Esc", "Stop the answer, close what is open, cancel a command."),
     ("Up, Down", "Browse your earlier messages."),
     ("Tab", "Complete a command; move to the next part of the screen."),
     ("Shift+Tab", "Select messages: E edits, C copies, 1-9 copy code blocks, Shift+Right scrolls them."),

@@ -9,7 +9,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec.chat import Session, model_name
+from edgespec.chat import Session
+from edgespec.models.names import short_name
 from edgespec.printable import one_line
 
 
@@ -39,17 +40,17 @@ class TitleBar(Horizontal):
         """What is open, and what answers."""
         kept = "" if session.store.file else " (not kept)"
         self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
-        about, model = session.about, Path(session.load_settings.model).name
+        about, model = session.about, Path(session.load_settings.model).name.removesuffix(".gguf")
         if session.engine is None:
             self._model = f"{model} (not loaded)"
         else:
             names = [about["model"], *([about["draft_model"]] if about.get("draft_model") else [])]
-            self._model = one_line(" + ".join(model_name(name).removesuffix(".gguf") for name in names))
+            self._model = one_line(" + ".join(short_name(Path(name)) for name in names))
         self._refresh_model()
 
     def loading_of(self, model: str) -> None:
         """Loading begins."""
-        self._loading = f"loading {one_line(Path(model).name)}"
+        self._loading = f"loading {one_line(Path(model).name.removesuffix('.gguf'))}"
         self._refresh_model()
 
     def progress(self, what: str, done: float) -> None:

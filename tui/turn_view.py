@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import MouseEvent, MouseScrollDown, MouseScrollLeft, MouseScrollRight, MouseScrollUp
+from textual.events import Key, MouseEvent, MouseScrollDown, MouseScrollLeft, MouseScrollRight, MouseScrollUp
 from textual.message import Message
 from textual.style import Style
 from textual.timer import Timer
@@ -28,6 +28,7 @@ LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of
 WHEEL = 6  # cells that code moves with a notch of the wheel
 SLOW_S, REST = 0.01, 4  # where drawing takes longer, it rests so many times as long
 ROLES = ("user", "assistant", "system")
+CODE_KEYS = "123456789"
 SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
@@ -86,7 +87,7 @@ class TurnView(Lines, can_focus=True):
         Binding("c", "copy", "Copy", id="turn.copy"),
         Binding("r", "regenerate", "Again", id="turn.regenerate"),
         Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
-        *(Binding(str(n), f"copy_code({n})", "Copy code", show=False) for n in range(2, 10)),
+        *(Binding(n, f"copy_code({n})", "Copy code", show=False) for n in CODE_KEYS[1:]),
         Binding("shift+left", "scroll_code(0, -1)", "Code to the left", show=False, id="turn.code_left"),
         Binding("shift+right", "scroll_code(0, 1)", "Code to the right", show=False, id="turn.code_right"),
         Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
@@ -250,7 +251,13 @@ class TurnView(Lines, can_focus=True):
         if action in ("edit", "copy", "regenerate", "switch"):
             role = self.turn.role if self.turn else None
             return role is not None and role == {"edit": "user", "regenerate": "assistant"}.get(action, role)
-        return action != "copy_code" or any(True for _ in self._code(int(str(parameters[0]))))
+        return action != "copy_code" or any(self._code(int(str(parameters[0]))))
+
+    def on_key(self, event: Key) -> None:
+        """The number of a code block that is not there is no text for the composer."""
+        if event.key in CODE_KEYS and not any(self._code(int(event.key))):
+            self.notify(f"this message has no code block {event.key}", severity="warning")
+            event.stop()
 
     def action_edit(self) -> None:
         if self.turn:

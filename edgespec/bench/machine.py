@@ -14,6 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.llama import library
 from edgespec.llama.context import CancelledError
 from edgespec.llama.model import Model
+from edgespec.models.names import short_name
 
 PART = 1 << 22  # bytes read at a time
 
@@ -37,11 +38,8 @@ def build() -> dict[str, Any]:
     return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
 
 
-def model_facts(model: Model, name: str, cancel: CancelFlag) -> dict[str, Any]:
-    """Which file it is, whatever it is called; reads all of it. `name` is what the user calls it.
-
-    Raises CancelledError.
-    """
+def model_facts(model: Model, cancel: CancelFlag) -> dict[str, Any]:
+    """Which file it is, whatever it is called; reads all of it. Raises CancelledError."""
     digest = sha256()
     with model.path.open("rb") as file:
         while part := file.read(PART):
@@ -49,7 +47,7 @@ def model_facts(model: Model, name: str, cancel: CancelFlag) -> dict[str, Any]:
                 raise CancelledError
             digest.update(part)
     return {
-        "name": name,
+        "name": short_name(model.path),
         "file": model.path.name,
         "sha256": digest.hexdigest(),
         "bytes": model.path.stat().st_size,

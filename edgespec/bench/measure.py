@@ -31,7 +31,6 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
 from edgespec.llama.peer import LOOKUP_TOKENS, Peer
-from edgespec.models.spec import resolve
 from edgespec.runtime import Runtime
 from edgespec.settings import LoadSettings, in_order
 
@@ -235,13 +234,10 @@ class _Bench:
         }
 
     def _models(self) -> dict[str, Any]:
-        llm, name = self._llm, self._settings.draft_model
+        llm = self._llm
         self._progress("hashing the model files", 0.0)
-        target = model_facts(llm.model, resolve(self._settings.model).name, self._cancel)
-        if llm.draft is None:
-            return {"target": target, "draft": None}
-        named = resolve(name).name if name and "draft" in self._settings.drafters else llm.draft.path.name
-        return {"target": target, "draft": model_facts(llm.draft, named, self._cancel)}
+        target = model_facts(llm.model, self._cancel)
+        return {"target": target, "draft": None if llm.draft is None else model_facts(llm.draft, self._cancel)}
 
     # --- measuring ------------------------------------------------------------------------------------------------
 

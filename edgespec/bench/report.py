@@ -121,7 +121,7 @@ def _main_table(summary: Summary, temperature: float) -> Figures:
         f"Temperature {temperature:g}",
         list(shown),
         list(zip(*shown.values(), strict=True)),
-        _fastest([cell.speedup for cell in found]),
+        _fastest(found),
     )
 
 
@@ -132,7 +132,7 @@ def _category_table(summary: Summary, temperature: float) -> Figures:
     for mode in modes:
         row = [summary.cell(mode, temperature, name) for name in names]
         rows.append([mode, *(times(cell.speedup if cell else None) for cell in row)])
-    overall = [cell.speedup for mode in modes if (cell := summary.cell(mode, temperature))]
+    overall = [cell for mode in modes if (cell := summary.cell(mode, temperature))]
     header = ["mode", *(name.replace("_", "\n").replace(" ", "\n") for name in names)]
     return Figures(f"Speedup by category, temperature {temperature:g}", header, rows, _fastest(overall))
 
@@ -158,9 +158,15 @@ def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:
         yield Figures(f"Drafters, temperature {temperature:g}", header, rows)
 
 
-def _fastest(speedups: list[float | None]) -> list[int]:
-    known = [(speedup, -number) for number, speedup in enumerate(speedups) if speedup is not None]
+def _fastest(found: list[Cell]) -> list[int]:
+    drafted = [(cell.speedup, -number) for number, cell in enumerate(found) if not _drafted_nothing(cell)]
+    known = [(speedup, place) for speedup, place in drafted if speedup is not None]
     return [-max(known)[1]] if known else []
+
+
+def _drafted_nothing(cell: Cell) -> bool:
+    """Whether it is plain decoding by another name."""
+    return guessing(cell.mode) is not None and cell.acceptance is None
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -168,9 +174,14 @@ def _fastest(speedups: list[float | None]) -> list[int]:
 
 def verdicts(result: Result, summary: Summary) -> Iterator[str]:
     """What the figures say, and what speaks against them."""
+    idle = {mode for mode in summary.modes if (cell := summary.cell(mode)) and _drafted_nothing(cell)}
+    families = {guesses.family for mode in summary.modes if mode not in idle and (guesses := guessing(mode))}
     for room in summary.headroom:
-        if len(room.fixed) > 2 or room.auto_speedup is not None:
+        if room.family in families and (len(room.fixed) > 2 or room.auto_speedup is not None):
             yield _headroom_verdict(room)
+    if idle:
+        names = ", ".join(mode for mode in summary.modes if mode in idle)
+        yield f"nothing was drafted, so a speedup is noise: {names}"
     yield from _theory_verdict(summary)
     yield from _peer_verdict(summary)
     yield from _warnings(result, summary)

@@ -55,8 +55,9 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """The result. `measured` is the speedup of the measured pace over plain decoding, with its 95 % interval;
-    None where the time did not suffice. `break_even` is the alpha from which on some length pays. `fastest` names the
-    fastest of the types of this model that were measured here, "" where there is one or it was stopped early."""
+    None where the time did not suffice. `break_even` is the alpha from which on some length pays. `use_it` is None
+    where there is no verdict. `fastest` names the fastest of the types of this model that were measured here, "" where
+    there is one, or it was disturbed or stopped early."""
 
     drafter: str
     curve: CostCurve
@@ -67,7 +68,7 @@ class Tuned:
     measured_low: float | None
     measured_high: float | None
     verdict: str
-    use_it: bool
+    use_it: bool | None
     fastest: str
     messages: list[str]
 
@@ -132,15 +133,12 @@ def tune(
     cell = summarise(result).cell(mode.name, temperature)
     kinds = _kinds(tapes)
     measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
-    if min(curve.target.values()) < DISTURBED:
-        messages.append(
-            "another program disturbed the measurement (wide passes appeared cheaper): run tune again later"
-        )
     if cancel.is_set():
         messages.append("stopped early: the verdict covers only what was measured")
     even, overall = break_even(curve), _overall(kinds)
-    best = "" if cancel.is_set() else fastest(expected(llm, [tape for _, tape in tapes]))
     use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
+    is_known = use_it is not None and not cancel.is_set()
+    best = fastest(expected(llm, [tape for _, tape in tapes])) if is_known else ""
     return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, best, messages)
 
 
@@ -217,9 +215,14 @@ def verdict(
     overall: Kind,
     even: float | None,
     measured: tuple[float | None, float | None, float | None],
-) -> tuple[bool, str]:
-    """Whether to use it, and why. A speedup that the guesses do not explain is noise; one that they do explain need not
-    be certain from a few prompts."""
+) -> tuple[bool | None, str]:
+    """Whether to use it, and why; None where the costs cannot be right. A speedup that the guesses do not explain is
+    noise; one that they do explain need not be certain from a few prompts."""
+    if min(curve.target.values()) < DISTURBED:
+        return None, (
+            "none: another program disturbed the measurement (a wide pass appeared cheaper than one over a single "
+            "token); close other programs and run tune again"
+        )
     speedup, low, _ = measured
     step = curve.draft or 0.0
     reached = speedup if speedup is not None else overall.auto_speedup

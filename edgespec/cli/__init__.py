@@ -74,8 +74,13 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
 def _show_usage_error(error: click.ClickException, errors: Output) -> None:
     import click
 
+    from edgespec.cli.habits import usage_hint
+
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
     context = error.ctx if isinstance(error, click.UsageError) else None
-    errors.error(error.format_message(), hint=f"try '{context.command_path} --help'" if context else "")
+    if isinstance(error, click.UsageError) and (hint := usage_hint(error)):
+        errors.error(error.message, hint=hint)
+    else:
+        errors.error(error.format_message(), hint=f"try '{context.command_path} --help'" if context else "")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.cli.command import Command, Option
-from edgespec.cli.default_model import answer_as_catalogued, default_model
+from edgespec.cli.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.interrupt import Interrupts, leave
 from edgespec.cli.options import chat_options, constraints, load_settings, sampling_settings, with_options
@@ -86,13 +86,14 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
+        note_model_as_prompt(output, values["message"], values["model"])
         if values["model"] is None:
             values["model"] = _model_of(ctx, resumed, values, output)
         answer_as_catalogued(ctx, values)
-        fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+        settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
         if not values["history"]:
-            values["store"] = False  # of answers to guess from
-        session = Session(store, Worker, load_settings(values), _chat_settings(values), values["system"] or "", notes)
+            settings = replace(settings, store=False)  # of answers to guess from
+        session = Session(store, Worker, settings, _chat_settings(values), values["system"] or "", notes)
         if values["resume"]:
             _resume(ctx, session, values)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,26 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec.cli.habits import ELSEWHERE
 from edgespec.config import Check, Setting, config_files, read_settings, working_folder
 
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
-
-ELSEWHERE = {
-    "n-predict": "max-tokens",
-    "num-predict": "max-tokens",
-    "max-new-tokens": "max-tokens",
-    "n-ctx": "ctx-size",
-    "num-ctx": "ctx-size",
-    "context-length": "ctx-size",
-    "n-gpu-layers": "gpu-layers",
-    "num-gpu": "gpu-layers",
-    "num-thread": "threads",
-    "repetition-penalty": "repeat-penalty",
-    "model-draft": "draft-model",
-    "system-prompt": "system",
-}
-"""What llama.cpp, ollama and transformers call some of the options."""
 
 SECTIONS = ("Prompt", "Model", "Speculation", "Sampling", "Answer", "Output")
 
@@ -117,6 +103,8 @@ class Command(click.Command):
         from edgespec.cli.run import run
 
         ctx.meta[ARGS] = list(args)
+        if not ctx.resilient_parsing:
+            self._check_words(ctx, args)
         given = set(args[: args.index("--")] if "--" in args else args)
         for param in self.params:
             if isinstance(param, Option) and param.exclusive and given >= {*param.opts, *param.secondary_opts}:
@@ -127,6 +115,20 @@ class Command(click.Command):
             settings = configured(ctx, run)
             ctx.default_map = {name: setting.value for name, setting in settings.items() if name in names}
         return super().parse_args(ctx, args)
+
+    def _check_words(self, ctx: click.Context, args: list[str]) -> None:
+        """Several letters behind one dash are the name of an option, as in -ngl, or switches: click would take -hf for
+        -h, and -sys for -s with the value "ys". Raises NoSuchOption."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        names = [name for param in options for name in (*param.opts, *param.secondary_opts)]
+        switches = {name[1:] for param in options if param.is_flag for name in param.opts}
+        with_value = {name for param in options if not param.is_flag for name in param.opts}
+        for before, arg in zip(["", *args], args, strict=False):
+            if arg == "--":
+                return
+            is_word = re.fullmatch("-[A-Za-z][A-Za-z-]+", arg) and before not in with_value
+            if is_word and arg not in names and not set(arg[1:]) <= switches:
+                raise click.NoSuchOption(arg, possibilities=names, ctx=ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}

@@ -9,6 +9,8 @@ import click
 
 from edgespec import __version__
 from edgespec.cli import help_text
+from edgespec.cli.habits import command_hint
+from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -53,6 +55,14 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in SUBCOMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            raise UsageError(f"there is no command '{name}'", hint=command_hint(name, SUBCOMMANDS))
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from edgespec.cli.fetching import fetch_missing
+from edgespec.cli.habits import looks_like_model
 from edgespec.cli.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.spec import NotFetchedError, catalogued_settings, resolve
@@ -44,6 +45,12 @@ def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) 
         output.aside(f"note: using the bundled {DEMO}, a toy that makes little sense: {why}")
         return DEMO
     return DEFAULT_MODEL
+
+
+def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
+    """Tell those who name the model first, as for ollama. Raises UsageError as `catalogue` does."""
+    if prompt and not model and looks_like_model(prompt):
+        output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
 
 
 def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -21,14 +22,16 @@ if TYPE_CHECKING:
 
 def fetch_models(
     ctx: click.Context, settings: LoadSettings, output: Output, *, yes: bool, modes: Sequence[str] = ()
-) -> None:
-    """Fetch what these settings, or with them these modes of a bench, need and is not here. Raises as `fetch_missing`
-    does."""
+) -> LoadSettings:
+    """Fetch what these settings, or with them these modes of a bench, need and is not here. Returns the settings,
+    without a draft model where the one that comes along failed. Raises as `fetch_missing` does."""
     named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
     with_draft = named is None and uses_draft(settings, modes)
     drafts_of = [settings.model] if with_draft else []
     drafts = [named] if named else []
-    fetch_missing(ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+    has_all = fetch_missing(ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+    others = settings.without_draft
+    return settings if has_all or others == "none" else replace(settings, spec_type=others)
 
 
 def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
@@ -49,9 +52,9 @@ def fetch_missing(
     yes: bool,
     drafts_of: Collection[str] = (),
     drafts: Collection[str] = (),
-) -> None:
+) -> bool:
     """Fetch what these specs name and is not here, and for those in `drafts_of` the draft that the catalogue has.
-    Those in `drafts` are called drafts where it asks.
+    Those in `drafts` are called drafts where it asks. Returns whether all of it is here; a draft may not be.
 
     Raises NotFetchedError where nobody can be asked, or says no, and what fetching raises.
     """
@@ -61,8 +64,7 @@ def fetch_missing(
             resolve(spec)
         except NotFetchedError as error:
             missing[spec] = error
-    if missing:
-        _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+    return not missing or _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts)
 
 
 def _fetch(
@@ -73,7 +75,7 @@ def _fetch(
     yes: bool,
     drafts_of: Collection[str],
     drafts: Collection[str],
-) -> None:
+) -> bool:
     from edgespec.cli.pulling import announce, fetch_items, items_of, lack_of_room, plan_item
     from edgespec.models.hub import is_offline
 
@@ -90,10 +92,10 @@ def _fetch(
     lack = lack_of_room(items)
     for item in items:
         item.error = item.error or (lack if item.is_draft else None)
-    items = _without_failed(items, output)
-    if lack := lack_of_room(items):
+    possible = _without_failed(items, output)
+    if lack := lack_of_room(possible):
         raise lack
-    coming = [item for item in items if not item.was_here]
+    coming = [item for item in possible if not item.was_here]
     if not yes and _missing_bytes(coming) and not click.confirm(_question(coming, drafts), default=True, err=True):
         with_drafts = [target.spec for item in coming for target in item.targets]
         if with_drafts:
@@ -101,12 +103,12 @@ def _fetch(
         raise refusal
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     with interrupts.cancelling(cancel):
-        for item in items:
+        for item in possible:
             fetch_items([item], output, cancel)
             if item.error is not None and not item.is_draft:
                 break  # without it the others are of no use
     interrupts.raise_if_received()
-    _without_failed(items, output)
+    return _without_failed(possible, output) == items
 
 
 def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:

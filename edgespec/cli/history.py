@@ -266,7 +266,7 @@ def _about(chat: ChatInfo) -> dict[str, Any]:
     from edgespec.transcript import iso
 
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
-    return {"id": chat.id, "title": chat.title, "turns": chat.n_turns, "model": chat.model} | times
+    return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times
 
 
 def _table(chats: Sequence[ChatInfo]) -> Table:
@@ -275,14 +275,14 @@ def _table(chats: Sequence[ChatInfo]) -> Table:
     from rich.table import Table
     from rich.text import Text as Line
 
-    header = ("id", "turns", "last")
+    header = ("id", "msgs", "last")
     rows = [(chat.id, str(chat.n_turns), when(chat.updated_s)) for chat in chats]
     used = sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
     left = max(8, shutil.get_terminal_size().columns - used)
     # the box puts one of the two spaces between columns
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="")
     for name in (*header, "title"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "turns" else "left")
+        table.add_column(name, no_wrap=True, justify="right" if name == "msgs" else "left")
     for chat, row in zip(chats, rows, strict=True):
         title = Line(_printable(chat.title))
         title.truncate(left, overflow="ellipsis")

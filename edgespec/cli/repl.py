@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from textwrap import shorten
 
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat import AGAINST_LOOPS, Events, Level, Notice, Session, model_name
-from edgespec.chat_commands import COMMANDS, Commands
+from edgespec.chat import AGAINST_LOOPS, Events, Level, Notice, Session
+from edgespec.chat_commands import COMMANDS, Commands, is_command
 from edgespec.cli.footer import footer
 from edgespec.cli.interrupt import Interrupts
 from edgespec.cli.line_editor import LineEditor
@@ -20,6 +21,7 @@ from edgespec.clipboard import copy_natively, osc52
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
+from edgespec.models.names import short_name
 from edgespec.printable import one_line
 from edgespec.race import PLAIN, run_race
 from edgespec.settings import CONSTRAINTS, LoadSettings
@@ -69,7 +71,7 @@ class Repl:
     def _do(self, text: str) -> None:
         """One message or command. What goes wrong is told, and the conversation goes on."""
         try:
-            if text.startswith("/") and not text.startswith("//"):
+            if is_command(text):
                 self.commands.run(text)
             else:
                 self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
@@ -179,7 +181,7 @@ class Repl:
             self.output.end_progress()
         about = self.session.about
         if self._editor is not None:
-            draft = f", draft {model_name(about['draft_model'])}" if about["draft_model"] else ""
+            draft = f", draft {short_name(Path(about['draft_model']))}" if about["draft_model"] else ""
             self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
         if self.session.system != system:
             self._tell_system()

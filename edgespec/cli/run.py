@@ -13,7 +13,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.command import Command, Option
-from edgespec.cli.default_model import answer_as_catalogued, default_model
+from edgespec.cli.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.fetching import fetch_models
 from edgespec.cli.footer import explanation, footer
 from edgespec.cli.interrupt import Interrupts
@@ -58,10 +58,11 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     # Said with --quiet too: who does not know what is waited for waits for ever.
     text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
     _refuse_contradictions(ctx, text, values)
+    note_model_as_prompt(output, prompt, values["model"])
     values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
     answer_as_catalogued(ctx, values)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    settings = replace(load_settings(values), measure_rounding=values["stats"] or values["explain"])
+    settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    settings = replace(settings, measure_rounding=values["stats"] or values["explain"])
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])

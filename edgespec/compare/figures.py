@@ -83,7 +83,7 @@ def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row
         (row.tokens_per_s, divergences[row.target])
         if row.tokens_per_s is not None
         and row.target in divergences
-        and (row.mode == PLAIN or is_faster(row.speedup_low))
+        and (row.mode == PLAIN or is_faster(row.speedup_low, row.tokens_per_round))
         else None
         for row in rows
     ]
@@ -94,9 +94,9 @@ def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row
     ]
 
 
-def is_faster(speedup_low: float | None) -> bool:
-    """Whether what has an interval from there beats plain decoding of its file for sure."""
-    return speedup_low is not None and speedup_low > 1
+def is_faster(speedup_low: float | None, tokens_per_round: float | None) -> bool:
+    """Whether what has an interval from there beats plain decoding of its file for sure; by noise alone it does not."""
+    return speedup_low is not None and speedup_low > 1 and (tokens_per_round or 0) > 1
 
 
 def plain_spread(speeds: Sequence[Speed]) -> float | None:

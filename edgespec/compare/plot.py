@@ -85,7 +85,7 @@ def _draw(axes: Axes, rows: Sequence[Row], ways: Sequence[str], divergences: Map
         axes.plot(*zip(*best, strict=True), **line, **ring, label="no other is both faster and closer")
     is_any_unsure = False
     for row, each in zip(rows, ways, strict=True):
-        is_sure = row["mode"] == PLAIN or is_faster(row["speedup_low"])
+        is_sure = row["mode"] == PLAIN or is_faster(row["speedup_low"], row["tokens_per_round"])
         is_any_unsure = is_any_unsure or not is_sure
         colour = colours[row["target"]]
         axes.plot(

@@ -68,7 +68,7 @@ def verdicts(result: Result) -> Iterator[str]:
 def _fastest(result: Result) -> Iterator[str]:
     """The combination of weights and drafting that is fastest on this machine, where there was a choice."""
     known = [row for row in result["rows"] if row["tokens_per_s"]]
-    rows = [row for row in known if row["mode"] == PLAIN or is_faster(row["speedup_low"])]
+    rows = [row for row in known if row["mode"] == PLAIN or _is_faster(row)]
     plain = max((row for row in rows if row["mode"] == PLAIN), key=lambda row: float(row["tokens_per_s"]), default=None)
     if plain is None or len(known) < 2:
         return
@@ -178,7 +178,7 @@ def _differences(result: Result, target: dict[str, Any], base: dict[str, Any]) -
     plain, plain_base = (_row(result, each["label"], PLAIN) for each in (target, base))
     if plain and plain_base and plain["tokens_per_s"] and plain_base["tokens_per_s"]:
         yield _speed(plain["tokens_per_s"] / plain_base["tokens_per_s"], doubt_about(result, target["label"]))
-        faster = [row for row in result["rows"] if row["target"] == target["label"] and is_faster(row["speedup_low"])]
+        faster = [row for row in result["rows"] if row["target"] == target["label"] and _is_faster(row)]
         best = max(faster, key=lambda row: float(row["speedup"]), default=None)
         if best and best["speedup"] > 1 + ALIKE:
             yield f"speculative decoding ({way(result, best)}) makes it {times(best['speedup'])} faster"
@@ -187,6 +187,10 @@ def _differences(result: Result, target: dict[str, Any], base: dict[str, Any]) -
         yield f"KL {nats(quality['kl'])}"
         yield f"same most likely token at {_percent(quality['same_top'])} % of the positions"
         yield f"perplexity {quality['perplexity_ratio']:.3f} times the reference's"
+
+
+def _is_faster(row: dict[str, Any]) -> bool:
+    return is_faster(row["speedup_low"], row["tokens_per_round"])
 
 
 def _row(result: Result, label: str, mode: str) -> dict[str, Any] | None:

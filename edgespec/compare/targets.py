@@ -66,7 +66,8 @@ def find_targets(
         made = _target(str(path), f"{base.name} {type}")
         targets.append(made)
         messages.append(f"created {made.name}: {describe_types(made.header, type)}")
-    labelled = [replace(target, label=label) for target, label in zip(targets, _labels(targets), strict=True)]
+    named = [replace(target, name=name) for target, name in zip(targets, _names(targets), strict=True)]
+    labelled = [replace(target, label=label) for target, label in zip(named, _labels(named), strict=True)]
     return Targets(tuple(labelled), labelled[targets.index(base)], tuple(messages))
 
 
@@ -107,13 +108,23 @@ def _check_vocabulary(base: Target, target: Target) -> None:
     )
 
 
+def _names(targets: Sequence[Target]) -> list[str]:
+    """Their names; where several files are called alike, with as many folders in front as tell them apart."""
+    names, depth = [target.name for target in targets], 1
+    paths = [Path(os.path.abspath(target.path).removesuffix(".gguf")).parts for target in targets]  # noqa: PTH100
+    while len(set(names)) < len(names):
+        depth += 1
+        names = ["/".join(path[-depth:]) for path in paths]
+    return names
+
+
 def _labels(targets: Sequence[Target]) -> list[str]:
     """Short names: the quantisation where it tells the files of one model apart, else what differs in their names."""
     quantisations = [target.quantisation for target in targets]
     if len(set(quantisations)) == len(targets) and len({target.header.n_params for target in targets}) == 1:
         return quantisations
     names = [target.name for target in targets]
-    if len(set(names)) < len(names):
-        names = [str(target.path) for target in targets]
     shared = re.sub(r"[^-._ /\\]*$", "", os.path.commonprefix(names))  # noqa: RUF071 - characters are meant
-    return [name.removeprefix(shared) or name for name in names]
+    file = {name.rpartition("/")[2] for name in names}
+    tail = f"/{file.pop()}" if len(file) == 1 else ""
+    return [name.removeprefix(shared).removesuffix(tail) or name for name in names]

@@ -51,6 +51,15 @@ class Stats:
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     near_ties: int | None = None
 
+    def __str__(self) -> str:
+        """Speed, and what drafting gained."""
+        parts = [f"{self.generated_tokens} tokens in {self.generation_s:.2f} s ({self.tokens_per_s:.1f} tok/s)"]
+        if self.proposed:
+            parts.append(f"{self.accepted} of {self.proposed} draft tokens accepted")
+            if (speedup := self.speedup) is not None:
+                parts.append(f"predicted speed-up {speedup:.2f}x")
+        return ", ".join(parts)
+
     def count_round(self, draft: Draft, path: Sequence[int], emitted: int) -> None:
         """Count one verified round: the nodes of `path` kept of the draft, `emitted` tokens in all."""
         accepted = len(path)
