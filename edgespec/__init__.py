@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgespec.runtime import Runtime
+    from edgespec.runtime.runtime import Runtime
 
 __version__ = "0.2.0"
 __all__ = ["__version__", "load"]
@@ -21,10 +21,10 @@ def load(model: str, **settings: Any) -> Runtime:
 
     What makes CPU kernels exact is set for the whole process at every forward pass: models with other settings or
     types of weights may be loaded beside each other, but must not generate in two threads at once. For that, use
-    processes (`edgespec.worker`).
+    processes (`edgespec.runtime.worker`).
     """
     from edgespec.errors import UsageError
-    from edgespec.runtime import Runtime
+    from edgespec.runtime.runtime import Runtime
     from edgespec.settings import LoadSettings
 
     unknown = [name for name in settings if name not in LoadSettings.__dataclass_fields__]

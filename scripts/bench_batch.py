@@ -37,8 +37,8 @@ from edgespec.batch.results import Results  # noqa: E402
 from edgespec.bench.suites import shipped  # noqa: E402
 from edgespec.cancel import CancelFlag  # noqa: E402
 from edgespec.errors import EdgespecError  # noqa: E402
+from edgespec.runtime.worker import Worker  # noqa: E402
 from edgespec.settings import LoadSettings, Request  # noqa: E402
-from edgespec.worker import Worker  # noqa: E402
 
 
 def main() -> None:

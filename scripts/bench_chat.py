@@ -31,11 +31,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fake_engine import FakeEngine, guessed  # noqa: E402
 
-from edgespec.chat import Session  # noqa: E402
-from edgespec.chat_settings import ChatSettings  # noqa: E402
+from edgespec.chat.session import Session  # noqa: E402
+from edgespec.chat.settings import ChatSettings  # noqa: E402
 from edgespec.events import TokenEvent  # noqa: E402
+from edgespec.history import Store, new_id  # noqa: E402
 from edgespec.settings import LoadSettings  # noqa: E402
-from edgespec.store import Store, new_id  # noqa: E402
 from edgespec.tui.app import ChatApp  # noqa: E402
 from edgespec.tui.turn_view import TurnView  # noqa: E402
 
@@ -179,7 +179,7 @@ def ms(times: Sequence[float], percent: int) -> str:
 
 
 def measure_turns(options: argparse.Namespace) -> None:
-    from edgespec.worker import Worker
+    from edgespec.runtime.worker import Worker
 
     settings = LoadSettings(options.model, threads=options.threads, ctx_size=options.ctx_size, store=False)
     with Store.in_memory() as store, Session(store, Worker, settings, ChatSettings(max_tokens=16, seed=1)) as session:

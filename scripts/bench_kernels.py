@@ -16,13 +16,13 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.fitting import repacks
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.model_check import check_model
-from edgespec.models.defaults import exact_attention
-from edgespec.models.memory import Plan
-from edgespec.models.spec import resolve
+from edgespec.models.memory.defaults import exact_attention
+from edgespec.models.memory.estimate import Plan
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.fitting import repacks
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parents[1].glob("docs/*.md")))

@@ -44,7 +44,7 @@ def native_child(model: str) -> None:
 
     import llama_cpp.llama_cpp as api
 
-    from edgespec.models.spec import resolve
+    from edgespec.models.names.spec import resolve
 
     quiet = api.llama_log_callback(lambda level, text, data: None)
     api.llama_log_set(quiet, ctypes.c_void_p(0))

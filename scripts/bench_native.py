@@ -41,8 +41,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.llama import library
 from edgespec.llama.template import ChatTemplate
-from edgespec.models.spec import resolve
-from edgespec.runtime import Runtime
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
 ANNOUNCED = Console(stderr=True, highlight=False)

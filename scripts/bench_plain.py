@@ -23,7 +23,7 @@ import numpy as np
 
 import edgespec
 from edgespec.llama import kernels
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 PROMPTS = [
     "def quicksort(xs):",

@@ -20,7 +20,7 @@ from time import perf_counter
 import edgespec
 from edgespec.drafters.model import ModelDrafter
 from edgespec.llama.context import Context
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 
 PROMPTS = [
     "def quicksort(xs):",

@@ -27,12 +27,12 @@ from typing import Any
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.corpus import build
+from edgespec.datastore.corpus import build
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
-from edgespec.runtime import Runtime
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from other_vocabulary import permute_vocabulary

@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgespec.header import Header
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.model_check import check_model
-from edgespec.models.memory import Estimate, Plan, estimate
-from edgespec.models.spec import resolve
+from edgespec.models.memory.estimate import Estimate, Plan, estimate
+from edgespec.models.names.spec import resolve
 
 TOLERANCE, LARGE = 0.1, 0.1
 PARTS = {"weights": "model", "kv": "KV|RS", "compute": "compute", "output": "output"}

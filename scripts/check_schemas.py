@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 
 import edgespec
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 
 WORD = {"type": "string", "minLength": 1, "maxLength": 8}
 SCHEMAS: dict[str, dict[str, Any]] = {

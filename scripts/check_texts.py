@@ -18,7 +18,7 @@ from typing import Any
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 ASKED = ("Summarise this:", "Repeat this:", "What does this do?", "Write a test for this:")

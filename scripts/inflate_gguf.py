@@ -46,10 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import EdgespecError, ModelFileError, UsageError
-from edgespec.header import Header
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.quantize import TYPES, quantize
-from edgespec.model_check import check_model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 QWEN_VOCABULARY = 151_936
 TARGET = {"params": 0.9e9}

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from edgespec.store import Store, Turn
+from edgespec.history import Store, Turn
 
 MARK = b"Leave the chat.\n"  # what /help bye prints: the answer before it is finished
 GONE_S = 10.0

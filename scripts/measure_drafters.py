@@ -21,14 +21,14 @@ import numpy as np
 
 from edgespec.core.choose import Chooser
 from edgespec.core.sampling import SamplingSettings
-from edgespec.corpus import Corpus, find
+from edgespec.datastore.corpus import Corpus, find
 from edgespec.drafters.base import Budget, Drafter
 from edgespec.drafters.corpus import CorpusDrafter
 from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 TOKENS = 8
 

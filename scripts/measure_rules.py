@@ -27,7 +27,7 @@ from edgespec.core.choose import Chooser
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 

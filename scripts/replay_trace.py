@@ -25,8 +25,8 @@ from rich.table import Table
 
 from edgespec.bench.plot import check_plot
 from edgespec.bench.replay import Replay, Tape, replay_all
+from edgespec.engine.trace import read_trace
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.trace import read_trace
 
 SHOWN_FIXED = (1, 2, 3, 4, 6, 8, 12, 16)
 

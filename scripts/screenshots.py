@@ -13,13 +13,13 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from edgespec.chat import Session
-from edgespec.chat_settings import ChatSettings
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
 from edgespec.core.sampling import SamplingSettings
+from edgespec.history import Store
+from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
-from edgespec.store import Store
 from edgespec.tui.app import ChatApp
-from edgespec.worker import Worker
 
 SIZE = (110, 30)
 DEMO_QUESTIONS = (

@@ -17,7 +17,7 @@ from rich.tree import Tree
 import edgespec
 from edgespec.core.draft import Draft
 from edgespec.core.stats import Stats
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ from statistics import fmean
 import edgespec
 from edgespec.bench.questions import ask
 from edgespec.bench.suites import shipped
+from edgespec.engine.trace import read_trace
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Request
-from edgespec.trace import read_trace
 
 
 def main() -> None:

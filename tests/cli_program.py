@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 from unittest.mock import patch
 
 from edgespec.cli import run_program
-from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.terminal.interrupt import Interrupts
 
 COMMAND = [sys.executable, "-m", "edgespec"]
 DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose one with -m)\n"

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.auto_pace import PaceVerdict
+from edgespec.core.policy.auto_pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.events import FinishReason, TokenEvent

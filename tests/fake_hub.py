@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from edgespec.models.spec import BUNDLED
+from edgespec.models.names.spec import BUNDLED
 
 PIECE = 4096
 PAGE = b"<html>please log in to this network</html>"

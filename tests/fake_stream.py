@@ -10,8 +10,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import FinishReason, TokenEvent
+from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import Request
-from edgespec.worker import WorkerDiedError
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import sys
 from itertools import count, islice
 from pathlib import Path
 
-from edgespec.store import Answer, Store
+from edgespec.history import Answer, Store
 
 STEPS = 4  # in which an answer grows
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.calibration import Calibration
-from edgespec.trace import Guessed, Round, Trace
+from edgespec.core.policy.calibration import Calibration
+from edgespec.engine.trace import Guessed, Round, Trace
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from cli_program import edgespec_here
 from test_suffix import Text
 
 import edgespec
-from edgespec import answer_store
-from edgespec.answer_store import LEAST_TOKENS, AnswerStore, clear, stored
+from edgespec.datastore import answer_store
+from edgespec.datastore.answer_store import LEAST_TOKENS, AnswerStore, clear, stored
 from edgespec.drafters.base import Budget
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.errors import UsageError

@@ -20,8 +20,8 @@ from edgespec.batch.row import BadRow, Row
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
+from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import Request
-from edgespec.worker import WorkerDiedError
 
 DEFAULTS = Defaults(Request(max_tokens=2), seed=1, chat=False)
 RESULTS = Results("fake", lambda token: bytes([token]))

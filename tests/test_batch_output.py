@@ -18,7 +18,7 @@ from edgespec.batch.row import row_key
 from edgespec.batch.sidecar import Sidecar, texts_depend_on
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
-from edgespec.model_check import check_model
+from edgespec.gguf_file.model_check import check_model
 from edgespec.settings import LoadSettings, Request
 
 SETTINGS: dict[str, Any] = {"model": "a.gguf", "temperature": 0.8, "stop": ("x",)}

@@ -12,7 +12,7 @@ from tiny_gguf import CHATML, EXACT, write_model
 
 import edgespec
 from edgespec.errors import UsageError
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Request
 
 ROWS: list[dict[str, Any]] = [

@@ -24,7 +24,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama import kernels
 from edgespec.llama.peer import Peer, _CountingLlama
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
 REPETITIVE = "the cat sat on the mat and " * 8

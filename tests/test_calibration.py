@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec.core.calibration import MEMORY, Calibration
+from edgespec.core.policy.calibration import MEMORY, Calibration
 from edgespec.drafters.model import ModelDrafter
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 
 PROMPTS = ["def fibonacci(n):", "class Queue:\n", "What does os.walk do?", "result = "]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import UsageError
-from edgespec.models.catalog import DEFAULT_QUANT, Entry, catalogue, find, folders, near
+from edgespec.models.names.catalog import DEFAULT_QUANT, Entry, catalogue, find, folders, near
 
 SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # whatever the user who runs the tests has
 

@@ -12,9 +12,9 @@ import pytest
 from cli_program import edgespec_here
 from fake_index import FakeIndex
 
-from edgespec.cli.default_model import answer_as_catalogued
-from edgespec.fitting import can_be_exact
+from edgespec.cli.setup.default_model import answer_as_catalogued
 from edgespec.llama.context import Context
+from edgespec.runtime.fitting import can_be_exact
 
 CATALOGUED = '\nsystem = "Be brief."\ntemperature = 0.25\ntop_p = 0.5\n'
 
@@ -37,7 +37,7 @@ def answered_with(home: Path, *args: str, model: str = "packed", **variables: st
         seen.update(values)
         ctx.exit(0)  # before the model is loaded
 
-    with patch("edgespec.cli.run.answer_as_catalogued", note):
+    with patch("edgespec.cli.commands.run.answer_as_catalogued", note):
         done = edgespec_here("run", "-m", model, *args, "x", home=home, stdin=b"", **variables)
     assert done.returncode == 0, done.stderr
     return {name: seen[name] for name in ("system", "temperature", "top_p")}
@@ -81,7 +81,7 @@ def test_the_answer_of_a_catalogued_model_is_the_one_with_its_settings_typed(tmp
 
 @pytest.mark.parametrize(("args", "exact"), [((), True), (("--exact",), True), (("--fast",), False)])
 def test_contexts_are_exact_unless_fast_ones_are_asked_for(tmp_path: Path, args: tuple[str, ...], exact: bool) -> None:
-    with patch("edgespec.loading.Context", wraps=Context) as made:
+    with patch("edgespec.runtime.loading.Context", wraps=Context) as made:
         done = edgespec_here("run", "-m", "demo", "-n", "4", "--raw", *args, "x", home=tmp_path, stdin=b"")
     assert done.returncode == 0, done.stderr
     assert {call.kwargs["exact"] for call in made.call_args_list} == {exact and can_be_exact()}

@@ -15,17 +15,17 @@ import pytest
 from fake_engine import FakeEngine, guessed
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat import Notice, Session
-from edgespec.chat_settings import ChatSettings, setting
+from edgespec.chat.session import Notice, Session
+from edgespec.chat.settings import ChatSettings, setting
+from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.models.spec import resolve
-from edgespec.runtime import Runtime
+from edgespec.history import Store
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
+from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings, Message
-from edgespec.store import Store
-from edgespec.transcript import ImportedChat, import_chat
-from edgespec.worker import WorkerDiedError
 
 DEMO = LoadSettings("demo", threads=1, spec_type="none", store=False)
 
@@ -141,8 +141,8 @@ def test_another_model_answers_as_catalogued_but_for_what_the_user_set(
 ) -> None:
     brief: dict[str, str | float] = {"system": "Be brief.", "temperature": 0.2}
     catalogued: dict[str, dict[str, str | float]] = {"brief": brief, "long": {"top_p": 0.5}}
-    monkeypatch.setattr("edgespec.chat.catalogued_settings", lambda spec: catalogued.get(spec, {}))
-    monkeypatch.setattr("edgespec.chat.resolve", lambda spec: resolve("demo"))
+    monkeypatch.setattr("edgespec.chat.session.catalogued_settings", lambda spec: catalogued.get(spec, {}))
+    monkeypatch.setattr("edgespec.chat.session.resolve", lambda spec: resolve("demo"))
     session = Session(store, lambda *_: FakeEngine("ok"), LoadSettings("demo"), ChatSettings())
 
     def answers_with(model: str) -> tuple[str, float, float]:

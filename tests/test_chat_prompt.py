@@ -10,7 +10,7 @@ from tiny_gguf import CHATML, write_model
 import edgespec
 from edgespec.errors import UsageError
 from edgespec.llama.template import ChatTemplate
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 QUESTION = Message("user", "hello")

@@ -13,10 +13,10 @@ import pytest
 from cli_program import COMMAND, edgespec_changed, edgespec_here, environment
 
 from edgespec import __version__
-from edgespec.cli.command import Option
 from edgespec.cli.commands import SUBCOMMANDS
 from edgespec.cli.commands import edgespec as group
-from edgespec.cli.run import run
+from edgespec.cli.commands.run import run
+from edgespec.cli.options.command import Option
 
 HEAVY = ("llama_cpp", "numpy", "textual", "huggingface_hub", "jinja2", "platformdirs", "asyncio")
 
@@ -120,7 +120,7 @@ def test_config_shows_the_files_and_what_they_set(tmp_path: Path) -> None:
 
 def test_an_unforeseen_error_is_one_line_and_with_v_a_traceback(tmp_path: Path) -> None:
     code = (
-        "import sys, edgespec.cli.run as r\n"
+        "import sys, edgespec.cli.commands.run as r\n"
         "def fail(*args): raise KeyError('gone')\n"
         "r.load_settings = fail\n"
         "from edgespec.cli import main\n"
@@ -149,7 +149,7 @@ def test_an_unforeseen_error_is_one_line_and_with_v_a_traceback(tmp_path: Path) 
 )
 def test_each_kind_of_error_has_its_exit_code(error: str, code: int, tmp_path: Path) -> None:
     program = (
-        "import sys, click, edgespec.errors, edgespec.cli.run as r\n"
+        "import sys, click, edgespec.errors, edgespec.cli.commands.run as r\n"
         f"def fail(*args): raise {error}\n"
         "r.load_settings = fail\n"
         "from edgespec.cli import main\n"

@@ -25,8 +25,8 @@ from edgespec.batch.results import Result
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
 from edgespec.events import TokenEvent
-from edgespec.figures import clock
 from edgespec.settings import LoadSettings
+from edgespec.text.figures import clock
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
@@ -43,7 +43,7 @@ def home(tmp_path: Path) -> Path:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     """Workers without a process and a model; the files are real."""
     workers = FakeWorkers()
-    monkeypatch.setattr("edgespec.cli.reopened.Worker", workers)
+    monkeypatch.setattr("edgespec.cli.setup.reopened.Worker", workers)
     return workers
 
 
@@ -415,8 +415,8 @@ def test_a_meter_tells_rows_failures_speed_and_time_left(monkeypatch: pytest.Mon
 
 
 def test_a_terminal_shows_how_far_it_is(home: Path, fake: FakeWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.cli.output.Output.stderr_is_terminal", True)
-    monkeypatch.setattr("edgespec.cli.batch.SHOWN_S", -1.0)
+    monkeypatch.setattr("edgespec.cli.terminal.output.Output.stderr_is_terminal", True)
+    monkeypatch.setattr("edgespec.cli.commands.batch.SHOWN_S", -1.0)
     write(home, *prompts(3), {"prompt": "too long"}, *prompts(4)[3:])
     batch(home, "in.jsonl", "-o", "out.jsonl", "--limit", "1")
     said = batch(home, "in.jsonl", "-o", "out.jsonl", NO_COLOR="1").stderr.decode()

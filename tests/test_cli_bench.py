@@ -14,7 +14,7 @@ import pytest
 from cli_program import DEMO_ANSWERS, Finished, edgespec_changed, edgespec_here
 from tiny_gguf import write_model
 
-from edgespec.paths import write_whole
+from edgespec.files.paths import write_whole
 
 SHORT = ["bench", "-t", "1", "-n", "4", "--temp", "0", "--suite", "maths", "--per-category", "2"]
 PROMPTS = """\
@@ -50,7 +50,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(home: Path, monkeypatch: 
             raise OSError(28, "No space left on device")
         write_whole(file, text)
 
-    monkeypatch.setattr("edgespec.cli.bench.write_whole", write_whole_later)
+    monkeypatch.setattr("edgespec.cli.commands.bench.write_whole", write_whole_later)
     done = bench(home, "--mode", "draft auto", "--json", "full.json")
     assert (done.returncode, done.stderr) == (0, DEMO_ANSWERS)
     assert len(tried) > 1 and tried == sorted(tried)

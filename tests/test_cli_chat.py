@@ -17,7 +17,7 @@ from cli_program import Finished, edgespec
 from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 
-from edgespec.store import Store, StoreError, Turn
+from edgespec.history import Store, StoreError, Turn
 
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "12", "--seed", "3", "--temp", "1"]
 ENDLESS = [

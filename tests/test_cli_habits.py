@@ -9,7 +9,7 @@ import pytest
 from cli_program import edgespec_here
 
 from edgespec.cli.commands import SUBCOMMANDS
-from edgespec.cli.habits import command_hint, looks_like_model
+from edgespec.cli.options.habits import command_hint, looks_like_model
 
 
 @pytest.mark.parametrize(

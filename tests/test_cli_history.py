@@ -14,8 +14,8 @@ from cli_program import Finished, edgespec_here
 from terminal import at_terminal, read_rest
 from test_store import ANSWER, talk
 
-from edgespec.store import Store
-from edgespec.transcript import MARKDOWN_MAGIC
+from edgespec.chat.transcript import MARKDOWN_MAGIC
+from edgespec.history import Store
 
 LINES = b'{"messages": [{"role": "user", "content": "imported"}]}\n{"messages": [{"role": "user", "content": "too"}]}\n'
 

@@ -83,7 +83,7 @@ def test_json_is_whole_also_when_interrupted(home: Path) -> None:
 def test_before_the_answer_a_signal_ends_the_program_at_once(home: Path) -> None:
     """Waiting for a prompt on stdin that never comes."""
     code = (
-        "import sys, edgespec.cli.prompt as p\n"
+        "import sys, edgespec.cli.terminal.prompt as p\n"
         "real = p._from_stdin\n"
         "def wait(note, **how): print('waiting', flush=True); return real(lambda text: None, **how)\n"
         "p._from_stdin = wait\n"
@@ -102,7 +102,7 @@ def test_before_the_answer_a_signal_ends_the_program_at_once(home: Path) -> None
 NATIVE = """
 import hashlib, sys
 from edgespec.cancel import CancelFlag
-from edgespec.cli.interrupt import Interrupts
+from edgespec.cli.terminal.interrupt import Interrupts
 interrupts, flag = Interrupts(), CancelFlag()
 interrupts.install()
 def stay_in_native_code(): hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -148,7 +148,15 @@ def test_a_second_press_ends_an_answer_that_does_not_end(home: Path) -> None:
     assert (program.returncode, rest, said) == (130, b"", b"")
 
 
-STAGES = ["click", "edgespec.cli.output", "edgespec.cli.run", "numpy", "llama_cpp", "edgespec.llama.model", "jinja2"]
+STAGES = [
+    "click",
+    "edgespec.cli.terminal.output",
+    "edgespec.cli.commands.run",
+    "numpy",
+    "llama_cpp",
+    "edgespec.llama.model",
+    "jinja2",
+]
 
 
 @pytest.mark.parametrize("module", STAGES)
@@ -170,8 +178,8 @@ def test_no_stage_of_the_start_shows_a_traceback(home: Path, module: str) -> Non
 
 def test_what_was_being_written_is_gone(home: Path) -> None:
     code = (
-        "import time; from pathlib import Path; from edgespec.cli.interrupt import Interrupts\n"
-        "from edgespec.unfinished import becoming\n"
+        "import time; from pathlib import Path; from edgespec.cli.terminal.interrupt import Interrupts\n"
+        "from edgespec.files.unfinished import becoming\n"
         "Interrupts().install()\n"
         "with becoming(Path('x.corpus')) as scratch:\n"
         "    scratch.write_text('half')\n"

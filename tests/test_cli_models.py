@@ -18,9 +18,9 @@ from tiny_gguf import CHATML, write_embedding_model, write_model, write_split
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
-from edgespec.models.names import known_names, name_of
-from edgespec.models.removal import plan_removal, remove
-from edgespec.models.spec import BUNDLED, resolve
+from edgespec.models.hub.removal import plan_removal, remove
+from edgespec.models.names.known import known_names, name_of
+from edgespec.models.names.spec import BUNDLED, resolve
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 POSIX = pytest.mark.skipif(os.name != "posix", reason="Windows refuses by itself to delete what is in use")
@@ -569,7 +569,7 @@ def test_the_bundled_pair_is_not_deleted_by_another_way_to_it(home: Path, monkey
     bundle = home / "bundle"
     bundle.mkdir()
     (bundle / "target.gguf").write_bytes(b"GGUF")
-    monkeypatch.setattr("edgespec.models.removal.BUNDLED", bundle)
+    monkeypatch.setattr("edgespec.models.hub.removal.BUNDLED", bundle)
     specs = ["bundle/../bundle/target.gguf"]
     if os.name != "nt":
         (home / "link").symlink_to(bundle)

@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from edgespec.cli.options import load_settings, request
-from edgespec.cli.run import run
+from edgespec.cli.commands.run import run
+from edgespec.cli.options.generation import load_settings, request
 from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {

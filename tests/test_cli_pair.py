@@ -17,9 +17,9 @@ from terminal import at_terminal, read_until
 from tiny_gguf import model_metadata, write_model
 
 import edgespec
-from edgespec.core.costs import Costs
-from edgespec.models.spec import resolve
-from edgespec.paths import file_facts
+from edgespec.core.policy.costs import Costs
+from edgespec.files.paths import file_facts
+from edgespec.models.names.spec import resolve
 
 WIDTHS = {1: 0.010, 2: 0.011, 4: 0.012, 8: 0.014, 16: 0.020}
 GUESS_S = 0.001

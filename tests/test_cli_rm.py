@@ -8,7 +8,7 @@ import pytest
 from cli_program import Finished, edgespec_here
 from filelock import FileLock
 
-from edgespec.models.removal import shown_command
+from edgespec.models.hub.removal import shown_command
 
 NAME = "owner/tiny-GGUF"
 COMMITS = ("c" * 40, "d" * 40)

@@ -14,11 +14,11 @@ from cli_program import COMMAND, DEMO_ANSWERS, Finished, edgespec, edgespec_here
 from tiny_gguf import CHATML, write_model
 
 import edgespec as api
+from edgespec.engine.trace import read_trace
 from edgespec.errors import OutOfMemoryError
-from edgespec.models.spec import BUNDLED
-from edgespec.runtime import Runtime
+from edgespec.models.names.spec import BUNDLED
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
-from edgespec.trace import read_trace
 
 PROMPT = "def return"
 FIRST = ["-m", "chat.gguf", "-t", "1", "-n", "24", "--seed", "7"]
@@ -285,7 +285,7 @@ def test_samples_come_one_at_a_time_where_several_do_not_fit(
             raise OutOfMemoryError("that does not fit")
         return Runtime(settings, progress)
 
-    monkeypatch.setattr("edgespec.runtime.Runtime", load)
+    monkeypatch.setattr("edgespec.runtime.runtime.Runtime", load)
     done = edgespec_here("run", PROMPT, *FIRST, "--samples", "2", "--json", home=home)
     assert json.loads(done.stdout)["choices"][0]["content"] == answers["chat"]
 

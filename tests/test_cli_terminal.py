@@ -11,7 +11,7 @@ import pytest
 from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, write_model
 
-from edgespec.cli.output import Output
+from edgespec.cli.terminal.output import Output
 
 ARGS = ["run", "hello", "-m", "tiny.gguf", "-t", "1", "-n", "8", "--seed", "1"]
 

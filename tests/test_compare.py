@@ -34,8 +34,8 @@ from edgespec.compare.speed import Speed, measure_speed
 from edgespec.compare.targets import find_targets
 from edgespec.compare.windows import default_text
 from edgespec.errors import GenerationError, UsageError
-from edgespec.header import read_header
-from edgespec.models.spec import resolve
+from edgespec.gguf_file.header import read_header
+from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path

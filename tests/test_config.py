@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from edgespec import paths
-from edgespec.cli.command import Option
-from edgespec.cli.habits import ELSEWHERE
-from edgespec.cli.run import run
-from edgespec.config import config_files, project_file
+from edgespec.cli.commands.run import run
+from edgespec.cli.options.command import Option
+from edgespec.cli.options.files import config_files, project_file
+from edgespec.cli.options.habits import ELSEWHERE
 from edgespec.errors import UsageError
+from edgespec.files import paths
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 
 @pytest.fixture(scope="module")

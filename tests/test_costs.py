@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from edgespec.core.costs import Costs
+from edgespec.core.policy.costs import Costs
 
 SHAPE = {1: 1.0, 2: 1.2, 4: 1.6, 8: 3.0}
 

@@ -14,12 +14,12 @@ from terminal import at_terminal, read_rest
 from tiny_gguf import write_model
 
 from edgespec import __version__
-from edgespec.cli.doctor import doctor
-from edgespec.cli.machine_rows import SELF_CHECK
+from edgespec.cli.commands.doctor import doctor
+from edgespec.cli.render.machine_rows import SELF_CHECK
+from edgespec.cli.setup.gpus import Gpu, how_to_use
 from edgespec.errors import ModelFileError
-from edgespec.gpus import Gpu, how_to_use
 from edgespec.llama import trial
-from edgespec.rounding import WIDTHS
+from edgespec.llama.rounding import WIDTHS
 
 MACHINE = [
     "edgespec", "llama-cpp-python", "Python", "library", "packages", "system", "build CPU", "BLAS", "CPU", "GPU",
@@ -124,19 +124,19 @@ def test_a_build_that_crashes_is_pointed_out(
     result = run()
     assert result.exit_code == code
     assert said in told(result.stdout)
-    monkeypatch.setattr("edgespec.gpus.sys.prefix", str(home))  # not a checkout's own environment
+    monkeypatch.setattr("edgespec.cli.setup.gpus.sys.prefix", str(home))  # not a checkout's own environment
     assert "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python==" in run().stdout
 
 
 def test_a_gpu_that_this_build_does_not_use_is_told_with_the_line_that_mends_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.gpus.gpus_here", lambda: [Gpu("RTX 4090", "cuda")])
+    monkeypatch.setattr("edgespec.cli.setup.gpus.gpus_here", lambda: [Gpu("RTX 4090", "cuda")])
     monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: False)
     text = run().stdout
     assert "GPU               none in this build, but there is one: RTX 4090\n" in text
     assert f"\n{' ' * 18}{how_to_use(Gpu('RTX 4090', 'cuda'))}\n" in text
-    monkeypatch.setattr("edgespec.gpus.sys.prefix", str(home))  # not a checkout's own environment
+    monkeypatch.setattr("edgespec.cli.setup.gpus.sys.prefix", str(home))  # not a checkout's own environment
     assert "DGGML_CUDA=on" in how_to_use(Gpu("RTX 4090", "cuda"))
 
 
@@ -182,11 +182,11 @@ def test_a_hub_cache_that_is_not_there_yet_is_no_fault(home: Path, monkeypatch: 
 
 
 def test_a_hub_cache_with_hardly_any_room_is_pointed_out(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.models.hub.free_bytes", lambda: 5_000_000)
+    monkeypatch.setattr("edgespec.models.hub.repository.free_bytes", lambda: 5_000_000)
     text = told(run().stdout)
     assert "only 5.0 MB are free on the disk of the hub cache: most models are larger;" in text
     assert "edgespec ls --sort size" in text
-    monkeypatch.setattr("edgespec.models.hub.free_bytes", lambda: 5_000_000_000)
+    monkeypatch.setattr("edgespec.models.hub.repository.free_bytes", lambda: 5_000_000_000)
     assert "are free on the disk of the hub cache" not in told(run().stdout)
 
 

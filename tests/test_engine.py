@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.auto_pace import AutoPace
 from edgespec.core.choose import Chooser
-from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
 from edgespec.core.law import Law
+from edgespec.core.policy.auto_pace import AutoPace
+from edgespec.core.policy.costs import Costs
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
-from edgespec.engine import Engine
-from edgespec.engine import Sequence as Answer
+from edgespec.engine.engine import Engine
+from edgespec.engine.engine import Sequence as Answer
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
 

@@ -15,16 +15,16 @@ from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
-from edgespec.engine import WIDE, Engine
+from edgespec.engine.engine import WIDE, Engine
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.model_check import check_model
-from edgespec.models.defaults import with_room_for_scores
-from edgespec.models.memory import Plan
-from edgespec.models.spec import resolve
-from edgespec.rounding import Widths, measure_widths
-from edgespec.runtime import Runtime
+from edgespec.llama.rounding import Widths, measure_widths
+from edgespec.models.memory.defaults import with_room_for_scores
+from edgespec.models.memory.estimate import Plan
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 # Flash attention shares out 512 cells and more among threads: contexts on both sides of that.
@@ -242,7 +242,7 @@ def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
 
 
 def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.loading.can_be_exact", lambda *_: False)
+    monkeypatch.setattr("edgespec.runtime.loading.can_be_exact", lambda *_: False)
     said = {}
     settings: dict[str, dict[str, Any]] = {
         "default": {},
@@ -266,7 +266,7 @@ def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention:
 
 
 def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(63, 0.1, None, 1))
+    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(63, 0.1, None, 1))
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=64, store=False, threads=1) as llm:
         assert llm.engine.draft_n_max == 62
         assert answer(llm, PROMPTS[1], 0.0)
@@ -276,6 +276,6 @@ def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeyp
     ("exact_to", "why"), [(63, "--exact has no wider passes"), (40, "wider passes round differently")]
 )
 def test_the_longest_draft_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch, exact_to: int, why: str) -> None:
-    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(63, 0.0, 1, exact_to))
+    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(63, 0.0, 1, exact_to))
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=63, store=False, threads=1) as llm:
         assert [note for note in llm.notes if f"drafts are at most {exact_to - 1} tokens: {why}" in note]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from edgespec.cli.footer import exactness, explanation, footer
-from edgespec.core.auto_pace import PaceVerdict
+from edgespec.cli.render.footer import exactness, explanation, footer
 from edgespec.core.draft import Draft
+from edgespec.core.policy.auto_pace import PaceVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 

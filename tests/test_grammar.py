@@ -16,15 +16,15 @@ from cli_program import edgespec_here
 from numpy.typing import NDArray
 
 import edgespec
-from edgespec.chat_settings import ChatSettings, changed, setting
-from edgespec.constraint import constraint_text, settled
+from edgespec.chat.settings import ChatSettings, changed, setting
 from edgespec.core.choose import Chooser
 from edgespec.core.guess import guesses
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.llama.constraint import constraint_text, settled
 from edgespec.llama.grammar import Grammars
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request, check_request
 
 PERSON = {

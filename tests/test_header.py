@@ -13,8 +13,8 @@ import tiny_gguf
 from tiny_gguf import raw_entry, raw_file, raw_string, raw_tensor, write_model
 
 from edgespec.errors import ModelFileError, ModelNotFoundError
-from edgespec.header import GGML_TYPES, read_header
-from edgespec.model_check import ARCHITECTURES, OTHER_ARCHITECTURES, check_model
+from edgespec.gguf_file.header import GGML_TYPES, read_header
+from edgespec.gguf_file.model_check import ARCHITECTURES, OTHER_ARCHITECTURES, check_model
 
 U16, U32, F32, STRING, ARRAY, U64 = 2, 4, 6, 8, 9, 10
 ARCHITECTURE = raw_entry("general.architecture", STRING, raw_string("llama"))

@@ -19,17 +19,19 @@ from huggingface_hub import close_session, constants, try_to_load_from_cache
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError
-from edgespec.models import downloads, hub_requests, package_download, retries, room
-from edgespec.models import fetch as fetching
-from edgespec.models import hub as hub_module
-from edgespec.models.content import discard_damaged, examined
-from edgespec.models.fetch import DownloadCancelled, Progress, fetch
-from edgespec.models.hub import Download, check_access, free_bytes, look_at_offers, plan
-from edgespec.models.hub_requests import DownloadError, shown
-from edgespec.models.package_download import PackageDownload
-from edgespec.models.retries import Notes, Patience
-from edgespec.models.room import check_space
-from edgespec.models.spec import HubSpec, cached, resolve, sources
+from edgespec.models.hub import downloads, retries, room
+from edgespec.models.hub import fetch as fetching
+from edgespec.models.hub import repository as hub_module
+from edgespec.models.hub import requests as hub_requests
+from edgespec.models.hub.content import discard_damaged, examined
+from edgespec.models.hub.fetch import DownloadCancelled, Progress, fetch
+from edgespec.models.hub.repository import Download, check_access, free_bytes, look_at_offers, plan
+from edgespec.models.hub.requests import DownloadError, shown
+from edgespec.models.hub.retries import Notes, Patience
+from edgespec.models.hub.room import check_space
+from edgespec.models.names.spec import HubSpec, cached, resolve, sources
+from edgespec.models.packages import download as package_download
+from edgespec.models.packages.download import PackageDownload
 
 SIZE = 300_000
 DATA = random.Random(0).randbytes(SIZE)
@@ -599,7 +601,7 @@ def test_the_command_that_logs_in_works_where_it_is_told(
     beside = tmp_path / "beside python"
     beside.mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("edgespec.models.hub_requests.sysconfig.get_path", lambda _: str(beside))
+    monkeypatch.setattr("edgespec.models.hub.requests.sysconfig.get_path", lambda _: str(beside))
     assert hub_requests.how_to_log_in() == f"set HF_TOKEN to a token from {hub.endpoint}/settings/tokens"
     program = beside / ("hf.exe" if os.name == "nt" else "hf")
     program.write_text("")

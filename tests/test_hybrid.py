@@ -13,13 +13,13 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.core.draft import Draft
 from edgespec.core.sampling import FloatRow
-from edgespec.corpus import build
-from edgespec.engine import LOOK_EVERY
+from edgespec.datastore.corpus import build
+from edgespec.engine.engine import LOOK_EVERY
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
-from edgespec.rounding import Widths
-from edgespec.runtime import Runtime
+from edgespec.llama.rounding import Widths
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request
 
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
@@ -171,7 +171,7 @@ def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
     (tmp_path / "a.txt").write_text(TEXT)
     with Model.load_vocabulary(resolve("demo").path) as vocabulary:
         build([tmp_path / "a.txt"], vocabulary, tmp_path / "x.corpus")
-    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *rest: Widths(4, 0.1, None, 1))
+    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *rest: Widths(4, 0.1, None, 1))
     with edgespec.load("demo", strict=True, corpus=str(tmp_path / "x.corpus"), threads=1) as llm:
         assert not llm.engine.drafters and "decoding without speculation" in llm.notes[0]
 

@@ -19,13 +19,13 @@ from tiny_gguf import write_model, write_split, write_vocabulary
 
 import edgespec
 from edgespec.errors import EdgespecError, ModelFileError, ModelNotFoundError, UsageError
-from edgespec.header import read_header
+from edgespec.gguf_file.header import read_header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
-from edgespec.model_check import check_model
-from edgespec.models.pair import vocabulary_difference
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.check import vocabulary_difference
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
 # The draft is nowhere in two minds about these: the best token leads by 0.2 or more, the first prompt's by 1.2.

@@ -14,12 +14,12 @@ from tiny_gguf import write_embedding_model, write_file, write_model, write_spli
 
 from edgespec.errors import ModelFileError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
-from edgespec.models.cache import hub_cache
-from edgespec.models.folders import DEPTH, own_folders
-from edgespec.models.local import LocalModel, local_model, local_models
-from edgespec.models.names import short_name
-from edgespec.models.packages import PackageSpec
-from edgespec.models.spec import BUNDLED, sources
+from edgespec.models.hub.cache import hub_cache
+from edgespec.models.names.folders import DEPTH, own_folders
+from edgespec.models.names.known import short_name
+from edgespec.models.names.local import LocalModel, local_model, local_models
+from edgespec.models.names.spec import BUNDLED, sources
+from edgespec.models.packages.wheels import PackageSpec
 
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 

@@ -21,7 +21,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
-from edgespec.engine import Engine
+from edgespec.engine.engine import Engine
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 

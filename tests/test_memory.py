@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
-from edgespec.figures import size_of
-from edgespec.fitting import copies
-from edgespec.header import Header, read_header
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.library import repacked_types
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work
-from edgespec.model_check import check_model
-from edgespec.models.kv_cache import bytes_per_token, values_per_token
-from edgespec.models.memory import Plan, estimate
-from edgespec.models.spec import resolve
-from edgespec.models.what_fits import QUANT_BITS, largest_context, what_would_fit
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
+from edgespec.models.memory.what_fits import QUANT_BITS, largest_context, what_would_fit
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.fitting import copies
+from edgespec.text.figures import size_of
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
 PAIR = Plan(DEMO, n_ctx=1024, draft=Plan(DEMO_DRAFT, n_ctx=1024))
@@ -221,8 +221,8 @@ def test_weights_are_copied_where_huge_pages_are_and_half_of_the_memory_stays_fr
         ("darwin", True, 2 * DEMO.weights_bytes, 0, False),
     ):
         monkeypatch.setattr("sys.platform", platform)
-        monkeypatch.setattr("edgespec.fitting.have_bounds", lambda has=bounds: has)
-        monkeypatch.setattr("edgespec.fitting.available_memory_bytes", lambda bytes=free: bytes)
+        monkeypatch.setattr("edgespec.runtime.fitting.have_bounds", lambda has=bounds: has)
+        monkeypatch.setattr("edgespec.runtime.fitting.available_memory_bytes", lambda bytes=free: bytes)
         assert copies(replace(plan, gpu_layers=gpu_layers)) is wanted
 
 

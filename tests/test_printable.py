@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.printable import one_line, printable, wrapped
+from edgespec.text.printable import one_line, printable, wrapped
 
 
 def test_control_characters_are_shown_as_such() -> None:

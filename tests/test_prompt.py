@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from cli_program import COMMAND, environment
 
-from edgespec.cli.prompt import WAITING, read_prompt
+from edgespec.cli.terminal.prompt import WAITING, read_prompt
 from edgespec.errors import UsageError
 
 

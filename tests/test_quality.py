@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.output import Output
+from edgespec.cli.terminal.output import Output
 from edgespec.compare import WINDOW
 from edgespec.compare import rows as keeping
 from edgespec.compare.perplexity import Perplexity, exp_of_mean, perplexity
@@ -31,7 +31,7 @@ from edgespec.compare.windows import ROWS, default_text, log_softmax, opened, re
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
@@ -306,7 +306,7 @@ def test_time_left_is_told_between_begin_and_end() -> None:
 def test_a_log_file_hears_now_and_then_how_far_something_is(monkeypatch: pytest.MonkeyPatch) -> None:
     log, now = io.StringIO(), 0.0
     monkeypatch.setattr("sys.stderr", log)
-    monkeypatch.setattr("edgespec.cli.output.monotonic", lambda: now)
+    monkeypatch.setattr("edgespec.cli.terminal.output.monotonic", lambda: now)
     output, quiet = Output(quiet=False), Output(quiet=True)
     for now in (1000.0, 1029.0, 1030.0, 1050.0, 1061.0):
         output.progress(f"at {now:.0f}", 0.5)
@@ -343,7 +343,7 @@ def test_a_configured_context_does_not_change_the_figure(home: Path, tmp_path: P
 
 
 def test_every_option_is_there_once() -> None:
-    from edgespec.cli.perplexity import perplexity as declared
+    from edgespec.cli.commands.perplexity import perplexity as declared
 
     assert next(param.default for param in declared.params if param.name == "window") == WINDOW
     names = [name for param in declared.params for name in param.opts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.quants import choose, models_in, parts_of, quant_of
+from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
 
 
 @pytest.mark.parametrize(

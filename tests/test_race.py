@@ -10,12 +10,12 @@ from fake_engine import FakeEngine, guessed, plain
 
 import edgespec
 from edgespec.cancel import CancelFlag
+from edgespec.chat.race import DRAFTED, PLAIN, Lane, Race, Timed, run_race
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import GenerationError
 from edgespec.events import FinishReason, TokenEvent
-from edgespec.race import DRAFTED, PLAIN, Lane, Race, Timed, run_race
 from edgespec.settings import LoadSettings, Message, Request
 
 WORDS = "one two three four five six seven"

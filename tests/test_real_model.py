@@ -13,9 +13,9 @@ from cli_program import edgespec_here
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
-from edgespec.model_check import check_model
-from edgespec.models.memory import Plan, estimate
-from edgespec.runtime import Runtime
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(600)]  # the first one waits for the download

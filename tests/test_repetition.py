@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.repetition import EVERY, FEWEST, LONGEST, REPEATS, Repetition, RepetitionDetector, repetition
+from edgespec.text.repetition import EVERY, FEWEST, LONGEST, REPEATS, Repetition, RepetitionDetector, repetition
 
 
 def noticed_at(tokens: list[int]) -> int | None:

@@ -19,9 +19,9 @@ from edgespec.bench.replay import (
     replay_oracle,
     replay_pace,
 )
-from edgespec.core.pace import FixedPace
+from edgespec.core.policy.pace import FixedPace
+from edgespec.engine.trace import Guessed, Round, Trace
 from edgespec.errors import UsageError
-from edgespec.trace import Guessed, Round, Trace
 
 TARGETS = {"flat": FLAT, "steep": STEEP, "jumpy": JUMPY}
 CONFIDENCES = {"honest": honest, "boastful": boastful, "timid": timid, "blind": blind}

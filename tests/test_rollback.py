@@ -14,13 +14,13 @@ from tiny_gguf import CHATML, HYBRID, write_model
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine import WIDE
+from edgespec.engine.engine import WIDE
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Batch, CancelledError, Context
 from edgespec.llama.model import Model
-from edgespec.models.memory import Plan
-from edgespec.runtime import Runtime
+from edgespec.models.memory.estimate import Plan
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 # Other batch widths and layouts then differ by 1e-4 or so, where another state is off by several units.

@@ -11,7 +11,7 @@ from tiny_gguf import write_model
 
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.rounding import ROWS, WIDTHS, Rounding, measure_rounding
+from edgespec.llama.rounding import ROWS, WIDTHS, Rounding, measure_rounding
 
 COARSE_FROM = 8
 

@@ -12,16 +12,16 @@ import pytest
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 import edgespec
-from edgespec import fitting
 from edgespec.cancel import CancelFlag
 from edgespec.core.choose import Chooser
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.model_check import check_model
-from edgespec.models.memory import Plan, estimate
-from edgespec.models.spec import resolve
-from edgespec.runtime import Runtime
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.names.spec import resolve
+from edgespec.runtime import fitting
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 
 DEMO = check_model(resolve("demo").path)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain, largest
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0, typical_p=1)
 LARGE = 151_936

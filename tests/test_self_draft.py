@@ -13,14 +13,14 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.bench.suites import Item
-from edgespec.collect import collect
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
-from edgespec.models import self_draft as making
-from edgespec.models.self_draft import self_draft
-from edgespec.models.slice import slice_layers
-from edgespec.models.spec import resolve
-from edgespec.runtime import Runtime
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair import self_draft as making
+from edgespec.models.pair.self_draft import self_draft
+from edgespec.models.pair.slice import slice_layers
+from edgespec.runtime.collect import collect
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, check_spec_type
 
 TARGET = resolve("demo").path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, is_path, resolve, sources
+from edgespec.models.names.spec import BUNDLED, HubSpec, NotFetchedError, ResolvedModel, is_path, resolve, sources
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_demo_is_the_bundled_pair() -> None:
 
 
 def test_a_missing_bundled_pair_is_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr("edgespec.models.spec.BUNDLED", folder / "nowhere")
+    monkeypatch.setattr("edgespec.models.names.spec.BUNDLED", folder / "nowhere")
     assert "target.gguf is missing" in refusal("demo")
 
 

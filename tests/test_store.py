@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.errors import UsageError
-from edgespec.store import Answer, Piece, Store, Turn, UnknownChatError, new_id
-from edgespec.store.data import valid_text
-from edgespec.store.search import BEGIN, END
+from edgespec.history import Answer, Piece, Store, Turn, UnknownChatError, new_id
+from edgespec.history.data import valid_text
+from edgespec.history.search import BEGIN, END
 
 ANSWER = Answer(
     model="target.gguf",

@@ -16,10 +16,10 @@ import pytest
 from filelock import FileLock
 from test_store import ANSWER, PIECES, contents, talk
 
-from edgespec.store import Store, StoreError, UnknownChatError
-from edgespec.store import file as store_file
-from edgespec.store.rescue import rescue
-from edgespec.store.schema import MIGRATIONS, migrate, version_of
+from edgespec.history import Store, StoreError, UnknownChatError
+from edgespec.history import file as store_file
+from edgespec.history.rescue import rescue
+from edgespec.history.schema import MIGRATIONS, migrate, version_of
 
 PAGE = 4096
 TEXTS = [f"message {number} " + "word " * 100 for number in range(40)]
@@ -141,7 +141,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(file: Path) -> None:
 UNTIL_IT_FAILS = """
 import resource, sys
 from pathlib import Path
-from edgespec.store import Store, StoreError, new_id
+from edgespec.history import Store, StoreError, new_id
 with Store(Path(sys.argv[1])) as store:
     store.create("abc")
     parent = None

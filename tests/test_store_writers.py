@@ -15,7 +15,7 @@ import pytest
 import store_writer
 from test_store import contents, talk
 
-from edgespec.store import Answer, Piece, Store, new_id
+from edgespec.history import Answer, Piece, Store, new_id
 
 WRITER = [sys.executable, store_writer.__file__]
 
@@ -168,7 +168,7 @@ def test_two_programs_in_one_chat_make_two_branches(file: Path) -> None:
 
 
 def test_programs_that_open_a_new_store_at_once_all_get_it(file: Path) -> None:
-    code = "import sys, pathlib, edgespec.store as s; s.Store(pathlib.Path(sys.argv[1])).create(sys.argv[2])"
+    code = "import sys, pathlib, edgespec.history as s; s.Store(pathlib.Path(sys.argv[1])).create(sys.argv[2])"
     programs = [subprocess.Popen([sys.executable, "-c", code, str(file), f"chat{number}"]) for number in range(8)]
     assert [program.wait() for program in programs] == [0] * 8
     with Store(file) as store:

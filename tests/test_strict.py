@@ -19,7 +19,7 @@ from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
-from edgespec.rounding import LARGE_BYTES, Widths, measure_widths, measured_widths
+from edgespec.llama.rounding import LARGE_BYTES, Widths, measure_widths, measured_widths
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n    def push", "x = [" + "1, " * 150]
 
@@ -125,7 +125,7 @@ def test_strict_on_k_quants_pads_to_whole_tiles(tmp_path: Path, n_max: int) -> N
 
 
 def test_strict_decodes_plainly_where_rows_depend_on_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.loading.measured_widths", lambda *_: Widths(4, 0.1, None, 1))
+    monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(4, 0.1, None, 1))
     with edgespec.load("demo", strict=True) as llm:
         assert any(note.startswith("decoding without speculation") for note in llm.notes)
         list(llm.generate(PROMPTS[0], max_tokens=8))

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec.core.automaton import COUNTED, SuffixAutomaton
 from edgespec.core.choose import Chooser
-from edgespec.core.context_index import DEPTH, ContextIndex, order_of
-from edgespec.core.continuation import BROAD, InText, Trie, likely, reliability
+from edgespec.core.index.automaton import COUNTED, SuffixAutomaton
+from edgespec.core.index.context_index import DEPTH, ContextIndex, order_of
+from edgespec.core.index.continuation import BROAD, InText, Trie, likely, reliability
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget
 from edgespec.drafters.suffix import SuffixDrafter

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgespec.errors import UsageError
-from edgespec.textstream import TextStream
+from edgespec.text.textstream import TextStream
 
 ALPHABET = "ab\n<|é😀\ufffd"
 ANSWERS = st.one_of(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.thinking import Part, ThinkingStream, split, without_thinking
+from edgespec.text.thinking import Part, ThinkingStream, split, without_thinking
 
 
 def joined(parts: list[Part]) -> list[Part]:

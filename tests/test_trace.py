@@ -12,10 +12,10 @@ import pytest
 import edgespec
 from edgespec.bench.replay import Tape, Until, replay
 from edgespec.core.draft import Draft
-from edgespec.core.pace import FixedPace, Pace, Turn
+from edgespec.core.policy.pace import FixedPace, Pace, Turn
+from edgespec.engine.trace import Recorder, Trace, read_trace
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.runtime import Runtime
-from edgespec.trace import Recorder, Trace, read_trace
+from edgespec.runtime.runtime import Runtime
 
 HEADER = {
     "kind": "coupled",

@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_store import contents, talk
 
-from edgespec.errors import UsageError
-from edgespec.store import Answer, ChatInfo, Store, Turn
-from edgespec.store.data import valid_text
-from edgespec.transcript import (
+from edgespec.chat.transcript import (
     MARKDOWN_MAGIC,
     ImportedChat,
     import_chat,
@@ -22,6 +19,9 @@ from edgespec.transcript import (
     to_jsonl,
     to_markdown,
 )
+from edgespec.errors import UsageError
+from edgespec.history import Answer, ChatInfo, Store, Turn
+from edgespec.history.data import valid_text
 
 INFO = ChatInfo("abc", "Bread", 1.7e9, 1.8e9, "k", 2, "target.gguf")
 

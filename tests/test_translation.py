@@ -11,7 +11,7 @@ from other_vocabulary import permute_vocabulary
 
 import edgespec
 from edgespec.drafters.translation import Translation
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 DRAFT = resolve("demo:draft").path
 SETTINGS: dict[str, Any] = {"max_tokens": 48, "seed": 5, "ignore_eos": True}

@@ -23,8 +23,8 @@ from edgespec.core.verify import VerifyRule
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.tree import ROOT, Tree
-from edgespec.engine import Engine
-from edgespec.engine import Sequence as Answer
+from edgespec.engine.engine import Engine
+from edgespec.engine.engine import Sequence as Answer
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.settings import Request

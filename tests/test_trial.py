@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import trial
 from edgespec.llama.trial import KNOWN_GOOD, extra_buffers_work, self_check
-from edgespec.model_check import check_model
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 # What a child does before its own lines: note that it was started, and know how to die of an illegal instruction.
 CHILD = """

@@ -13,15 +13,16 @@ from textual.pilot import Pilot
 from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
-from edgespec.chat import Session
-from edgespec.chat_commands import COMMANDS
-from edgespec.chat_settings import ChatSettings
+from edgespec.chat.commands import COMMANDS
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError
 from edgespec.events import TokenEvent
+from edgespec.history import Store
+from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings
-from edgespec.store import Store
-from edgespec.transcript import ImportedChat, import_chat
 from edgespec.tui.app import ChatApp
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.picker import ModelPicker
@@ -34,7 +35,6 @@ from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.turn_view import TurnView
 from edgespec.tui.welcome import Welcome
-from edgespec.worker import WorkerDiedError
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 

@@ -13,8 +13,8 @@ from textual.events import MouseScrollDown
 from textual.pilot import Pilot
 from tui_harness import Harness, click_on, tokens, wait_until
 
-from edgespec.code_blocks import code_blocks
-from edgespec.store import Turn
+from edgespec.history import Turn
+from edgespec.text.code_blocks import code_blocks
 from edgespec.tui.code import LEFT, RIGHT, Code
 from edgespec.tui.markdown import markdown
 from edgespec.tui.transcript import Transcript

@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
-from edgespec.header import Header
-from edgespec.model_check import check_model
-from edgespec.models.catalog import USER_FILE
-from edgespec.models.local import LocalModel, local_model
-from edgespec.models.suggest import Suggestion, judged, suggestions
-from edgespec.models.vocabulary import Vocabulary
-from edgespec.paths import config_dir
+from edgespec.files.paths import config_dir
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.names.catalog import USER_FILE
+from edgespec.models.names.local import LocalModel, local_model
+from edgespec.models.pair.suggest import Suggestion, judged, suggestions
+from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker import ModelPicker, Picked
 

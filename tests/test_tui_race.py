@@ -14,9 +14,9 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from tui_harness import wait_until
 
+from edgespec.chat.race import Lane, Race, Timed
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.race import Lane, Race, Timed
 from edgespec.settings import Request
 from edgespec.tui.lines import Lines
 from edgespec.tui.race import LaneView, RacePrompt, RaceScreen

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 from tui_harness import wait_until
 
-from edgespec.chat_settings import SETTINGS, ChatSettings, changed
+from edgespec.chat.settings import SETTINGS, ChatSettings, changed
 from edgespec.core.sampling import SamplingSettings
 from edgespec.tui.settings_screen import SettingRow, SettingsScreen, apply
 

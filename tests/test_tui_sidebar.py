@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tui_harness import wait_until
 
-from edgespec.store import ChatInfo, Hit, Store
+from edgespec.history import ChatInfo, Hit, Store
 from edgespec.tui.chat_questions import Asking
 from edgespec.tui.chat_rows import Row, ago, day_of, rows_by_day, rows_found
 from edgespec.tui.sidebar import AT_ONCE, ChatChosen, ChatList, DeleteChat, NewChat, RenameChat, SearchField, Sidebar

@@ -15,7 +15,7 @@ from textual.widgets import Static
 from tui_harness import Harness, chat, click_on, tokens, wait_until
 
 from edgespec.core.stats import Stats
-from edgespec.store import Answer, Piece, Turn
+from edgespec.history import Answer, Piece, Turn
 from edgespec.tui.lines import Lines
 from edgespec.tui.markdown import GrowingMarkdown, markdown
 from edgespec.tui.token_view import FACES, TokenText

@@ -21,7 +21,7 @@ from edgespec.bench.theory import CostCurve
 from edgespec.bench.tune import Kind, break_even, tune, verdict
 from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
-from edgespec.models.spec import resolve
+from edgespec.models.names.spec import resolve
 
 ITEMS = [item for item in sample(shipped(), 1) if item.category in ("chat", "code_completion")]
 STEEP = CostCurve(0.03, {1: 1.0, 2: 1.8, 3: 2.0, 4: 2.1, 9: 4.2}, None)

@@ -11,18 +11,18 @@ import pytest
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec.calibrate import VERSION, Tuning, assumed_shape, measure_passes
-from edgespec.core.auto_pace import AutoPace, pass_widths
-from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
-from edgespec.core.pace import FixedPace
+from edgespec.core.policy.auto_pace import AutoPace, pass_widths
+from edgespec.core.policy.costs import Costs
+from edgespec.core.policy.pace import FixedPace
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
+from edgespec.engine.calibrate import VERSION, Tuning, assumed_shape, measure_passes
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import DRAFT_N_MAX, LoadSettings, Request
 
 PROMPT = "def quicksort(xs):"
@@ -111,8 +111,8 @@ def test_a_clock_that_stands_still_or_jumps_changes_no_text(
         now += tick
         return now
 
-    monkeypatch.setattr("edgespec.engine.perf_counter", clock)
-    monkeypatch.setattr("edgespec.calibrate.perf_counter", clock)
+    monkeypatch.setattr("edgespec.engine.engine.perf_counter", clock)
+    monkeypatch.setattr("edgespec.engine.calibrate.perf_counter", clock)
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert answer(llm) == expected
 
@@ -253,7 +253,7 @@ def test_what_passes_cost_is_measured_once_at_every_width_of_a_draft(fresh: Path
 
 
 def test_of_a_large_model_some_widths_are_left_out(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.calibrate.MEASURE_S", 0.0)
+    monkeypatch.setattr("edgespec.engine.calibrate.MEASURE_S", 0.0)
     with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
         measured = llm.engine.pace
         assert isinstance(measured, AutoPace)
@@ -324,8 +324,8 @@ def test_costs_are_measured_in_about_a_second(
     with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
         tuning = Tuning(llm.context, [], 1, pytest.fail)
         tuning.costs = Costs({1: 1.0, 64: 64.0})
-        monkeypatch.setattr("edgespec.calibrate._timed_pass", timed_pass)
-        monkeypatch.setattr("edgespec.calibrate.perf_counter", lambda: now_s)
+        monkeypatch.setattr("edgespec.engine.calibrate._timed_pass", timed_pass)
+        monkeypatch.setattr("edgespec.engine.calibrate.perf_counter", lambda: now_s)
         tuning.measure(llm.context, 32, shown.append)
     assert now_s < 1.0 + 2 * token_s
     assert (max(depths), len(widths)) == (depth, n_widths)

@@ -13,9 +13,9 @@ from tiny_gguf import Value, model_metadata, model_tensors, write_file, write_mo
 import edgespec
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import PairError
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.model import Model
-from edgespec.model_check import check_model
-from edgespec.models.pair import MAX_PADDING, check_pair, vocabulary_difference
+from edgespec.models.pair.check import MAX_PADDING, check_pair, vocabulary_difference
 
 EXACT: dict[str, Any] = {"threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
 PROMPT = "def f(x):\n    return"

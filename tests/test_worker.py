@@ -24,10 +24,10 @@ from tiny_gguf import CHATML, write_model
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
+from edgespec.runtime.worker import LoadingStoppedError, Remedy, Worker, WorkerDiedError, remedies
+from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings, Message, Request
-from edgespec.worker import LoadingStoppedError, Remedy, Worker, WorkerDiedError, remedies
-from edgespec.worker.death import explained
 
 DEMO = LoadSettings("demo", spec_type="draft", pace="fixed:3", threads=1)
 LONG = Request("def fibonacci(n):", max_tokens=900, ignore_eos=True)
@@ -483,7 +483,7 @@ def test_other_ends_are_explained_too(code: int | None, said: str, told: str, ou
 PARENT = """
 import signal, sys, threading, time
 from edgespec.settings import LoadSettings, Request
-from edgespec.worker import Worker
+from edgespec.runtime.worker import Worker
 def at(stage): print(stage, flush=True); time.sleep(60)
 settings = LoadSettings("demo", threads=1)
 worker = Worker(settings, lambda *_: at("loading")) if "loading" in sys.argv else Worker(settings)
@@ -570,7 +570,7 @@ def test_what_the_worker_had_started_goes_with_the_worker(tmp_path: Path, monkey
 CTRL_C = """
 import os, signal, sys, threading
 from edgespec.settings import LoadSettings, Request
-from edgespec.worker import Worker
+from edgespec.runtime.worker import Worker
 heard = []
 signal.signal(signal.SIGINT, lambda *_: heard.append("SIGINT"))
 signal.signal(signal.SIGHUP, lambda *_: heard.append("SIGHUP"))

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from edgespec.events import TokenEvent
-from edgespec.store import Turn
+from edgespec.history import Turn
 
 PATIENCE_S = 20.0
 

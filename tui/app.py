@@ -17,12 +17,12 @@ from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from edgespec.chat import Level, Session
-from edgespec.chat_commands import COMMANDS, Commands, find, is_command, name_and_argument
+from edgespec.chat.commands import COMMANDS, Commands, find, is_command, name_and_argument
+from edgespec.chat.session import Level, Session
 from edgespec.errors import EdgespecError
-from edgespec.models.local import local_models
+from edgespec.history import Piece, StoreError
+from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
-from edgespec.store import Piece, StoreError
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import DeleteChat, RenameChat
 from edgespec.tui.composer import Composer, Stop

@@ -8,8 +8,8 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Button, Input, Static
 
-from edgespec.printable import one_line
-from edgespec.store import ChatInfo
+from edgespec.history import ChatInfo
+from edgespec.text.printable import one_line
 from edgespec.tui.chat_rows import messages
 
 

@@ -10,8 +10,8 @@ from itertools import groupby
 from textual.content import Content
 from textual.widgets.option_list import Option
 
-from edgespec.printable import one_line, printable
-from edgespec.store import ChatInfo, Hit
+from edgespec.history import ChatInfo, Hit
+from edgespec.text.printable import one_line, printable
 
 BEGIN, END = "\x02", "\x03"  # of what was found, in a snippet
 BEFORE = 10  # characters of a snippet that are shown before it

@@ -8,9 +8,9 @@ from textual.content import Content
 from textual.style import Style
 
 from edgespec.events import TokenEvent
-from edgespec.printable import printable
-from edgespec.store import Piece
-from edgespec.thinking import ThinkingStream
+from edgespec.history import Piece
+from edgespec.text.printable import printable
+from edgespec.text.thinking import ThinkingStream
 from edgespec.tui.lines import Block, Text
 from edgespec.tui.markdown import GrowingMarkdown
 from edgespec.tui.token_view import TokenText

@@ -13,7 +13,7 @@ from textual.content import Content, Span
 from textual.strip import Strip
 from textual.style import Style
 
-from edgespec.code_blocks import parser
+from edgespec.text.code_blocks import parser
 from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Brush, Text
 from edgespec.tui.markdown_table import Aligned, Table

@@ -21,14 +21,14 @@ from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState, get_current_worker
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
-from edgespec.header import Header
-from edgespec.models.local import LocalModel, local_model
-from edgespec.models.names import name_of
-from edgespec.models.packages import packaged_at
-from edgespec.models.spec import NotFetchedError, is_path
-from edgespec.models.suggest import Suggestion, catalogue_drafts, judged, to_fetch
-from edgespec.models.vocabulary import Vocabulary
-from edgespec.printable import one_line
+from edgespec.gguf_file.header import Header
+from edgespec.models.names.known import name_of
+from edgespec.models.names.local import LocalModel, local_model
+from edgespec.models.names.spec import NotFetchedError, is_path
+from edgespec.models.packages.wheels import packaged_at
+from edgespec.models.pair.suggest import Suggestion, catalogue_drafts, judged, to_fetch
+from edgespec.models.pair.vocabulary import Vocabulary
+from edgespec.text.printable import one_line
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker_offers import LEFT_OUT, NO_DRAFT, OWN_DRAFT, Offers
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from textual.content import Content
 
-from edgespec.figures import count_of, size_of
-from edgespec.models.cache import repository_of
-from edgespec.models.local import LocalModel
-from edgespec.models.names import name_of
-from edgespec.models.packages import packaged_at
-from edgespec.models.spec import NAMES
-from edgespec.models.suggest import Suggestion, best, instead, place
-from edgespec.printable import one_line
+from edgespec.models.hub.cache import repository_of
+from edgespec.models.names.known import name_of
+from edgespec.models.names.local import LocalModel
+from edgespec.models.names.spec import NAMES
+from edgespec.models.packages.wheels import packaged_at
+from edgespec.models.pair.suggest import Suggestion, best, instead, place
+from edgespec.text.figures import count_of, size_of
+from edgespec.text.printable import one_line
 
 NO_DRAFT, OWN_DRAFT, LEFT_OUT = "none", "own", "left out"  # among the keys of drafts, where the others are files
 

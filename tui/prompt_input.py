@@ -18,7 +18,7 @@ from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
 
-from edgespec.printable import printable
+from edgespec.text.printable import printable
 
 LONG = 10_000  # characters of a text that is folded: what is in the field is wrapped and drawn at every key
 HINTS = (

@@ -16,11 +16,11 @@ from textual.widgets import Footer, Static, TextArea
 from textual.worker import Worker, WorkerState
 
 from edgespec.cancel import CancelFlag
+from edgespec.chat.race import DRAFTED, Lane, Race, Racer, Timed, run_race
 from edgespec.errors import EdgespecError
 from edgespec.events import TokenEvent
-from edgespec.printable import printable
-from edgespec.race import DRAFTED, Lane, Race, Racer, Timed, run_race
 from edgespec.settings import Request
+from edgespec.text.printable import printable
 from edgespec.tui.lines import Lines, Text
 from edgespec.tui.prompt_input import EnterSubmits
 

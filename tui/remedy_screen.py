@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Footer, OptionList, Static
 
-from edgespec.printable import printable
+from edgespec.runtime.worker import Remedy
 from edgespec.settings import LoadSettings
-from edgespec.worker import Remedy
+from edgespec.text.printable import printable
 
 
 class RemedyScreen(ModalScreen[LoadSettings | None]):

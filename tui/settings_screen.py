@@ -12,9 +12,9 @@ from textual.events import DescendantFocus
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Select, Static
 
-from edgespec.chat_settings import SETTINGS, ChatSettings, Setting, changed
+from edgespec.chat.settings import SETTINGS, ChatSettings, Setting, changed
 from edgespec.errors import UsageError
-from edgespec.printable import printable
+from edgespec.text.printable import printable
 
 
 class SettingsScreen(ModalScreen[dict[str, str] | None]):

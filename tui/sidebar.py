@@ -16,8 +16,8 @@ from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.worker import Worker, WorkerState
 
-from edgespec.printable import one_line
-from edgespec.store import ChatInfo, Hit, Store
+from edgespec.history import ChatInfo, Hit, Store
+from edgespec.text.printable import one_line
 from edgespec.tui.chat_questions import Asking, DeleteChat, Deleting, RenameChat, Renaming
 from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
 

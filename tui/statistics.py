@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.figures import percent, rate
+from edgespec.text.figures import percent, rate
 from edgespec.tui.live_statistics import LiveStatistics
 
 BARS = "▁▂▃▄▅▆▇█"

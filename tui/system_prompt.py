@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgespec.printable import one_line, printable
+from edgespec.text.printable import one_line, printable
 
 LONG = 8_000  # characters that are shown at once
 

@@ -9,9 +9,9 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec.chat import Session
-from edgespec.models.names import short_name
-from edgespec.printable import one_line
+from edgespec.chat.session import Session
+from edgespec.models.names.known import short_name
+from edgespec.text.printable import one_line
 
 
 class TitleBar(Horizontal):

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
-from edgespec.printable import printable
-from edgespec.store import Piece
+from edgespec.history import Piece
+from edgespec.text.printable import printable
 from edgespec.tui.lines import Text
 
 ROUND = ("╎", "dim")

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from edgespec.events import TokenEvent
-from edgespec.store import Piece, Turn
+from edgespec.history import Piece, Turn
 from edgespec.tui.live_answer import shown
 from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.token_view import legend

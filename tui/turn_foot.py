@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.style import Style
 
-from edgespec.figures import percent, rate
-from edgespec.printable import one_line
-from edgespec.store import Answer
+from edgespec.history import Answer
+from edgespec.text.figures import percent, rate
+from edgespec.text.printable import one_line
 from edgespec.tui.lines import Block, Text
 
 PREVIOUS, NEXT = "\u2039", "\u203a"  # single angle quotes

@@ -15,8 +15,8 @@ from textual.style import Style
 from textual.timer import Timer
 
 from edgespec.events import TokenEvent
-from edgespec.store import Piece, Turn
-from edgespec.thinking import split
+from edgespec.history import Piece, Turn
+from edgespec.text.thinking import split
 from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Lines, Text
 from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks

@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from edgespec.store import Turn
+from edgespec.history import Turn
 
 Level = Literal["info", "warning", "error"]
 

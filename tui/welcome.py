@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec.chat import Session
-from edgespec.printable import one_line
+from edgespec.chat.session import Session
+from edgespec.text.printable import one_line
 
 HINTS = (
     ("Enter", "send a message"),

@@ -7,7 +7,7 @@ from time import perf_counter
 from edgespec.batch.results import Result
 from edgespec.errors import EdgespecError
 from edgespec.events import TokenEvent
-from edgespec.figures import clock, rate
+from edgespec.text.figures import clock, rate
 
 
 class Meter:

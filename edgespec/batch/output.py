@@ -18,7 +18,7 @@ from edgespec.batch.row import row_key
 from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.unfinished import becoming
+from edgespec.files.unfinished import becoming
 
 OR_ANEW = "--overwrite starts over"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
-from edgespec.header import Header
-from edgespec.models.defaults import attention_of
-from edgespec.paths import write_whole
+from edgespec.files.paths import write_whole
+from edgespec.gguf_file.header import Header
+from edgespec.models.memory.defaults import attention_of
 from edgespec.settings import LoadSettings, Request
 
 VERSION = 1

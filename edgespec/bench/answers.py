@@ -11,7 +11,7 @@ from edgespec.bench.energy import EnergyMeter
 from edgespec.bench.modes import Mode
 from edgespec.bench.questions import Question
 from edgespec.cancel import CancelFlag
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

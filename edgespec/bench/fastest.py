@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.bench.replay import Tape, replay_auto
-from edgespec.calibrate import remembered_costs
-from edgespec.core.auto_pace import AutoPace
-from edgespec.core.costs import Costs
+from edgespec.core.policy.auto_pace import AutoPace
+from edgespec.core.policy.costs import Costs
+from edgespec.engine.calibrate import remembered_costs
 from edgespec.errors import EdgespecError
-from edgespec.header import Header, read_header
-from edgespec.runtime import Runtime
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.runtime.runtime import Runtime
 
 # Of a context's fingerprint, on which it depends what passes cost beside the weights
 _SETTINGS = ("threads", "gpu_layers", "cache", "flash_attention", "exact", "streams")

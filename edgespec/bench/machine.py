@@ -14,7 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.llama import library
 from edgespec.llama.context import CancelledError
 from edgespec.llama.model import Model
-from edgespec.models.names import short_name
+from edgespec.models.names.known import short_name
 
 PART = 1 << 22  # bytes read at a time
 

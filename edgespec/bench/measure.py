@@ -25,13 +25,13 @@ from edgespec.bench.questions import Question, ask
 from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
-from edgespec.core.auto_pace import pass_widths
+from edgespec.core.policy.auto_pace import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
 from edgespec.llama.peer import LOOKUP_TOKENS, Peer
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, in_order
 
 TOKENS = 48

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgespec.bench.suites import Item
 from edgespec.errors import UsageError
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 SEED = 1

@@ -15,12 +15,12 @@ from functools import partial
 from statistics import median
 from typing import Protocol
 
-from edgespec.core.auto_pace import AutoPace
-from edgespec.core.costs import Costs
 from edgespec.core.draft import Draft
-from edgespec.core.pace import Pace, Turn
+from edgespec.core.policy.auto_pace import AutoPace
+from edgespec.core.policy.costs import Costs
+from edgespec.core.policy.pace import Pace, Turn
+from edgespec.engine.trace import Guessed, Trace
 from edgespec.errors import UsageError
-from edgespec.trace import Guessed, Trace
 
 SVIP_GAMMA, SVIP_MOST = 0.15, 0.3
 LIKELY, LLAMA_LIKELY = 0.4, 0.75

@@ -25,10 +25,10 @@ from edgespec.bench.summary import summarise
 from edgespec.bench.theory import CostCurve, cost_curve
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
+from edgespec.engine.trace import Trace, read_trace
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.runtime import Runtime
-from edgespec.trace import Trace, read_trace
+from edgespec.runtime.runtime import Runtime
 
 TOKENS = 32
 SHADOW_SHARE = 0.4  # of the time goes into comparing guesses, the rest into measuring speedups

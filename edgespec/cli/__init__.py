@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edgespec.cli.interrupt import Interrupted, Interrupts
+from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
 
 if TYPE_CHECKING:
     import click
 
-    from edgespec.cli.output import Output
+    from edgespec.cli.terminal.output import Output
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
     import click
 
     from edgespec.cli.commands import edgespec
-    from edgespec.cli.output import Output, StdoutClosed
+    from edgespec.cli.terminal.output import Output, StdoutClosed
     from edgespec.errors import EdgespecError, OutOfMemoryError
 
     errors = Output(quiet=False)
@@ -74,7 +74,7 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
 def _show_usage_error(error: click.ClickException, errors: Output) -> None:
     import click
 
-    from edgespec.cli.habits import usage_hint
+    from edgespec.cli.options.habits import usage_hint
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.bench.report import BUSY_SPREAD, times
 from edgespec.compare.measure import Result
-from edgespec.figures import percent
+from edgespec.text.figures import percent
 
 KEPT = "^"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from edgespec import __version__
 from edgespec.bench.suites import Item
-from edgespec.corpus import find
+from edgespec.datastore.corpus import find
+from edgespec.files.paths import file_facts, read_cache, write_cache
 from edgespec.llama.library import build_id
-from edgespec.paths import file_facts, read_cache, write_cache
 from edgespec.settings import LoadSettings
 
 VERSION = 2

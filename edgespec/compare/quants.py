@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from edgespec.errors import UsageError
-from edgespec.figures import percent
-from edgespec.header import Header, read_header
+from edgespec.files.paths import derived_file, make_room
+from edgespec.gguf_file.header import Header, read_header
 from edgespec.llama.quantize import TYPES, quantize
-from edgespec.paths import derived_file, make_room
+from edgespec.text.figures import percent
 
 LEAST_SHARE = 0.005  # of the bytes, to be worth a word
 

@@ -21,9 +21,9 @@ from edgespec.cancel import CancelFlag
 from edgespec.compare.perplexity import Told
 from edgespec.compare.windows import Windows, counted, log_probabilities, watching
 from edgespec.errors import UsageError
+from edgespec.files.paths import cache_dir, make_room
+from edgespec.files.unfinished import becoming
 from edgespec.llama.context import Context
-from edgespec.paths import cache_dir, make_room
-from edgespec.unfinished import becoming
 
 MOST_BYTES = 1_000_000_000
 MOST_WINDOWS = 12  # 3060 positions of windows of 512 tokens

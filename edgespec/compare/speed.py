@@ -15,12 +15,12 @@ from edgespec.bench.modes import Mode
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
-from edgespec.core.auto_pace import pass_widths
+from edgespec.core.policy.auto_pace import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
-from edgespec.runtime import Runtime
+from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
 REPEAT = 2  # of each width of passes, before the answers; the measured pace needs to know them

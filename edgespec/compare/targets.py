@@ -10,11 +10,11 @@ from pathlib import Path
 
 from edgespec.compare.quants import describe_types, make_quant
 from edgespec.errors import UsageError
-from edgespec.header import Header
-from edgespec.models.local import local_model
-from edgespec.models.pair import shown
-from edgespec.models.spec import resolve
-from edgespec.models.vocabulary import Vocabulary
+from edgespec.gguf_file.header import Header
+from edgespec.models.names.local import local_model
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.check import shown
+from edgespec.models.pair.vocabulary import Vocabulary
 
 
 @dataclass(slots=True, frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from edgespec.figures import clock
+from edgespec.text.figures import clock
 
 
 class TimeLeft:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from edgespec.bench.suites import sample, shipped
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
-from edgespec.fitting import fitted
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.loading import open_model
-from edgespec.model_check import check_model
-from edgespec.models.memory import Plan
+from edgespec.models.memory.estimate import Plan
+from edgespec.runtime.fitting import fitted
+from edgespec.runtime.loading import open_model
 from edgespec.settings import LoadSettings
 
 ROWS = 64  # rows of V floats that llama.cpp holds at a time

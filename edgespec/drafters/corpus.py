@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgespec.core.context_index import ContextIndex
-from edgespec.core.continuation import Place
+from edgespec.core.index.context_index import ContextIndex
+from edgespec.core.index.continuation import Place
 from edgespec.drafters.base import Guessable
 from edgespec.drafters.walk import ContinuingDrafter
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec.core.calibration import PRIOR, Calibration, Calibrations
 from edgespec.core.guess import Guess
+from edgespec.core.policy.calibration import PRIOR, Calibration, Calibrations
 from edgespec.drafters.base import Guessable
 from edgespec.drafters.tree import ROOT, Tree
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.core.calibration import Calibrations
-from edgespec.core.continuation import reliability
 from edgespec.core.draft import Draft
+from edgespec.core.index.continuation import reliability
+from edgespec.core.policy.calibration import Calibrations
 from edgespec.drafters.base import Budget, Drafter, Guessable
 
 GRAM = 3

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgespec.core.automaton import ROOT, SuffixAutomaton
-from edgespec.core.continuation import InText, Place
+from edgespec.core.index.automaton import ROOT, SuffixAutomaton
+from edgespec.core.index.continuation import InText, Place
 from edgespec.drafters.base import Guessable
 from edgespec.drafters.walk import ContinuingDrafter
 

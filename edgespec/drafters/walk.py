@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from edgespec.core import continuation
 from edgespec.core.draft import Draft
 from edgespec.core.guess import weighed
+from edgespec.core.index import continuation
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.tree import ROOT, Tree

@@ -14,9 +14,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 from numpy.typing import NDArray
 
-from edgespec.constraint import compiled, readable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
+from edgespec.llama.constraint import compiled, readable
 from edgespec.llama.model import Model
 from edgespec.settings import CONSTRAINTS, Constraint
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
-from edgespec.figures import count_of
-from edgespec.file_types import quantisation
-from edgespec.header import Header
+from edgespec.gguf_file.file_types import quantisation
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import api, complaints, first_complaint
-from edgespec.model_check import check_model
+from edgespec.text.figures import count_of
 
 SAMPLED_TOKENS = 1024  # by which vocabularies are told apart
 _NO_DEVICES = (ctypes.c_void_p * 1)(None)

@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, UsageError
-from edgespec.header import Header
+from edgespec.files.unfinished import becoming, check_destination
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import api, default_threads, first_complaint, logger
-from edgespec.model_check import check_model
-from edgespec.unfinished import becoming, check_destination
 
 CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
 _PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")

@@ -13,7 +13,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.settings import Message
-from edgespec.thinking import CLOSE, OPEN
+from edgespec.text.thinking import CLOSE, OPEN
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"

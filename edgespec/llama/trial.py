@@ -21,8 +21,8 @@ from typing import Literal
 
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
+from edgespec.files.paths import cache_dir, read_cache, write_cache
 from edgespec.llama.library import build_id
-from edgespec.paths import cache_dir, read_cache, write_cache
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 

@@ -1,0 +1,1 @@
+"""A conversation, whatever front end shows it."""

@@ -1,0 +1,473 @@
+"""The commands of a chat, once for the plain terminal and the screen: slash names, keys, help, and what they do."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat.session import Events, Level, Session
+from edgespec.chat.settings import SETTINGS, setting
+from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
+from edgespec.errors import UsageError
+from edgespec.files.paths import write_whole
+from edgespec.gguf_file.model_check import check_model
+from edgespec.history import ChatInfo, Turn
+from edgespec.models.names.local import local_models
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
+from edgespec.settings import LoadSettings
+from edgespec.text.code_blocks import code_blocks
+from edgespec.text.figures import percent, size_of
+from edgespec.text.printable import one_line
+from edgespec.text.thinking import split, without_thinking
+
+MOST_FILE_BYTES = 4 << 20
+LISTED = 20
+
+
+class Front(Protocol):
+    """What a front end can do for a command. `say` takes plain text of one or several lines."""
+
+    def say(self, text: str, level: Level = "info") -> None: ...
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Begin an answer and show it."""
+
+    def redraw(self) -> None:
+        """The conversation shown is another one now."""
+
+    def put(self, text: str) -> None:
+        """Put a text into the input, to be changed and sent."""
+
+    def copy(self, text: str) -> None: ...
+
+    def load(self, settings: LoadSettings) -> None: ...
+
+    def race(self, prompt: str) -> None: ...
+
+    def show_tokens(self) -> None:
+        """Show, or show no longer, where each token came from."""
+
+    def leave(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: `usage` shows its arguments, `key` is what calls it on the screen without any. One that `waits` cannot
+    be run while an answer is made."""
+
+    name: str
+    usage: str
+    help: str
+    run: Callable[[Commands, str], None]
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    waits: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"/{self.name} {self.usage}".rstrip()
+
+
+class Commands:
+    """Runs commands on a session for a front end. What cannot be done raises EdgespecError."""
+
+    def __init__(self, session: Session, front: Front) -> None:
+        self.session, self.front = session, front
+        self._listed: Sequence[tuple[str, str | None]] = ()  # chats, and messages in them
+
+    def run(self, line: str) -> None:
+        """Run a line that begins with a slash."""
+        name, argument = name_and_argument(line)
+        find(name).run(self, argument)
+
+    # --- the model ------------------------------------------------------------------------------------------------
+
+    def model(self, spec: str) -> None:
+        session = self.session
+        if spec:
+            self.front.load(replace(session.load_settings, model=spec, draft_model=None))
+            return
+        about = session.about
+        lines = [f"model {session.load_settings.model}" + ("" if session.engine else " (not loaded)")]
+        if about:
+            lines.append(f"{about['description']}, context of {about['ctx_size']:,} tokens")
+            lines.append(f"draft model {about['draft_model'] or 'none'}")
+            lines.append(f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}")
+        self.front.say("\n".join(lines))
+
+    def models(self, _: str) -> None:
+        """The models of this machine, and what they would be as drafts of the one that answers, the best first."""
+        spec = self.session.load_settings.model
+        target = check_model(resolve(spec).path)
+        models = list(local_models())
+        lines = [f"{one.spec}  {one.problem or f'{one.quantisation}  {size_of(one.size_bytes)}'}" for one in models]
+        usable = [each for each in models if not each.problem]
+        drafts = suggestions(target, usable, catalogue_drafts(spec, target.path))
+        if drafts:
+            lines += [f"as drafts for {spec}:", *(f"  {each.label:6}  {each.spec}: {each.why}" for each in drafts)]
+        if what_else := instead(drafts):
+            lines.append(what_else)
+        self.front.say("\n".join([*lines, "/model MODEL loads a model, /draft MODEL a draft model"]))
+
+    def draft(self, spec: str) -> None:
+        session = self.session
+        if not spec:
+            self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
+            return
+        settings = session.load_settings
+        if spec == "none":
+            wanted = replace(settings, draft_model=None, spec_type=settings.without_draft)
+        else:
+            draft = None if spec == "auto" else spec
+            wanted = replace(settings, draft_model=draft, spec_type=settings.with_draft)
+        self.front.load(wanted)
+
+    def restart(self, number: str) -> None:
+        session = self.session
+        offers = session.remedies()
+        if not number and offers:
+            lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
+            self.front.say("\n".join([*lines, "/restart N uses one of these"]))
+            return
+        self.front.load(offers[_number(number, len(offers))].settings if number else session.load_settings)
+
+    def system(self, text: str) -> None:
+        session = self.session
+        if not text:
+            said = f"system prompt: {session.system}\n" if session.system else "no system prompt\n"
+            self.front.say(f"{said}/system TEXT sets it for this chat, /system none removes it")
+            return
+        session.set_system("" if text == "none" else text)
+        said = "system prompt " + ("set" if session.system else "removed")
+        if session.turns:
+            said += " from the next answer on: earlier messages stay, and the model reads all of them again"
+        self.front.say(said)
+
+    def set(self, argument: str) -> None:
+        session = self.session
+        name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
+        if name == "system":
+            self.system(text.strip())
+            return
+        if not name:
+            width = max(len(item.name) for item in SETTINGS)
+            lines = [f"{'system':{width}}  {one_line(session.system) or 'none'}"]
+            lines += [f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS]
+            self.front.say("\n".join(lines))
+            return
+        item = setting(name)
+        before = session.settings
+        if text:
+            session.change(item.name, text)
+        lines = [f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")]
+        lines += [
+            f"{other.name} {other.show(session.settings)}, replaced by this setting"
+            for other in SETTINGS
+            if other is not item and other.value(before) != other.value(session.settings)
+        ]
+        self.front.say("\n".join(lines))
+
+    def stats(self, _: str) -> None:
+        session = self.session
+        stats = session.last_stats
+        if stats is None:
+            raise UsageError("there is no answer in this chat yet")
+        speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
+        lines = [
+            f"prompt {stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} from the KV cache, {stats.prompt_s:.2f} s",
+            f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s",
+            f"context {session.used:,} of {session.context_size:,} tokens",
+        ]
+        if stats.proposed:
+            accepted = f"{stats.accepted:,} of {stats.proposed:,} draft tokens accepted"
+            share, per_round = percent(stats.acceptance_rate), stats.tokens_per_round
+            lines.append(f"{accepted} ({share}), {per_round:.2f} tokens per step")
+            lines += [
+                f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
+                for name, counts in stats.by_source.items()
+                if counts.proposed
+            ]
+        for verdict in session.verdicts():
+            what = "backed off" if verdict.rests else "active"
+            lines.append(
+                f"{verdict.drafter}: {what} ({verdict.gain:.2g} expected tokens per draft, cost "
+                f"{verdict.cost:.2g} of a pass)"
+            )
+        self.front.say("\n".join(lines))
+
+    def thought(self, _: str) -> None:
+        parts = split(self._last_answer().content)
+        self.front.say(
+            "".join(text for kind, text in parts if kind == "thinking") or "the last answer has no reasoning"
+        )
+
+    def race(self, prompt: str) -> None:
+        last = next((turn.content for turn in reversed(self.session.turns) if turn.role == "user"), "")
+        self.front.race(prompt or last)
+
+    def tokens(self, _: str) -> None:
+        self.front.show_tokens()
+
+    # --- the conversation -----------------------------------------------------------------------------------------
+
+    def regen(self, number: str) -> None:
+        session = self.session
+        index = _number(number, len(session.turns)) if number else None
+        self.front.answer(lambda cancel: session.regenerate(cancel, index))
+
+    def go_on(self, _: str) -> None:
+        self.front.answer(self.session.go_on)
+
+    def edit(self, argument: str) -> None:
+        """`/edit`: the last thing the user said; `/edit N`: message N; with a text behind it at once."""
+        session = self.session
+        first, _, rest = argument.partition(" ")
+        if first.isdigit():
+            index, text = _number(first, len(session.turns)), rest.strip()
+        else:
+            users = [index for index, turn in enumerate(session.turns) if turn.role == "user"]
+            if not users:
+                raise UsageError("there is nothing to edit yet")
+            index, text = users[-1], argument
+        if not text:
+            self.front.put(f"/edit {index + 1} {session.turns[index].content}")
+        elif session.turns[index].role == "user":
+            self.front.answer(lambda cancel: session.edit(index, text, cancel))
+        else:
+            session.edit(index, text)
+            self.front.redraw()
+
+    def undo(self, _: str) -> None:
+        text = self.session.undo()
+        self.front.redraw()
+        self.front.put(text)
+
+    def fork(self, _: str) -> None:
+        chat = self.session.fork()
+        self.front.redraw()
+        self.front.say(f"now in chat {chat}; the other one is unchanged")
+
+    def branches(self, number: str) -> None:
+        session = self.session
+        branches = session.branches()
+        if number:
+            session.switch(branches[_number(number, len(branches))].leaf)
+            self.front.redraw()
+            return
+        if not branches:
+            raise UsageError("this conversation has no branches yet")
+        lines = [
+            f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
+            for place, branch in enumerate(branches, 1)
+        ]
+        self.front.say("\n".join([*lines, "/branches N switches to one"]))
+
+    def clear(self, _: str) -> None:
+        self.session.new()
+        self.front.redraw()
+
+    def load(self, name: str) -> None:
+        """A chat by its number in the last list, or by its id."""
+        if not name:
+            raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
+        key = None
+        if name.isdigit() and 1 <= int(name) <= len(self._listed):
+            name, key = self._listed[int(name) - 1]
+        elif name.isdigit() and len(name) < 3:
+            raise UsageError(f"there is no chat number {name}", hint="/list numbers them")
+        session = self.session
+        session.open(name)
+        if key is not None and all(turn.key != key for turn in session.turns):
+            session.switch(key)
+        self.front.redraw()
+
+    def list(self, query: str) -> None:
+        chats = self.session.store.chats(limit=LISTED, query=query)
+        if not chats:
+            raise UsageError("there is no such chat" if query else "there are no chats yet")
+        self._listed = [(chat.id, None) for chat in chats]
+        lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
+        self.front.say("\n".join([*lines, "/load N opens one"]))
+
+    def search(self, query: str) -> None:
+        if not query:
+            raise UsageError("what should be found?", hint="/search WORDS")
+        hits = self.session.store.search(query, limit=LISTED)
+        if not hits:
+            raise UsageError(f"nothing was found for {query!r}")
+        self._listed = [(hit.chat, hit.key) for hit in hits]
+        lines = []
+        for place, hit in enumerate(hits, 1):
+            snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
+            lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
+        self.front.say("\n".join([*lines, "/load N opens one"]))
+
+    def rename(self, title: str) -> None:
+        if not title:
+            raise UsageError("what is the new title?", hint="/rename TITLE")
+        self.session.rename(title)
+        self.front.redraw()
+
+    def delete(self, name: str) -> None:
+        if not name:
+            raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
+        session = self.session
+        info = session.store.find(name)
+        if info.id == session.chat:
+            session.new()
+            self.front.redraw()
+        session.store.remove([info.id])
+        self.front.say(f"deleted {info.title or info.id}")
+
+    def export(self, argument: str) -> None:
+        """`/export`, `/export jsonl`, `/export FILE`: by its ending md or jsonl."""
+        session = self.session
+        if session.chat is None:
+            raise UsageError("there is nothing to export yet")
+        info, turns = session.info(), with_system(session.system, session.turns)
+        jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
+        name = "" if argument in ("", "md", "jsonl") else argument
+        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
+        file = Path(name or f"{title}.{'jsonl' if jsonl else 'md'}").expanduser()
+        if file.is_dir():
+            raise UsageError(f"{file} is a folder", hint="give a file name in it")
+        if file.exists():
+            raise UsageError(f"{file} already exists", hint="/export FILE with another name")
+        text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
+        try:
+            write_whole(file, text)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
+        self.front.say(f"written to {file.absolute()}")
+
+    def copy(self, what: str) -> None:
+        """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
+        word, _, number = what.partition(" ")
+        if word == "code":
+            blocks = code_blocks(without_thinking(self._last_answer().content))
+            if not blocks:
+                raise UsageError("the last answer has no code block")
+            self.front.copy(blocks[_number(number.strip(), len(blocks)) if number else -1])
+            return
+        turns, number = self.session.turns, what
+        turn = turns[_number(number, len(turns))] if number else self._last_answer()
+        self.front.copy(without_thinking(turn.content))
+
+    def file(self, name: str) -> None:
+        if not name:
+            raise UsageError("which file?", hint="/file PATH adds a text file to your next message")
+        path = Path(name).expanduser()
+        try:
+            with path.open("rb") as opened:
+                data = opened.read(MOST_FILE_BYTES + 1)
+            text = data.decode("utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+        except UnicodeDecodeError:
+            raise UsageError(f"{path} is not a text file", why="it is not UTF-8") from None
+        if len(data) > MOST_FILE_BYTES:
+            raise UsageError(f"{path} is too large", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
+        self.session.attached.append((path.name, text))
+        self.front.say(f"{path.name} ({len(text):,} characters) will be sent with your next message")
+
+    def _last_answer(self) -> Turn:
+        for turn in reversed(self.session.turns):
+            if turn.role == "assistant":
+                return turn
+        raise UsageError("there is no answer yet")
+
+    def help(self, name: str) -> None:
+        if name:
+            command = find(name.removeprefix("/"))
+            self.front.say(f"{command.title}\n{command.help}")
+            return
+        width = max(len(command.title) for command in COMMANDS)
+        self.front.say("\n".join(f"{command.title:{width}}  {command.help}" for command in COMMANDS))
+
+    def bye(self, _: str) -> None:
+        self.front.leave()
+
+
+COMMANDS = (
+    Command("help", "[COMMAND]", "List the commands, or explain one.", Commands.help, "f1"),
+    Command("model", "[MODEL]", "Load another model, or show the current one.", Commands.model, "ctrl+l", waits=True),
+    Command("models", "", "List the models on this machine, and compatible drafts.", Commands.models),
+    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", Commands.draft, waits=True),
+    Command("system", "[TEXT|none]", "Show or set the system prompt of this chat.", Commands.system),
+    Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", Commands.set, "ctrl+s"),
+    Command("stats", "", "Show speed and acceptance rate of the last answer.", Commands.stats, "ctrl+t"),
+    Command("tokens", "", "Show or hide which drafter proposed each token.", Commands.tokens, "ctrl+o"),
+    Command("thought", "", "Show the reasoning of the last answer.", Commands.thought),
+    Command("race", "[PROMPT]", "Compare with and without speculation.", Commands.race, "f4", waits=True),
+    Command(
+        "regen",
+        "[N]",
+        "Regenerate the last answer, or answer N.",
+        Commands.regen,
+        "ctrl+r",
+        ("regenerate", "retry"),
+        waits=True,
+    ),
+    Command("continue", "", "Resume an answer that was stopped.", Commands.go_on, "", ("goon",), waits=True),
+    Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", Commands.edit, "f3", waits=True),
+    Command("undo", "", "Remove the last message and its answer.", Commands.undo, "f9", waits=True),
+    Command("fork", "", "Copy this conversation into a new chat.", Commands.fork, "f5", waits=True),
+    Command("branches", "[N]", "List the branches of this chat, or switch to one.", Commands.branches, waits=True),
+    Command("clear", "", "Start a new chat; this one is saved.", Commands.clear, "ctrl+n", ("new",), waits=True),
+    Command("list", "[WORDS]", "List recent chats, or those with these words.", Commands.list, "ctrl+b"),
+    Command("load", "N|ID|last", "Open a chat.", Commands.load, waits=True),
+    Command("search", "WORDS", "Search all chats.", Commands.search, "ctrl+g"),
+    Command("rename", "TITLE", "Rename this chat.", Commands.rename, "f2"),
+    Command(
+        "restart", "[N]", "Reload the model, or after a failure reload with less (N).", Commands.restart, waits=True
+    ),
+    Command("delete", "ID", "Delete a chat permanently.", Commands.delete, waits=True),
+    Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", Commands.export, "f8"),
+    Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", Commands.copy, "f12"),
+    Command("file", "PATH", "Add a text file to your next message.", Commands.file),
+    Command("bye", "", "Quit.", Commands.bye, "ctrl+q", ("exit", "quit")),
+)
+
+
+def is_command(text: str) -> bool:
+    """Whether it begins with a slash; a second one sends the rest as a message."""
+    return text.startswith("/") and not text.startswith("//")
+
+
+def name_and_argument(line: str) -> tuple[str, str]:
+    """The parts of a line that begins with a slash; behind the name may be a blank or a new line."""
+    name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
+    return name, "".join(argument)
+
+
+def find(name: str) -> Command:
+    """The command of that name, or the only one that begins so. Raises UsageError."""
+    name = name.lower()
+    for command in COMMANDS:
+        if name in (command.name, *command.aliases):
+            return command
+    begun = [command for command in COMMANDS if name and command.name.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    near = [c.name for c in begun] or difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1)
+    hint = "did you mean " + " or ".join(f"/{other}" for other in near) + "?" if near else "/help lists the commands"
+    raise UsageError(f"there is no command /{name}", hint=hint)
+
+
+def _number(text: str, most: int) -> int:
+    """The place, from 0, that a number from 1 to `most` means. Raises UsageError."""
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise UsageError(
+            f"choose a number from 1 to {most}, not {text!r}" if most else "there is nothing to choose from"
+        )
+    return int(text) - 1
+
+
+def _line(chat: ChatInfo) -> str:
+    return f"{chat.title or '(no title)'}  ({chat.n_turns} messages)"

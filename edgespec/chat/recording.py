@@ -1,0 +1,131 @@
+"""An answer in the making, kept while it comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from edgespec.core.stats import Stats
+from edgespec.events import FinishReason, TokenEvent
+from edgespec.history import Answer, Piece, Store, StoreError, Turn
+from edgespec.history.data import key_of, valid_text
+from edgespec.settings import Message
+
+SAVED_EVERY_S = 0.5
+
+
+def turn_of(chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None) -> Turn:
+    """A message as the store will have it."""
+    content = valid_text(content)
+    return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
+
+
+class Recording:
+    """An answer of `parent` in the making, from the first event on or from what had `begun`.
+
+    A thread writes it to the store every half second, so that a killed program loses no more than that, and no token
+    waits for the disk.
+    """
+
+    def __init__(
+        self, store: Store, chat: str, parent: str | None, answer: Answer, begun: Turn | None, begun_ids: Sequence[int]
+    ) -> None:
+        self._store, self._chat, self._parent, self._answer = store, chat, parent, answer
+        self._ids = list(begun_ids)
+        self._pieces = [Piece(-1, begun.content)] if begun else []
+        self._begun, self._n_begun = begun, len(self._ids)
+        self._says_all = begun is None or bool(begun_ids)  # whether `_ids` stand for the whole text
+        self.reason: str = "cancelled"
+        self.stats: Stats | None = None
+        self.segment: Stats | None = None
+        self._row: str | None = None
+        self._ended = threading.Event()
+        self._saver = threading.Thread(target=self._save, name="saving the answer", daemon=True)
+        self._saver.start()
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self._ids) - self._n_begun
+
+    @property
+    def new_text(self) -> str:
+        """What came behind what had begun."""
+        return self.content[len(self._begun.content) if self._begun else 0 :]
+
+    @property
+    def content(self) -> str:
+        return "".join(piece.text for piece in self._pieces)
+
+    def take(self, event: TokenEvent) -> None:
+        """What the model said next."""
+        if event.id >= 0:
+            self._ids.append(event.id)
+            self._pieces.append(Piece(event.id, event.text, event.source, event.round))
+        elif event.text:
+            self._pieces.append(Piece(-1, event.text))
+        if event.finish_reason is not None:
+            self.reason, self.segment = event.finish_reason, event.stats
+            self._says_all = self._says_all and not event.cut
+            if self.stats is None:
+                self.stats = event.stats
+            elif event.stats is not None:
+                self.stats.add(event.stats)
+
+    def message(self) -> list[Message]:
+        """What there is as a message to go on with."""
+        return [Message("assistant", self.content, self._known_ids)] if self.content else []
+
+    @property
+    def _known_ids(self) -> tuple[int, ...]:
+        return tuple(self._ids) if self._says_all else ()
+
+    @property
+    def context_used(self) -> int:
+        return self.segment.prompt_tokens + self.segment.generated_tokens if self.segment else 0
+
+    def end(self, write: Callable[[Callable[[], object]], None], first_sent: str) -> Turn | None:
+        """Make it a turn, unless nothing came: then it is what it was before."""
+        self._ended.set()
+        self._saver.join()
+        row, content, pieces = self._row, self.content, list(self._pieces)
+        if not self.new_text:
+            if row is not None:
+                write(lambda: self._store.drop(row))
+            return self._begun
+        stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
+        if self._begun and self._begun.answer:  # figures of the longer part say more
+            stats = max(self._begun.answer.stats, stats, key=_generated)
+        answer = replace(
+            self._answer,
+            finish_reason=self.reason,
+            settings={**self._answer.settings, "first_sent": first_sent},
+            stats={**stats, "context_used": self.context_used},
+            ids=self._known_ids,
+        )
+        write(lambda: self._store.finish(row, self._chat, self._parent, content, answer, pieces))
+        return turn_of(self._chat, self._parent, "assistant", content, answer)
+
+    def last_event(self) -> TokenEvent:
+        return TokenEvent(-1, "", finish_reason=cast(FinishReason, self.reason), stats=self.stats)
+
+    def _save(self) -> None:
+        saved = 0
+        while not self._ended.wait(SAVED_EVERY_S):
+            if len(self._pieces) == saved:
+                continue
+            try:
+                if self._row is None:
+                    self._row = self._store.begin(self._chat, self._parent, self._answer)
+                pieces = self._pieces[:]
+                content = "".join(piece.text for piece in pieces)
+                self._store.grow(self._row, content, (), pieces)  # ids may be ahead of the text until it ends
+            except StoreError:  # the whole answer is written again at its end, and what fails then is told
+                continue
+            saved = len(pieces)
+
+
+def _generated(stats: Mapping[str, Any]) -> int:
+    return int(stats.get("timings", {}).get("predicted_n", 0))

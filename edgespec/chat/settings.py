@@ -1,0 +1,240 @@
+"""The settings of a chat that can be changed while it goes on, by name: for `/set` and the screen alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
+from edgespec.errors import UsageError
+from edgespec.llama.constraint import constraint_text, settled
+from edgespec.settings import (
+    CONSTRAINTS,
+    MAX_DRAFT,
+    MAX_LEAVES,
+    LoadSettings,
+    Request,
+    check_load_settings,
+    check_request,
+)
+
+NONE = "none"  # how to take away what can be
+CLEARED = ("stop", *CONSTRAINTS)
+Kind = Literal["number", "integer", "choice", "text"]
+Group = Literal["sampling", "answer", "drafting"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSettings:
+    """How the next message is answered. `seed` -1 draws one for each answer; None means "as loaded". Grammars and
+    schemas are texts or the files they are in."""
+
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    seed: int = -1
+    max_tokens: int = -1
+    stop: tuple[str, ...] = ()
+    grammar: str = ""
+    json_schema: str = ""
+    regex: str = ""
+    verify: VerifyRule = "coupled"
+    spec_type: str | None = None
+    pace: str | None = None
+    n_max: int | None = None
+    tree: int | None = None
+
+    @property
+    def drafting(self) -> dict[str, Any]:
+        """The keywords of `Runtime.draft_with`."""
+        return {name: getattr(self, name) for name in ("spec_type", "pace", "n_max", "tree")}
+
+    @property
+    def constraints(self) -> dict[str, Any]:
+        """What answers are to be made of, as fields of a request. Raises UsageError for a file that is gone."""
+        return {kind: constraint_text(kind, getattr(self, kind)) for kind in CONSTRAINTS}
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, without the logit biases: they belong to one vocabulary."""
+        plain = asdict(self)
+        plain["stop"] = list(self.stop)
+        del plain["sampling"]["logit_bias"]
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> ChatSettings:
+        """What `as_json` gave; what another version wrote and this one does not know is left out."""
+        known = {item.name for item in fields(cls)}
+        values = {name: value for name, value in plain.items() if name in known}
+        sampling = {item.name for item in fields(SamplingSettings)}
+        try:
+            values["sampling"] = SamplingSettings(
+                **{name: value for name, value in values.get("sampling", {}).items() if name in sampling}
+            )
+            values["stop"] = tuple(values.get("stop", ()))
+            return _checked(cls(**values))
+        except (TypeError, ValueError, AttributeError, UsageError):
+            return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as people name it (the long option of `run`) and the field of ChatSettings or its sampling."""
+
+    name: str
+    field: str
+    kind: Kind
+    group: Group
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def value(self, settings: ChatSettings) -> Any:
+        owner: Any = settings.sampling if self.group == "sampling" else settings
+        return getattr(owner, self.field)
+
+    def show(self, settings: ChatSettings) -> str:
+        """The value as one would type it."""
+        value = self.value(settings)
+        if value is None:
+            return "default"
+        if self.field in CLEARED:
+            value = ", ".join(map(_quoted, value)) if isinstance(value, tuple) else value
+            return value or NONE
+        return str(value)
+
+    def parse(self, text: str) -> Any:
+        """The value that a text means. Raises UsageError."""
+        text = text.strip()
+        if self.group == "drafting" and text.lower() in ("", "as loaded", "default"):
+            return None
+        if self.choices and text not in self.choices and self.kind == "choice":
+            raise UsageError(f"{self.name} must be one of {', '.join(self.choices)}, not {text!r}")
+        if self.kind in ("integer", "number"):
+            try:
+                return int(text) if self.kind == "integer" else float(text)
+            except ValueError:
+                what = "an integer" if self.kind == "integer" else "a number"
+                raise UsageError(f"{self.name} must be {what}, not {text!r}") from None
+        if self.field == "stop":
+            if text == NONE:
+                return ()
+            return tuple(_unquoted(part.strip()) for part in text.split(",") if part.strip())
+        if self.field in CONSTRAINTS:
+            return settled(self.field, "" if text == NONE else text)
+        return text.replace(" ", "").lower() if self.group == "drafting" else text
+
+
+SETTINGS = (
+    Setting("temp", "temperature", "number", "sampling", "Temperature; 0 is greedy."),
+    Setting("top-k", "top_k", "integer", "sampling", "Sample from the N most likely tokens; 0 is off."),
+    Setting(
+        "top-p",
+        "top_p",
+        "number",
+        "sampling",
+        "Sample from the most likely tokens up to this total probability; 1 is off.",
+    ),
+    Setting(
+        "min-p",
+        "min_p",
+        "number",
+        "sampling",
+        "Sample from tokens at least this many times as likely as the best; 0 is off.",
+    ),
+    Setting("typical-p", "typical_p", "number", "sampling", "Locally typical sampling; 1 is off."),
+    Setting(
+        "repeat-penalty",
+        "repeat_penalty",
+        "number",
+        "sampling",
+        "Penalty factor for repeated tokens; 1 is off.",
+    ),
+    Setting(
+        "repeat-last-n",
+        "repeat_last_n",
+        "integer",
+        "sampling",
+        "Number of last tokens the penalties look at; -1 is all.",
+    ),
+    Setting(
+        "presence-penalty",
+        "presence_penalty",
+        "number",
+        "sampling",
+        "Subtract this from the logits of repeated tokens; 0 is off.",
+    ),
+    Setting("frequency-penalty", "frequency_penalty", "number", "sampling", "The same, for each repetition; 0 is off."),
+    Setting("seed", "seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
+    Setting("max-tokens", "max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
+    Setting("stop", "stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
+    Setting(
+        "json-schema",
+        "json_schema",
+        "text",
+        "answer",
+        "Constrain answers to JSON that matches a schema (a file, or the schema).",
+    ),
+    Setting("grammar", "grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
+    Setting("regex", "regex", "text", "answer", "Constrain whole answers to a regular expression."),
+    Setting("verify", "verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),
+    Setting("spec-type", "spec_type", "text", "drafting", "Drafters: auto, none, or names separated by commas."),
+    Setting("pace", "pace", "text", "drafting", "Draft length: auto, fixed:K or off."),
+    Setting("spec-draft-n-max", "n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}."),
+    Setting("spec-tree", "tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}."),
+)
+
+
+def setting(name: str) -> Setting:
+    """The setting of that name, its long option's or its field's, or the only one that begins so. Raises UsageError."""
+    wanted = name.lower().lstrip("-").replace("_", "-")
+    names = {item.field.replace("_", "-"): item for item in SETTINGS} | {item.name: item for item in SETTINGS}
+    if wanted in names:
+        return names[wanted]
+    found = [item for item in SETTINGS if item.name.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{name!r} matches several settings", hint=", ".join(item.name for item in found))
+    close = [f"did you mean {meant}?" for meant in get_close_matches(wanted, names, 1)]
+    raise UsageError(f"unknown setting {name!r}", hint="".join(close) or ", ".join(item.name for item in SETTINGS))
+
+
+def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
+    """`settings` with one of them as a text says. Raises UsageError."""
+    item = setting(name)
+    value = item.parse(text)
+    if item.group != "sampling":
+        return _checked(replace(settings, **{item.field: value}))
+    try:
+        return replace(settings, sampling=replace(settings.sampling, **{item.field: value}))
+    except ValueError as error:
+        raise UsageError(str(error).replace(item.field, item.name)) from error
+
+
+def _checked(settings: ChatSettings) -> ChatSettings:
+    """Raises UsageError for what no model could be asked."""
+    seed = max(settings.seed, 0) if settings.seed == -1 else settings.seed
+    check_request(
+        Request(
+            "x",
+            max_tokens=settings.max_tokens,
+            seed=seed,
+            stop=settings.stop,
+            verify=settings.verify,
+            **{kind: getattr(settings, kind) for kind in CONSTRAINTS},
+        ),
+        1,
+    )
+    names = {"n_max": "spec_draft_n_max", "tree": "spec_tree"}
+    given = {names.get(name, name): value for name, value in settings.drafting.items() if value is not None}
+    check_load_settings(LoadSettings("", **given))
+    return settings
+
+
+def _quoted(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii") if not text.isprintable() else text
+
+
+def _unquoted(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")

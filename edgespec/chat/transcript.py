@@ -1,0 +1,186 @@
+"""Chats as files: Markdown to read, and JSON lines in the form of OpenAI's messages to go on with elsewhere or here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from edgespec.errors import UsageError
+from edgespec.history import ChatInfo, Store, Turn, new_id
+from edgespec.text.thinking import split
+
+MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
+"""What exported files begin with."""
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedChat:
+    """A chat from a file: its title, "" if it has none, and (role, content) of its messages, at least one."""
+
+    title: str
+    messages: tuple[tuple[str, str], ...]
+
+
+def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
+    """A document with a heading for the chat and for each message; thinking is folded."""
+    about = [iso(info.created_s), *([info.model] if info.model else [])]
+    blocks = [MARKDOWN_MAGIC.decode() + f"# {info.title or info.id}", " · ".join(about)]
+    for turn in turns:
+        blocks.append(f"## {turn.role.capitalize()}")
+        for kind, text in split(turn.content) if turn.role == "assistant" else [("answer", turn.content)]:
+            closed = _with_closed_fence(text)
+            if kind == "thinking":
+                closed = f"<details>\n<summary>Thinking</summary>\n\n{closed}\n\n</details>"
+            blocks.append(closed)
+        if turn.answer and turn.answer.finish_reason != "stop":
+            blocks.append(f"*({turn.answer.finish_reason})*")
+    return "\n\n".join(blocks) + "\n"
+
+
+def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
+    """One line, with its newline: the chat's id, title, time and model, and `messages`."""
+    row = {
+        "chat": info.id,
+        "title": info.title,
+        "created": iso(info.created_s),
+        "model": info.model,
+        "messages": [{"role": turn.role, "content": turn.content} for turn in turns],
+    }
+    line = json.dumps(row, ensure_ascii=False)
+    # Some programs take these for ends of lines; in JSON they stand in texts alone.
+    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
+
+
+def messages_of(store: Store, chat: ChatInfo) -> list[Turn]:
+    """The open branch of a chat, its system message first."""
+    return with_system(store.chat_settings(chat.id).get("system"), store.path(chat.head))
+
+
+def with_system(system: object, turns: Sequence[Turn]) -> list[Turn]:
+    """The turns of a chat with its system message, if it has one, as the first."""
+    first = [Turn("", None, "system", str(system), turns[0].created_s if turns else 0.0)] if system else []
+    return [*first, *turns]
+
+
+def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
+    """The chats of a file: `{"messages": [...]}` a line, one message a line, or all in one JSON array.
+
+    Messages that stand in lines of their own are one chat. Raises UsageError, naming the line and what is wrong there.
+    """
+    text = "\n".join(line.removesuffix("\n") for line in lines).removeprefix("\ufeff")
+    loose: list[tuple[str, str]] = []
+    for where, value in _values(text):
+        try:
+            if isinstance(value, list) or (isinstance(value, dict) and "messages" in value):
+                yield _chat(value)
+            else:
+                loose.append(_message(value))
+        except ValueError as error:
+            raise UsageError(f"{where} is neither a message nor a chat", why=str(error), hint=_HINT) from error
+    if loose:
+        yield ImportedChat("", tuple(loose))
+
+
+def import_chat(store: Store, imported: ImportedChat) -> str:
+    """Store a chat, to be gone on with; its id. What the system says first becomes its system message.
+
+    Raises StoreError.
+    """
+    chat, parent, messages = new_id(), None, list(imported.messages)
+    system = messages.pop(0)[1] if messages[0][0] == "system" else ""
+    store.create(chat, {"system": system}, title=imported.title)
+    for role, content in messages:
+        parent = store.append(chat, parent, role, content).key
+    return chat
+
+
+def iso(time_s: float) -> str:
+    """A time in ISO 8601, in UTC."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
+
+
+_HINT = 'a message is {"role": "user", "content": "..."}, a chat {"messages": [...]}'
+
+
+def _values(text: str) -> Iterator[tuple[str, Any]]:
+    """The values in a file, and where each stands."""
+    try:
+        whole = _parsed(text)
+    except ValueError as error:
+        if text.lstrip().startswith("[") and "Extra data" not in str(error):
+            raise UsageError("the JSON array cannot be parsed", why=str(error)) from error
+    else:
+        items = whole if isinstance(whole, list) else [whole]
+        yield from ((f"item {number}", item) for number, item in enumerate(items, 1))
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield f"line {number}", _parsed(line)
+            except ValueError as error:
+                why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                raise UsageError(f"line {number} is not JSON", why=why) from error
+
+
+def _parsed(text: str) -> Any:
+    """Raises ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets are nested too deeply") from error
+
+
+def _chat(value: Any) -> ImportedChat:
+    """Raises ValueError."""
+    messages, title = (value, "") if isinstance(value, list) else (value["messages"], value.get("title"))
+    if not isinstance(messages, list) or not messages:
+        raise ValueError("messages must be a non-empty list")
+    return ImportedChat(title if isinstance(title, str) else "", tuple(_message(message) for message in messages))
+
+
+def _message(value: Any) -> tuple[str, str]:
+    """Raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError("a message is not a JSON object")
+    role, content = value.get("role"), value.get("content")
+    if not isinstance(role, str) or role not in ROLES:
+        raise ValueError(
+            f"the role {role!r} is not one of {', '.join(ROLES)}" if "role" in value else "there is no role"
+        )
+    if value.get("tool_calls") or value.get("function_call"):
+        raise ValueError("a message calls tools, which is not supported")
+    if isinstance(content, list):
+        content = "\n".join(_part(part) for part in content)
+    if not isinstance(content, str):
+        raise ValueError("content is not a string" if "content" in value else "there is no content")
+    return ROLES[role], content
+
+
+def _part(part: Any) -> str:
+    """Raises ValueError."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
+        raise ValueError(f"a part of the content is {kind!r}, not text")
+    return str(part["text"])
+
+
+def _with_closed_fence(text: str) -> str:
+    """Code that was cut off ends with the message."""
+    fence = ""
+    for line in text.splitlines():
+        found = re.match(r" {0,3}(`{3,}|~{3,})(.*)", line)
+        if found is None:
+            continue
+        marks, rest = found.groups()
+        if not fence:
+            fence = marks
+        elif marks.startswith(fence) and not rest.strip():
+            fence = ""
+    return f"{text}\n{fence}" if fence else text

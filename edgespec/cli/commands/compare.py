@@ -1,0 +1,284 @@
+"""`edgespec compare`: quantisations of a model, drafts and modes side by side, in speed, size and quality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option, typed
+from edgespec.cli.options.common import QUIET, VERBOSE
+from edgespec.cli.options.generation import (
+    CORPUS,
+    CTX_SIZE,
+    FETCHING,
+    GPU_LAYERS,
+    GPU_LAYERS_DRAFT,
+    HELD,
+    LARGEST,
+    load_settings,
+    with_options,
+)
+from edgespec.cli.options.types import Integer, ModelSpec, Text
+from edgespec.cli.setup.fetching import fetch_missing, uses_draft
+from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.files.paths import check_writable, write_whole
+
+if TYPE_CHECKING:
+    from edgespec.bench.suites import Item
+    from edgespec.compare.measure import Plan, Result
+    from edgespec.compare.targets import Targets
+    from edgespec.events import Progress
+
+TOKENS, PER_CATEGORY = 48, 1
+_FILE = click.Path(dir_okay=False)
+
+
+def _option(section: str, *names: str, **attrs: Any) -> Any:
+    return click.option(*names, cls=Option, section=section, config=False, **attrs)
+
+
+OPTIONS = [
+    _option(
+        "Model", "--quants", multiple=True, type=Text(), metavar="TYPE,...",
+        help=(
+            "Also compare these quantisations of the reference (Q8_0,Q5_K_M,Q4_K_M,Q2_K); missing ones are created "
+            "in the cache folder."
+        ),
+    ),
+    _option(
+        "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
+        help="What the others are compared with.",
+    ),
+    CTX_SIZE,
+    GPU_LAYERS,
+    GPU_LAYERS_DRAFT,
+    *HELD,
+    *FETCHING,
+    _option(
+        "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
+        show_default="the reference's default draft, if any", help="Draft model. Repeatable.",
+    ),
+    _option(
+        "Speculation", "--modes", multiple=True, type=Text(), metavar="MODE,...", show_default="plain,all auto",
+        help=(
+            "Modes to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or "
+            "fixed:K, with commas between modes and + between drafters: 'draft auto,suffix+recycling fixed:4'."
+        ),
+    ),
+    CORPUS,
+    _option(
+        "Prompt", "--prompts", type=Text(), metavar="CATEGORY|FILE", show_default="all categories",
+        help="Use the prompts of this category of the built-in suites, or those in this JSONL file.",
+    ),
+    _option(
+        "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
+        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
+    ),
+    _option(
+        "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
+        help="Text (UTF-8) to measure quality on.",
+    ),
+    _option(
+        "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
+        show_default="12, fewer if that takes more than 1 GB",
+        help=(
+            "Measure quality on the first N windows of 512 tokens. The reference's probabilities need space in the "
+            "cache folder meanwhile: 510 bytes per window for each token of the vocabulary."
+        ),
+    ),
+    _option(
+        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
+        metavar="N", help="Tokens per answer.",
+    ),
+    _option(
+        "Output", "--resume", is_flag=True,
+        help="Reuse results of earlier runs with the same files, and mark them.",
+    ),
+    _option(
+        "Output", "--json", "as_json", is_flag=True,
+        help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
+    ),
+    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
+    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    QUIET,
+    VERBOSE,
+]  # fmt: skip
+
+
+@click.command(cls=Command)
+@click.argument("targets", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
+@lambda command: with_options(command, OPTIONS)
+@click.pass_context
+def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> None:
+    """Compare quantisations of a model, drafts and drafting methods.
+
+    Each MODEL answers the same prompts in the same modes, which measures speed, and reads the same text, which measures
+    the divergence from the reference. One file is loaded at a time. Results are saved, so --resume continues after
+    Ctrl-C.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    _check_files(values)
+    specs = [*targets, values["reference"], *values["drafts"]]
+    fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
+    output.progress("reading headers", 0)
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+
+    def tell(what: str, done: float) -> None:
+        interrupts.raise_if_received()  # what is made here hears of no flag
+        output.progress(what, done)
+
+    try:
+        with interrupts.cancelling(cancel):
+            plan, problems = _plan(ctx, targets, values, tell)
+            from edgespec.compare.measure import run_comparison
+
+            result = run_comparison(plan, output.progress, cancel)
+    except Interrupted:
+        output.note(_nothing_measured(values))
+        raise
+    finally:
+        output.end_progress()
+    if values["as_json"]:
+        from edgespec.compare.doubts import doubts
+        from edgespec.compare.report import verdicts
+
+        output.json(result | {"doubts": list(doubts(result)), "verdicts": list(verdicts(result))})
+    elif result["rows"] or any(target["quality"] for target in result["targets"]):
+        from edgespec.compare.report import table
+
+        output.show(table(result))
+    failures = list(_write(values, result))
+    for problem in problems:
+        output.note(f"{values['prompts']}: {problem}")
+    for failure in [*result["failures"], *failures]:
+        output.error(failure)
+    if cancel.is_set():
+        output.note(_what_is_kept(result["parts"], values))
+    interrupts.raise_if_received()
+    if result["failures"] or failures:
+        ctx.exit(EdgespecError.exit_code)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _check_files(values: dict[str, Any]) -> None:
+    """Raises UsageError for a file that cannot be written, before anything is measured."""
+    if values["plot_file"]:
+        from edgespec.bench.plot import check_plot
+
+        check_plot(Path(values["plot_file"]))
+    for name in (values["csv_file"], values["plot_file"]):
+        if name and not Path(name).absolute().parent.is_dir():
+            raise UsageError(f"{name} is not writable", why=f"there is no folder {Path(name).parent}")
+        if name:
+            check_writable(Path(name))
+
+
+def _plan(
+    ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
+) -> tuple[Plan, list[str]]:
+    """What to compare, and what is wrong with some of the user's prompts. Makes quantisations that are missing."""
+    from edgespec.bench.modes import possible_drafters
+    from edgespec.compare.contests import contests, split_modes
+    from edgespec.compare.measure import Plan
+    from edgespec.compare.quants import check_quants
+    from edgespec.compare.targets import find_targets
+    from edgespec.compare.windows import default_text, read_text
+
+    quants = check_quants(name for text in values["quants"] for name in text.split(","))
+    text = default_text() if values["text"] is None else read_text(Path(values["text"]))
+    items, problems = _items(values)
+    modes = split_modes(values["modes"])
+    targets = find_targets(specs, quants, values["reference"], progress)
+    settings = load_settings(values | {"model": str(targets.reference.path)})
+    drafts = _drafts(values["drafts"], targets)
+    plan = Plan(
+        targets,
+        contests(modes, drafts, possible_drafters(settings, has_draft=bool(drafts))),
+        items,
+        values["tokens"],
+        text,
+        settings,
+        values["limit"],
+        values["resume"],
+        typed(ctx),
+    )
+    return plan, problems
+
+
+def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
+    """The prompts, and what is wrong with others in the user's file."""
+    from edgespec.bench.suites import CATEGORIES, read_items, sample, shipped
+
+    name, problems = values["prompts"], list[str]()
+    if name is None or name in CATEGORIES:
+        items, usual = shipped([name] if name else None), PER_CATEGORY if name is None else LARGEST
+    else:
+        items, problems = read_items(Path(name))
+        usual = LARGEST
+    return sample(items, values["per_category"] or usual), problems
+
+
+def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
+    """The models whose drafts would be used, if they come with one: the reference, or those that may become it."""
+    from edgespec.compare.contests import split_modes
+
+    references = [values["reference"]] if values["reference"] else targets
+    modes = [mode.replace("+", ",") for mode in split_modes(values["modes"])]
+    settings = load_settings(values | {"model": references[0]})
+    return references if not values["drafts"] and uses_draft(settings, modes) else ()
+
+
+def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
+    """The draft models, or the one that comes with the reference. Raises ModelNotFoundError."""
+    from edgespec.models.names.spec import resolve
+
+    default = targets.reference.default_draft
+    return list(dict.fromkeys(resolve(name).path for name in names)) or ([default] if default else [])
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+
+
+def _what_is_kept(parts: dict[str, Any], values: dict[str, Any]) -> str:
+    """What a stopped comparison leaves, and how to go on."""
+    if not parts["finished"] and not parts["begun"]:
+        return _nothing_measured(values)
+    if not parts["kept"]:
+        return "stopped; nothing was saved, because the cache folder is not writable"
+    begun = ", and some of another" if parts["begun"] else ""
+    return f"stopped: {parts['finished']} of {parts['all']} parts are saved{begun}; add --resume to continue"
+
+
+def _nothing_measured(values: dict[str, Any]) -> str:
+    made = "new quantisations are saved, and " if values["quants"] else ""
+    return f"stopped before anything was measured; {made}the same command starts again"
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _write(values: dict[str, Any], result: Result) -> Iterator[str]:
+    """Write the files, and say which could not be."""
+    if not result["rows"]:
+        return
+    from edgespec.compare.plot import plot
+    from edgespec.compare.report import to_csv
+
+    try:
+        if values["csv_file"]:
+            write_whole(Path(values["csv_file"]), to_csv(result))
+        if values["plot_file"]:
+            plot(result, Path(values["plot_file"]))
+    except OSError as error:
+        yield f"{error.filename or 'a file'} cannot be written: {error.strerror or error}"
+    except EdgespecError as error:
+        yield str(error)

@@ -1,0 +1,161 @@
+"""`edgespec draft`: drafts made of a target, and data to train one on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.common import QUIET
+from edgespec.cli.options.generation import (
+    CORPUS,
+    DRAFT_MODEL,
+    LARGEST,
+    MODEL,
+    SAMPLING,
+    SPEC_TYPE,
+    Decorated,
+    load_settings,
+    with_options,
+)
+from edgespec.cli.options.types import Integer, ModelSpec
+from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+
+OUT = click.option(
+    "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def draft() -> None:
+    """Make a draft model from a target, or data to train one.
+
+    'run --spec-type self:8' and 'self:Q2_K' create such drafts automatically, and keep them.
+    """
+
+
+@draft.command("slice")
+@click.argument("model", type=ModelSpec())
+@click.option(
+    "-n", "--layers", cls=Option, config=False, required=True, type=Integer(1, LARGEST), metavar="N",
+    help="Number of layers to keep.",
+)  # fmt: skip
+@OUT
+@QUIET
+def slice_(model: str, layers: int, out: Path, quiet: bool) -> None:
+    """Write the first layers of MODEL as a separate model."""
+    from edgespec.models.names.spec import resolve
+    from edgespec.models.pair.slice import slice_layers
+
+    output = Output(quiet=quiet)
+    try:
+        slice_layers(resolve(model).path, out, layers, lambda done: output.progress("writing", done))
+    finally:
+        output.end_progress()
+    output.line(f"{out}: the first {layers} layers of {model}")
+
+
+@draft.command()
+@click.argument("model", type=ModelSpec())
+@click.option("-t", "--type", "type", required=True, metavar="TYPE", help="Type of the weights, such as Q2_K or Q4_0.")
+@OUT
+@QUIET
+def quantize(model: str, type: str, out: Path, quiet: bool) -> None:
+    """Write MODEL with smaller weights."""
+    from edgespec.gguf_file.model_check import check_model
+    from edgespec.llama.quantize import is_quantised
+    from edgespec.llama.quantize import quantize as write
+    from edgespec.models.names.spec import resolve
+
+    output = Output(quiet=quiet)
+    source = resolve(model).path
+    again = is_quantised(check_model(source))
+    if again:
+        output.note(f"{model} is quantised already: quantising twice loses quality twice, acceptable only for a draft")
+    try:
+        write(source, out, type, again=again, progress=lambda done: output.progress("quantising", done))
+    finally:
+        output.end_progress()
+    output.line(f"{out}: {model} as {type.upper()}")
+
+
+def _collect_options(command: Decorated) -> Decorated:
+    return with_options(command, [*MODEL, DRAFT_MODEL, SPEC_TYPE, CORPUS, *SAMPLING])
+
+
+@draft.command(cls=Command, short_help="Collect a target's answers to prompts, to train a draft on.")
+@click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    cls=Option,
+    config=False,
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON lines to write, or to resume.",
+)
+@click.option(
+    "-n",
+    "--max-tokens",
+    "max_tokens",
+    cls=Option,
+    type=Integer(1, LARGEST),
+    default=512,
+    show_default=True,
+    metavar="N",
+    help="Maximum tokens per answer.",
+)
+@_collect_options
+@QUIET
+@click.pass_context
+def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **values: Any) -> None:
+    """Collect a target's answers to PROMPTS.jsonl, to train a draft on.
+
+    Lines of PROMPTS.jsonl have a 'prompt' (and an 'id'). Each answer is written when it is complete; after an
+    interruption, the same command resumes.
+    """
+    output = Output(quiet=values["quiet"])
+    values["model"] = values["model"] or default_model(ctx, output)
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    output.progress(f"loading {values['model']}", 0)
+    from edgespec.bench.suites import read_items
+    from edgespec.cli.options.generation import sampling_settings
+    from edgespec.events import PROGRESS
+    from edgespec.runtime.collect import collect as answer_all
+    from edgespec.runtime.runtime import Runtime
+
+    items, problems = read_items(Path(prompts))
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+
+    def tell(what: str, done: float) -> None:
+        if what != "prompt":
+            output.progress(PROGRESS.get(what, what).format(values["model"]), done)
+
+    try:
+        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
+            n_answered, left_out = answer_all(
+                llm,
+                items,
+                out,
+                chat=llm.has_chat_template,
+                max_tokens=max_tokens,
+                sampling=sampling_settings(values),
+                seed=max(0, values["seed"]),
+                progress=tell,
+                cancel=cancel,
+            )
+    finally:
+        output.end_progress()
+    for problem in [*(f"{prompts}: {problem}" for problem in problems), *left_out]:
+        output.note(problem)
+    output.line(f"{out}: {n_answered} answers more")
+    interrupts.raise_if_received()

@@ -1,0 +1,295 @@
+"""`edgespec history`: the conversations that `edgespec chat` kept."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import JSON, JSON_LINES, YES
+from edgespec.cli.options.types import Integer, Text
+from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.prompt import agreed
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.text.figures import when
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgespec.chat.transcript import ImportedChat
+    from edgespec.history import ChatInfo, Store
+
+MOST = 2**31 - 1
+
+
+class ChatName(Text):
+    """A chat's id, the beginning of one, or "last"."""
+
+    name = "chat"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            with _store(Output(quiet=True)) as store:
+                chats = store.chats()
+        except EdgespecError:
+            return []
+        named = [("last", "the newest"), *((chat.id, _printable(chat.title)) for chat in chats)]
+        return [CompletionItem(name, help=title) for name, title in named if name.startswith(incomplete)]
+
+
+CHAT = click.argument("name", type=ChatName(), metavar="CHAT")
+CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def history() -> None:
+    """Conversations saved by 'edgespec chat'.
+
+    CHAT is an id as shown by 'history list', a prefix of one, or 'last'. 'edgespec chat -r CHAT' resumes it.
+    """
+
+
+@history.command("list", short_help="List conversations, newest first.")
+@click.argument("query", nargs=-1, metavar="[QUERY]")
+@click.option(
+    "-n", "--limit", cls=Option, config=False, type=Integer(1, MOST), metavar="N", show_default="all",
+    help="Maximum number to list.",
+)  # fmt: skip
+@JSON_LINES
+def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """List conversations, newest first; with QUERY, those that contain its words."""
+    output = Output(quiet=False)
+    with _store(output) as store:
+        chats = store.chats(limit, " ".join(query))
+    if as_json:
+        for chat in chats:
+            output.json(_about(chat))
+    elif chats:
+        output.show(_table(chats))
+    else:
+        output.note("no chat was found" if query else "there is no chat yet")
+
+
+@history.command()
+@click.argument("query", nargs=-1, required=True, metavar="QUERY")
+@click.option(
+    "-n", "--limit", cls=Option, config=False, default=50, show_default=True, type=Integer(1, MOST), metavar="N",
+    help="Maximum number to show.",
+)  # fmt: skip
+@JSON_LINES
+def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Search messages for all words of QUERY, newest first.
+
+    The last word may be incomplete. If nothing is found, parts of words are searched.
+    """
+    from edgespec.chat.transcript import iso
+    from edgespec.history.search import BEGIN, END
+
+    output = Output(quiet=False)
+    with _store(output) as store:
+        hits = store.search(" ".join(query), limit)
+    for hit in hits:
+        excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
+        if as_json:
+            about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
+            output.json(about | {"role": hit.role, "excerpt": excerpt})
+        else:
+            output.line(f"{hit.chat}  {when(hit.created_s)}  {_printable(hit.title)}")
+            output.line(f"    {hit.role}: {_printable(excerpt)}")
+    if not hits:
+        output.note("nothing was found")
+
+
+@history.command()
+@CHAT
+@JSON
+def show(name: str, as_json: bool) -> None:
+    """Print a conversation."""
+    from edgespec.chat.transcript import iso, messages_of
+
+    output = Output(quiet=False)
+    with _store(output) as store:
+        chat = store.find(name)
+        turns = messages_of(store, chat)
+    if not as_json:
+        output.line(f"{chat.title or chat.id}\n{iso(chat.created_s)}")
+        for turn in turns:
+            end = turn.answer.finish_reason if turn.answer else "stop"
+            output.line(f"\n{turn.role}:\n{turn.content}" + (f"\n({end})" if end != "stop" else ""))
+        return
+    messages = []
+    for turn in turns:
+        message: dict[str, Any] = {"role": turn.role, "content": turn.content, "created": iso(turn.created_s)}
+        if turn.answer is not None:
+            answer = asdict(turn.answer)
+            del answer["ids"]  # of use to this program alone
+            message["answer"] = answer
+        messages.append(message)
+    output.json(_about(chat) | {"messages": messages})
+
+
+@history.command()
+@CHATS
+@click.option("--all", "every", is_flag=True, help="All conversations.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "jsonl"]),
+    help="Markdown, or JSON lines with messages in OpenAI's format. [default: by FILE's name, else md]",
+)
+@click.option(
+    "-o", "--output", "out", type=click.Path(path_type=Path), metavar="FILE", help="File to write instead of stdout."
+)
+@click.option("-y", "--yes", is_flag=True, help="Overwrite FILE if it exists.")
+def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | None, yes: bool) -> None:
+    """Export conversations as Markdown or JSON lines.
+
+    Only the current branch of each conversation is exported.
+    """
+    from edgespec.chat.transcript import messages_of, to_jsonl, to_markdown
+    from edgespec.files.unfinished import check_destination
+
+    output = Output(quiet=False)
+    is_jsonl = form == "jsonl" or (form is None and out is not None and out.suffix == ".jsonl")
+    with _store(output) as store:
+        if out is not None:
+            own = [store.file] if store.file else []
+            check_destination(out, own, b"")
+            if out.is_file() and not yes:
+                raise UsageError(f"{out} already exists", hint="name another file, or pass -y to overwrite it")
+        texts = [
+            (to_jsonl if is_jsonl else to_markdown)(chat, messages_of(store, chat))
+            for chat in _chosen(store, names, every)
+        ]
+    text = ("" if is_jsonl else "\n").join(texts)
+    if out is None:
+        output.answer(text)
+        output.end_answer()
+        return
+    _write(out, text)
+    output.note(f"{len(texts)} written to {out}")
+
+
+@history.command("import", short_help="Import conversations from JSON lines.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+def import_(files: tuple[str, ...]) -> None:
+    """Import conversations from JSON lines, with messages in OpenAI's format, and print their new ids.
+
+    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin.
+    """
+    from edgespec.chat.transcript import import_chat
+    from edgespec.history import Store
+
+    output = Output(quiet=False)
+    chats = [chat for file in files for chat in _read(file)]
+    with Store(note=output.note) as store:
+        for chat in chats:
+            output.line(import_chat(store, chat))
+
+
+@history.command()
+@CHATS
+@click.option("--all", "every", is_flag=True, help="All conversations.")
+@YES
+def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
+    """Delete conversations."""
+    output = Output(quiet=False)
+    with _store(output) as store:
+        chats = _chosen(store, names, every)
+        what = f"{_printable(chats[0].title) or chats[0].id}" if len(chats) == 1 else f"{len(chats)} chats"
+        if chats and not agreed(f"Delete {what}?", yes=yes):
+            return
+        output.note(f"{store.remove([chat.id for chat in chats])} deleted")
+
+
+@history.command()
+def path() -> None:
+    """Print the path of the history file."""
+    from edgespec.history import default_file
+
+    Output(quiet=False).line(str(default_file()))
+
+
+def _store(output: Output) -> Store:
+    """The user's chats; looking at them makes no file."""
+    from edgespec.history import Store, default_file
+
+    return Store(note=output.note) if default_file().exists() else Store.in_memory()
+
+
+def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:
+    """Raises UsageError."""
+    if bool(names) == every:
+        raise UsageError("name conversations, or use --all" if not every else "use names or --all, not both")
+    return store.chats() if every else list({chat.id: chat for chat in map(store.find, names)}.values())
+
+
+def _read(file: str) -> list[ImportedChat]:
+    """Raises UsageError."""
+    from edgespec.chat.transcript import read_jsonl
+
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        chats = list(read_jsonl(data.decode("utf-8").split("\n")))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read", why=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UsageError(f"{file}: line {line} is not UTF-8") from error
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.what}", why=error.why, hint=error.hint) from error
+    if not chats:
+        raise UsageError(f"{file} has no messages")
+    return chats
+
+
+def _write(file: Path, text: str) -> None:
+    from edgespec.files.paths import write_whole
+
+    try:
+        if file.exists() and not file.is_file():  # a pipe or a device
+            file.write_text(text, encoding="utf-8", newline="\n")
+        else:
+            write_whole(file, text)
+    except OSError as error:
+        raise EdgespecError(f"{file} cannot be written", why=error.strerror or str(error)) from error
+
+
+def _about(chat: ChatInfo) -> dict[str, Any]:
+    from edgespec.chat.transcript import iso
+
+    times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
+    return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times
+
+
+def _table(chats: Sequence[ChatInfo]) -> Table:
+    """As wide as the terminal: titles give way."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text as Line
+
+    header = ("id", "msgs", "last")
+    rows = [(chat.id, str(chat.n_turns), when(chat.updated_s)) for chat in chats]
+    used = sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
+    left = max(8, shutil.get_terminal_size().columns - used)
+    # the box puts one of the two spaces between columns
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="")
+    for name in (*header, "title"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "msgs" else "left")
+    for chat, row in zip(chats, rows, strict=True):
+        title = Line(_printable(chat.title))
+        title.truncate(left, overflow="ellipsis")
+        table.add_row(*row, title)
+    return table
+
+
+def _printable(text: str) -> str:
+    """What others wrote must not drive the terminal."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)

@@ -1,0 +1,285 @@
+"""`edgespec pair`: whether one model can draft for another, why not, and which of those here could."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import JSON, QUIET
+from edgespec.cli.options.generation import FETCHING, with_options
+from edgespec.cli.options.types import ModelSpec
+from edgespec.cli.setup.fetching import fetch_missing
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import PairError
+from edgespec.models.names.spec import NotFetchedError, resolve
+from edgespec.text.figures import count_of, size_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from edgespec.bench.theory import CostCurve
+    from edgespec.gguf_file.header import Header
+    from edgespec.models.pair.check import Comparison, PairVerdict, Side, Token
+    from edgespec.models.pair.suggest import Suggestion
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def pair() -> None:
+    """Check whether one model can draft for another.
+
+    Reads only the headers of the files: nothing is loaded.
+    """
+
+
+@pair.command(cls=Command)
+@click.argument("target", type=ModelSpec())
+@click.argument("draft", type=ModelSpec())
+@lambda command: with_options(command, [*FETCHING, JSON])
+@click.pass_context
+def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool, as_json: bool) -> None:
+    """Check whether DRAFT can draft for TARGET, and why.
+
+    Each is a GGUF file, or a name as shown by 'edgespec ls'. The speedup is predicted from pass costs measured here, if
+    there are any. Exit code 4 if the draft is incompatible; 0 if it is compatible, even if it is so large that it would
+    slow decoding down (a warning says so).
+    """
+    from edgespec.models.pair.check import compare_pair
+    from edgespec.models.pair.costs import measured_curve
+
+    output = Output(quiet=False)
+    fetch_missing(ctx, [target, draft], output, yes=yes)
+    headers = [_header(spec) for spec in (target, draft)]
+    found = compare_pair(*headers)
+    works = found.verdict.verdict != "no"
+    curve = measured_curve(*(header.path for header in headers)) if works else None
+    if as_json:
+        output.json(_as_json(target, draft, headers, found, curve))
+    else:
+        for part in _report(target, draft, headers, found, curve):
+            output.show(part)
+    if not works:
+        ctx.exit(PairError.exit_code)
+
+
+@pair.command(cls=Command)
+@click.argument("target", type=ModelSpec())
+@lambda command: with_options(command, [*FETCHING, JSON, QUIET])
+@click.pass_context
+def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: bool, quiet: bool) -> None:
+    """List compatible drafts for TARGET, best first.
+
+    TARGET is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, then drafts from the
+    catalogue that can be downloaded, then models that are too large or incompatible, and why. If TARGET itself is not
+    downloaded, the catalogue's drafts for it are listed.
+    """
+    output = Output(quiet=quiet)
+    try:
+        fetch_missing(ctx, [target], output, yes=yes)
+        is_here, found = True, _compared(target, output)
+    except NotFetchedError:
+        is_here, found = False, _of_catalogue(target)
+        if not found:
+            raise
+    if as_json:
+        output.json({"target": target, "is_here": is_here, "drafts": [asdict(suggestion) for suggestion in found]})
+        return
+    if found:
+        from edgespec.bench.tables import Lines
+
+        output.show(Lines([_line(suggestion, compared=is_here) for suggestion in found]))
+    if not is_here:
+        output.note(
+            f"no headers were compared, because {target} is not downloaded; to download it: edgespec pull {target}"
+        )
+    elif not any(suggestion.verdict != "no" for suggestion in found):
+        from edgespec.models.pair.suggest import instead
+
+        output.note(instead(found))
+
+
+def _compared(target: str, output: Output) -> list[Suggestion]:
+    from edgespec.models.names.local import local_models
+    from edgespec.models.pair.suggest import catalogue_drafts, suggestions
+
+    try:
+        output.progress("reading headers", None)
+        header = _header(target)
+        return suggestions(header, local_models(), catalogue_drafts(target, header.path))
+    finally:
+        output.end_progress()
+
+
+def _of_catalogue(target: str) -> list[Suggestion]:
+    from edgespec.models.pair.suggest import catalogue_drafts, of_catalogue
+
+    return list(of_catalogue(catalogue_drafts(target, None)))
+
+
+def _header(spec: str) -> Header:
+    from edgespec.gguf_file.model_check import check_model
+
+    return check_model(resolve(spec).path)
+
+
+def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
+    """What is to be thought of it, or only whether it is here, and why."""
+    size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
+    label = "here" if suggestion.is_here and not compared else suggestion.label
+    return label, f"{suggestion.spec}: {suggestion.why}{size}"
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def _report(
+    target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
+) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    from edgespec.bench.tables import Figures, Lines
+
+    verdict = found.verdict
+    names = [
+        (side, spec if spec.endswith(header.path.name) else f"{spec} ({header.path.name})")
+        for side, spec, header in zip(("target", "draft"), (target, draft), headers, strict=True)
+    ]
+    yield Lines([*names, ("verdict", _words(verdict))])
+    yield Text()
+    yield Figures("Both models", ["", "target", "draft"], list(_rows(found)))
+    if found.n_differing > 1:
+        tokens = [[f"{ours.id}", ours.text, theirs.text] for ours, theirs in found.differing]
+        yield Text()
+        yield Figures(f"First of {found.n_differing:,} ids that differ", ["id", "target", "draft"], tokens)
+    yield Text()
+    yield Lines(list(_about(found)))
+    if verdict.verdict == "no":
+        return
+    yield Text()
+    if curve is None:
+        command = shlex.join(["edgespec", "tune", target, "-md", draft])
+        yield Lines(
+            [("speedup", f"not predicted: nothing was measured for this pair here. Measure it with: {command}")]
+        )
+    else:
+        yield from _prediction(curve)
+
+
+def _words(verdict: PairVerdict) -> str:
+    but = f", but is {verdict.size}" if verdict.size.slows_down else ""
+    if verdict.verdict == "works":
+        return f"works{but}"
+    if verdict.verdict == "shared":
+        from edgespec.models.pair.suggest import LEAST_OFFERED
+
+        works = "works for shared tokens" if verdict.overlap >= LEAST_OFFERED else "works, but rarely pays off"
+        return f"{works} ({verdict.summary}){but}"
+    return f"incompatible: {verdict.summary.removeprefix('no: ')}"
+
+
+def _rows(found: Comparison) -> Iterator[list[str]]:
+    def row(name: str, cell: Callable[[Side], str]) -> list[str]:
+        return [name, cell(found.target), cell(found.draft)]
+
+    yield row("architecture", lambda side: side.architecture)
+    yield row("parameters", lambda side: count_of(side.n_params))
+    yield row("vocabulary", lambda side: side.vocabulary)
+    yield row("tokenizer", lambda side: side.tokenizer or "-")
+    yield row("tokens", lambda side: f"{side.n_vocab:,}")
+    yield row("BOS", lambda side: _token(side.bos))
+    yield row("EOS", lambda side: _token(side.eos))
+    yield row("EOT", lambda side: _token(side.eot))
+    yield row("starts with BOS", lambda side: "yes" if side.adds_bos else "no")
+    yield ["chat template", *_templates(found)]
+    yield row("trained context", lambda side: f"{side.n_ctx_train:,}")
+    yield row("weights", lambda side: size_of(side.weights_bytes))
+    yield row("read per token", lambda side: size_of(side.read_bytes))
+    yield row(f"memory, {found.n_ctx:,} tokens", lambda side: size_of(side.memory_bytes))
+
+
+def _token(token: Token | None) -> str:
+    return "-" if token is None else f"{token.id} {token.text}"
+
+
+def _templates(found: Comparison) -> tuple[str, str]:
+    ours, theirs = found.target.has_chat_template, found.draft.has_chat_template
+    another = "the same" if found.same_chat_template else "another"
+    return "yes" if ours else "none", "none" if not theirs else another if ours else "yes"
+
+
+def _about(found: Comparison) -> Iterator[tuple[str, str]]:
+    verdict = found.verdict
+    for number, reason in enumerate(verdict.reasons):
+        yield "" if number else "why", reason
+    yield "size", str(verdict.size)
+    yield "cost", f"a draft pass reads {_percent(verdict.size.cost_ratio)} of the weights that a target pass reads"
+    together = found.target.memory_bytes + found.draft.memory_bytes
+    yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx:,} tokens"
+    for number, note in enumerate(found.notes):
+        yield "" if number else "note", note
+
+
+def _prediction(curve: CostCurve) -> Iterator[RenderableType]:
+    from edgespec.bench.tables import Figures, Lines
+    from edgespec.models.pair.costs import predicted
+
+    rows = [[f"{each.alpha:.0%}", f"{each.length}", f"{each.speedup:.2f}x"] for each in predicted(curve)]
+    yield Figures(
+        "Predicted speedup, from pass costs measured here", ["accept.\nrate", "best\nlength", "speedup"], rows
+    )
+    passes = ", ".join(f"{width}: {cost:.2f}" for width, cost in curve.target.items() if 1 < width <= 9)
+    said = f"a pass over one token {curve.pass_s * 1000.0:.3g} ms, a draft pass {curve.draft or 0.0:.2f} of that"
+    yield Lines([("measured", f"{said}; a pass over n tokens, relative to one token: {passes}")])
+
+
+def _percent(share: float) -> str:
+    """Rounded towards 0, so that 100 means all."""
+    return f"{math.floor(1000 * share + 1e-9) / 10:g}\xa0%"
+
+
+# --- as JSON ----------------------------------------------------------------------------------------------------------
+
+
+def _as_json(
+    target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
+) -> dict[str, Any]:
+    from edgespec.models.pair.costs import predicted
+
+    verdict = found.verdict
+
+    def side(spec: str, path: Path, about: Side) -> dict[str, Any]:
+        return {"model": spec, "file": str(path.absolute()), **asdict(about)}
+
+    return {
+        "target": side(target, headers[0].path, found.target),
+        "draft": side(draft, headers[1].path, found.draft),
+        "verdict": verdict.verdict,
+        "summary": verdict.summary,
+        "reasons": verdict.reasons,
+        "overlap": verdict.overlap,
+        "n_differing": found.n_differing,
+        "differing": [{"id": a.id, "target": a.text, "draft": b.text} for a, b in found.differing],
+        "same_chat_template": found.same_chat_template,
+        "notes": found.notes,
+        "size": str(verdict.size),
+        "slows_down": verdict.size.slows_down,
+        "is_same_file": verdict.size.is_same_file,
+        "times_smaller": verdict.size.times_smaller,
+        "cost_ratio": verdict.size.cost_ratio,
+        "n_ctx": found.n_ctx,
+        "measured": None
+        if curve is None
+        else {
+            "pass_s": curve.pass_s,
+            "passes": {str(width): round(cost, 4) for width, cost in curve.target.items()},
+            "guess": curve.draft,
+        },
+        "predicted": None if curve is None else [asdict(each) for each in predicted(curve)],
+    }

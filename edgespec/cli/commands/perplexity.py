@@ -1,0 +1,126 @@
+"""`edgespec perplexity`: how well a model foresees a text, counted as llama.cpp counts it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE
+from edgespec.cli.options.generation import (
+    FETCHING,
+    GPU_LAYERS,
+    HELD,
+    LARGEST,
+    TARGET,
+    load_settings,
+    one_model,
+    with_options,
+)
+from edgespec.cli.options.types import Integer, ModelSpec
+from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.setup.fetching import fetch_missing
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.compare import LEAST_WINDOW, WINDOW
+
+if TYPE_CHECKING:
+    from edgespec.compare.perplexity import Perplexity
+
+OPTIONS = [
+    click.option(
+        "--text", cls=Option, section="Prompt", config=False, type=click.Path(), metavar="FILE",
+        show_default="the prompts and answers of the suites", help="Text to read (UTF-8).",
+    ),
+    click.option(
+        "--limit", cls=Option, section="Prompt", config=False, type=Integer(1, LARGEST), metavar="N",
+        show_default="all", help="Read the first N windows only.",
+    ),
+    TARGET,
+    click.option(
+        "-c", "--ctx-size", "window", cls=Option, section="Model", config=False, type=Integer(LEAST_WINDOW, LARGEST),
+        default=WINDOW, show_default=True, metavar="N", help="Tokens per window; the second half of each counts.",
+    ),
+    GPU_LAYERS,
+    *HELD,
+    *FETCHING,
+    JSON,
+    QUIET,
+    VERBOSE,
+]  # fmt: skip
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
+@lambda command: with_options(command, OPTIONS)
+@click.pass_context
+def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+    """Measure perplexity on a text.
+
+    Follows llama.cpp: MODEL (smollm2 by default) reads windows of N tokens, and the second half of each counts. Ctrl-C
+    stops and shows the result so far.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    name = one_model(target, values["model"]) or default_model(ctx, output)
+    fetch_missing(ctx, [name], output, yes=values["yes"])
+    output.progress(f"loading {name}", 0)
+    from edgespec.compare.perplexity import perplexity as measure
+    from edgespec.compare.time_left import TimeLeft
+    from edgespec.compare.windows import default_text, opened, read_text, windows
+    from edgespec.models.names.spec import resolve
+
+    text = default_text() if values["text"] is None else read_text(Path(values["text"]))
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    path, size = resolve(name).path, values["window"]
+    settings = load_settings(values | {"model": name})
+    notes: list[str] = []
+    try:
+        with opened(
+            path, settings, size, notes.append, lambda done: output.progress(f"loading {name}", done)
+        ) as context:
+            if size > context.model.n_ctx_train:
+                notes.append(f"the model was trained for a context of {context.model.n_ctx_train} tokens, not {size}")
+            read = windows(context.model, text, size, values["limit"])
+            left = TimeLeft(len(read))
+
+            def tell(done: int, total: int) -> None:
+                left.add(done - left.done)
+                output.progress(left.line(f"reading a text with {name}"), left.share)
+
+            with interrupts.cancelling(cancel):
+                found = measure(context, read, tell, cancel)
+    finally:
+        output.end_progress()
+    for note in notes:
+        output.note(note)
+    if found is None:
+        output.note("stopped before the first window was read")
+    else:
+        about = {"model": path.name, "text": Path(values["text"]).name if values["text"] else None, "window": size}
+        complete = found.windows == len(read)
+        if values["as_json"]:
+            output.json({**about, **asdict(found), "complete": complete})
+        else:
+            _show(output, name, found, size, len(read))
+    interrupts.raise_if_received()
+
+
+def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -> None:
+    from edgespec.bench.tables import Lines
+
+    output.show(
+        Lines(
+            [
+                ("model", name),
+                ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
+                ("counted", f"{found.positions} tokens of {found.windows} window{'s' * (found.windows > 1)} of {size}"),
+                ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
+                *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
+            ]
+        )
+    )

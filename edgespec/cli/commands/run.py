@@ -1,0 +1,294 @@
+"""`edgespec run`: answer one prompt."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.generation import generation_options, load_settings, request
+from edgespec.cli.render.footer import explanation, footer
+from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
+from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.prompt import read_prompt
+from edgespec.core.stats import Stats
+from edgespec.core.verify import CHANGES_LAW
+from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
+from edgespec.events import PROGRESS, TokenEvent
+from edgespec.settings import CONSTRAINTS, LoadSettings, Request, check_rule
+from edgespec.text.repetition import Repetition, RepetitionDetector
+
+if TYPE_CHECKING:
+    from edgespec.runtime.runtime import Answers, Runtime
+
+LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may keep it from that"
+TOGETHER = 8  # samples that are decoded at a time, each of which takes a cache
+
+
+@click.command(cls=Command)
+@click.argument("prompt", required=False)
+@generation_options
+@click.option(
+    "--trace", cls=Option, section="Speculation", config=False, metavar="FILE", type=click.Path(dir_okay=False),
+    help="Record each step in FILE (JSON lines): drafts, their confidence, accepted tokens, pass times. Where the "
+    "policy drafts nothing, a draft is made but not used, so the run is slower; the text is the same.",
+)  # fmt: skip
+@click.pass_context
+def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
+    """Answer one prompt.
+
+    PROMPT comes first, then each --file, then what is piped in ("cat notes.txt | edgespec run 'Summarise:'"), with
+    blank lines between them; '-' reads stdin. In scripts and loops, '< /dev/null' keeps their own stdin out. The answer
+    goes to stdout, everything else to stderr. Ctrl-C stops the answer, a second one the program.
+
+    Options can also be set in ./edgespec.toml or the user's config.toml ('edgespec config' says where) under its
+    long name, and as an environment variable EDGESPEC_<LONG_NAME>.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    # Said with --quiet too: who does not know what is waited for waits for ever.
+    text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
+    _refuse_contradictions(ctx, text, values)
+    note_model_as_prompt(output, prompt, values["model"])
+    values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
+    answer_as_catalogued(ctx, values)
+    settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    settings = replace(settings, measure_rounding=values["stats"] or values["explain"])
+    if values["samples"] > 1 and not settings.strict:
+        settings = replace(settings, sequences=min(values["samples"], TOGETHER))
+    check_rule(settings, values["verify"])
+    with _load(settings, output) as llm:
+        chat = llm.has_chat_template if values["chat"] is None else values["chat"]
+        if not chat and ctx.get_parameter_source("system") is click.core.ParameterSource.DEFAULT:
+            values["system"] = None  # the catalogue's
+        if values["system"] and not chat:
+            raise UsageError(
+                "a system message needs a chat",
+                why="--raw was asked for" if values["chat"] is False else "this model has no chat template",
+                hint="put it at the beginning of the prompt",
+            )
+        draws_seed = values["seed"] < 0
+        seed = secrets.randbits(32) if draws_seed else values["seed"]
+        asked = request(values, text, chat=chat, seed=seed)
+        cancel = CancelFlag()
+        stream = llm.answers([replace(asked, sample=number) for number in range(values["samples"])], cancel)
+        if draws_seed and values["temperature"] > 0 and not output.quiet:
+            output.aside(f"seed {seed}")  # only this number brings the same text back
+        interrupts = ctx.find_object(Interrupts) or Interrupts()
+        with ExitStack() as stack:
+            if values["trace"] is not None:
+                stack.enter_context(llm.recording(Path(values["trace"]), asked))
+                output.end_progress()
+            stack.enter_context(interrupts.cancelling(cancel))
+            stack.enter_context(closing(stream))
+            shown = _Samples(values["samples"], output, as_json=values["as_json"])
+            failure = _show_answers(llm, stream, output, shown)
+        if values["as_json"]:
+            output.json(_as_json(llm, asked, shown))
+        if values["explain"]:
+            output.show(explanation(shown.stats, llm.pace_verdicts(asked), llm.rounding), aside=True)
+        _account(llm, asked, shown, output, interrupts, details=values["stats"])
+        if failure is not None:
+            raise failure
+        if asked.constraint is not None and shown.n_cut_off:
+            raise _cut_off(llm, asked, shown)
+
+
+def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
+    if not text and values["chat"] is not False:
+        raise UsageError("the prompt is empty", hint="with --raw, a model that has a BOS token can start from nothing")
+    typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
+    if typed_logprobs and not values["as_json"]:
+        raise UsageError("--logprobs shows in JSON only", hint="add --json")
+    if values["trace"] is not None and values["samples"] > 1:
+        raise UsageError("a trace records one answer", hint="leave out --samples")
+
+
+def _load(settings: LoadSettings, output: Output) -> Runtime:
+    """Loads with room for one answer at a time where several have none."""
+    output.progress(f"loading {settings.model}", 0)
+    from edgespec.runtime.runtime import Runtime
+
+    try:
+        return Runtime(settings, lambda what, done: output.progress(PROGRESS[what].format(settings.model), done))
+    except OutOfMemoryError:
+        if settings.sequences == 1:
+            raise
+        return _load(replace(settings, sequences=1), output)
+    finally:
+        output.end_progress()
+
+
+class _Samples:
+    """The samples of an answer: the first one is shown while it comes, each of the others once those before are over.
+
+    `stats` are theirs together."""
+
+    def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
+        self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
+        self._loops = [RepetitionDetector() for _ in range(n)]
+        self._output, self._as_json = output, as_json
+        self._shown = 0  # the one that is being shown
+        self._started_s = self._ended_s = 0.0
+        self._announce()
+
+    def add(self, index: int, event: TokenEvent) -> None:
+        self._ended_s = perf_counter()
+        self._started_s = self._started_s or self._ended_s
+        self.events[index].append(event)
+        if index == self._shown and not self._as_json:
+            self._output.answer(event.text)
+        if event.id >= 0 and self._loops[index].add(event.id):
+            self._output.interject(f"the answer repeats itself ({self._loops[index].found}): {LOOP_HINT}")
+        while self._shown < len(self.events) - 1 and self._is_over(self._shown):
+            self._show_next()
+
+    def end(self) -> None:
+        """Show what is left, finished or not."""
+        while self._shown < len(self.events) - 1:
+            self._show_next()
+        self._output.end_answer()
+
+    @property
+    def repetitions(self) -> list[Repetition | None]:
+        """The loop in each of them, if there is one."""
+        return [loop.found for loop in self._loops]
+
+    @property
+    def n_cut_off(self) -> int:
+        """How many a limit has ended."""
+        return sum(events[-1].finish_reason == "length" for events in self.events if events)
+
+    def _is_over(self, index: int) -> bool:
+        events = self.events[index]
+        return bool(events) and events[-1].finish_reason is not None
+
+    def _show_next(self) -> None:
+        self._shown += 1
+        if self._as_json:
+            return
+        self._output.end_answer()
+        self._announce()
+        for event in self.events[self._shown]:
+            self._output.answer(event.text)
+
+    def _announce(self) -> None:
+        if len(self.events) > 1 and not self._as_json and not self._output.quiet:
+            self._output.aside(f"sample {self._shown + 1} of {len(self.events)}")
+
+    @property
+    def stats(self) -> Stats:
+        parts = [stats for events in self.events if events and (stats := events[-1].stats) is not None]
+        if len(parts) == 1:
+            return parts[0]
+        total = Stats()
+        for stats in parts:
+            total.add(stats)
+        total.prompt_s = max((stats.prompt_s for stats in parts), default=0.0)
+        total.generation_s = self._ended_s - self._started_s  # in which they were made together
+        return total
+
+
+def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Samples) -> GenerationError | None:
+    """Show answers while they come, with the notes before and after; returns what broke them off, if anything did."""
+    shown = _show_notes(llm, output, 0)
+    failure = None
+    try:
+        for index, event in stream:
+            samples.add(index, event)
+    except GenerationError as error:
+        failure = error
+    finally:
+        samples.end()
+    _show_notes(llm, output, shown)
+    return failure
+
+
+def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError:
+    """A part of what was asked for is of no use to a program that reads it."""
+    kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
+    which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
+    n_prompt = samples.stats.prompt_tokens // len(samples.events)
+    if 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt:
+        why, hint = f"-n {asked.max_tokens} is reached", "raise -n, or leave it out"
+    else:
+        why, hint = f"the context of {llm.context.n_ctx} tokens is full", "use a larger one (-c)"
+    return GenerationError(f"{which} cut off and may not fit the {kind}", why=why, hint=hint)
+
+
+def _account(
+    llm: Runtime, asked: Request, shown: _Samples, output: Output, interrupts: Interrupts, *, details: bool
+) -> None:
+    """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
+    interrupted = interrupts.received is not None
+    if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
+        verdicts = llm.pace_verdicts(asked)
+        for line in footer(
+            shown.stats,
+            llm.describe(),
+            details=details,
+            verify=asked.verify,
+            pace=verdicts,
+            n_looped=sum(found.tokens for found in shown.repetitions if found),
+        ):
+            output.aside(line)
+    interrupts.raise_if_received()
+
+
+def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
+    """Show the notes that are new since `shown` of them were."""
+    for note in llm.notes[shown:]:
+        output.note(note)
+    return len(llm.notes)
+
+
+def _as_json(llm: Runtime, asked: Request, samples: _Samples) -> dict[str, Any]:
+    about = llm.describe()
+    parts = [
+        _sample_as_json(llm, events, repetition)
+        for events, repetition in zip(samples.events, samples.repetitions, strict=True)
+    ]
+    choices = [{"index": index, **part} for index, part in enumerate(parts)]
+    return {
+        **(parts[0] if len(parts) == 1 else {"choices": choices}),
+        "model": about["model"],
+        "draft_model": about["draft_model"],
+        "seed": asked.seed,
+        "verify": asked.verify,
+        "changes_distribution": asked.verify in CHANGES_LAW,
+        "strict": about["strict"],
+        "rounding": about["rounding"],
+        **samples.stats.as_json(),
+        "notes": list(llm.notes),
+    }
+
+
+def _sample_as_json(llm: Runtime, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
+    return {
+        "content": "".join(event.text for event in events),
+        "finish_reason": events[-1].finish_reason if events else "error",
+        "repetition": asdict(repetition) if repetition else None,
+        "tokens": [_token_as_json(llm, event) for event in events if event.id >= 0],
+    }
+
+
+def _token_as_json(llm: Runtime, event: TokenEvent) -> dict[str, Any]:
+    top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
+    return {
+        "id": event.id,
+        "text": event.text,
+        "from_draft": event.from_draft,
+        "source": event.source,
+        "round": event.round,
+        "logprob": event.logprob,
+        "top_logprobs": top,
+    }

@@ -1,0 +1,164 @@
+"""`edgespec tune`: whether a draft is worth it for a model on this machine, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Command, Option
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE
+from edgespec.cli.options.generation import (
+    CORPUS,
+    DRAFT_MODEL,
+    LARGEST,
+    MODEL,
+    Decorated,
+    load_settings,
+    one_model,
+    with_options,
+)
+from edgespec.cli.options.types import Integer, ModelSpec, Number, SpecType
+from edgespec.cli.setup.default_model import default_model
+from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import UsageError
+from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, SELF, SPELLINGS, drafters_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edgespec.bench.tune import Kind, Tuned
+
+SECONDS = 60
+MODEL_N_MAX = 8  # each is a pass of the draft model at every token
+
+OPTIONS = [
+    DRAFT_MODEL,
+    CORPUS,
+    click.option(
+        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=SpecType(),
+        metavar="|".join(SPELLINGS), show_default="draft, or suffix without a draft model", help="Drafter to measure.",
+    ),
+    click.option(
+        "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),
+        metavar="N", show_default=f"{DRAFT_N_MAX}, or {MODEL_N_MAX} with a draft model",
+        help="Longest drafts to consider.",
+    ),
+    click.option(
+        "--temp", "temperature", cls=Option, section="Sampling", config=False, type=Number(min=0), default=0.0,
+        show_default=True, metavar="T", help="Temperature.",
+    ),
+    click.option(
+        "--seconds", cls=Option, section="Answer", config=False, type=Integer(1, LARGEST), default=SECONDS,
+        show_default=True, metavar="N", help="Approximate duration; every category gets at least one text.",
+    ),
+    JSON,
+    QUIET,
+    VERBOSE,
+]  # fmt: skip
+
+
+def _options(command: Decorated) -> Decorated:
+    return with_options(command, [*MODEL, *OPTIONS])
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
+@_options
+@click.pass_context
+def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
+    """Measure in a minute whether a draft is worth it here.
+
+    Measures the cost of passes of MODEL (smollm2 by default) and of its draft, the acceptance rate on texts of several
+    kinds, and the speed with and without speculation. The results are saved for 'edgespec run'.
+    """
+    output = Output(quiet=values["quiet"])
+    output.log_to_stderr(verbose=values["verbose"])
+    values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    output.progress(f"loading {values['model']}", 0)
+    from edgespec.bench.suites import sample, shipped
+    from edgespec.bench.tune import tune as tune_pair
+    from edgespec.events import PROGRESS
+    from edgespec.models.names.spec import resolve
+    from edgespec.runtime.runtime import Runtime
+
+    if values["spec_type"] is None:
+        has_draft = values["draft_model"] or resolve(values["model"]).default_draft
+        values["spec_type"] = "draft" if has_draft else "suffix"
+        if not has_draft:
+            output.note(f"no draft model was given (-md) and {values['model']} has no default: tuning suffix")
+    elif values["spec_type"] in ("auto", "none") or len(drafters_of(values["spec_type"])) > 1:
+        raise UsageError("tune measures one drafter at a time", hint=f"name one of {', '.join(SPELLINGS)}")
+
+    if values["spec_draft_n_max"] is None and values["spec_type"].startswith(("draft", SELF)):
+        values["spec_draft_n_max"] = MODEL_N_MAX
+
+    def tell(what: str, done: float) -> None:
+        output.progress(PROGRESS.get(what, what).format(values["model"]), done)
+
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    try:
+        with Runtime(replace(load_settings(values), store=False), tell) as llm, interrupts.cancelling(cancel):
+            items = sample(shipped(), 10)
+            found = tune_pair(
+                llm, items, values["seconds"], temperature=values["temperature"], progress=tell, cancel=cancel
+            )
+            about = llm.describe()
+    finally:
+        output.end_progress()
+    if found is not None and values["as_json"]:
+        output.json({"model": about["model"], "draft_model": about["draft_model"], **found.as_json()})
+    elif found is not None:
+        for part in _report(found):
+            output.show(part)
+    for note in [*llm.notes, *(found.messages if found else ())]:
+        output.note(note)
+    interrupts.raise_if_received()
+
+
+def _report(found: Tuned) -> list[RenderableType]:
+    from edgespec.bench.tables import Figures, Lines
+
+    widths = sorted(found.curve.target)
+    curve = Figures(
+        "Cost of a target pass, relative to a pass over one token",
+        ["tokens", *map(str, widths)],
+        [["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]],
+    )
+    kinds = Figures(
+        "Expected gain of drafting, replayed from plain decoding with a draft at every token",
+        ["", "accept.\nrate", "best\nK", "speedup\nat K", "with\nauto", "upper\nbound"],
+        [_row(kind) for kind in [*found.kinds, found.overall]],
+        bold=[len(found.kinds)],
+    )
+    about = [
+        ("target", f"{found.curve.pass_s * 1e3:.3g} ms a pass over one token"),
+        (found.drafter, f"{found.curve.draft or 0.0:.3f} of that for a draft token"),
+    ]
+    if found.break_even is not None:
+        about.append(("even", f"break-even at {found.break_even:.0%} acceptance".replace("%", " %")))
+    if found.measured is not None:
+        interval = ""
+        if found.measured_low is not None and found.measured_high is not None:
+            interval = f" (95 % interval {found.measured_low:.2f} to {found.measured_high:.2f})"
+        about.append(("measured", f"{found.measured:.2f}x as fast as plain decoding{interval}"))
+    about.append(("verdict", found.verdict))
+    if found.fastest:
+        about.append(("fastest", found.fastest))
+    return [curve, kinds, Lines(about)]
+
+
+def _row(kind: Kind) -> list[str]:
+    return [
+        kind.category,
+        f"{kind.alpha:.0%}".replace("%", " %"),
+        str(kind.best_length),
+        f"{kind.best_speedup:.2f}",
+        f"{kind.auto_speedup:.2f}",
+        f"{kind.oracle_speedup:.2f}",
+    ]

@@ -1,0 +1,187 @@
+"""What option values look like, and what is said about those that do not."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from edgespec.errors import UsageError
+from edgespec.models.names.spec import is_path
+
+if TYPE_CHECKING:
+    from edgespec.settings import Constraint
+
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # a generic class in the newest versions of click only
+
+
+class Text(ParamType):
+    """Text in UTF-8. One environment variable holds one text, whatever spaces it has."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        invalid = first_invalid_byte(text)
+        if invalid is not None:
+            self.fail(f"not UTF-8: byte {invalid} is invalid.", param, ctx)
+        return text
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]
+
+
+class StopText(Text):
+    """A stop string; an empty one would end every answer before it began."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx)
+        if not text:
+            self.fail("a stop string cannot be empty.", param, ctx)
+        return text
+
+
+class ConstraintText(Text):
+    """A grammar, a JSON schema or a regular expression, or the file that one of the first two is in."""
+
+    def __init__(self, kind: Constraint) -> None:
+        self.kind = kind
+
+    def relative_to(self, folder: Path, given: str) -> str:
+        from edgespec.llama.constraint import is_text
+
+        return given if given == "none" or is_text(self.kind, given) else str(folder / Path(given).expanduser())
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgespec.llama.constraint import settled
+        from edgespec.settings import CONSTRAINTS
+
+        text = super().convert(value, param, ctx)
+        if not text.strip():
+            self.fail(f"an empty text is not a {CONSTRAINTS[self.kind]}; use 'none' for none.", param, ctx)
+        try:
+            return settled(self.kind, "" if text == "none" else text)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ModelSpec(Text):
+    """A model spec; what it names is looked up later. In a configuration file, paths start from its folder."""
+
+    name = "model"
+
+    def relative_to(self, folder: Path, spec: str) -> str:
+        path = Path(spec)
+        if not is_path(spec) or spec.startswith("~") or path.is_absolute():
+            return spec
+        return str(folder / path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from edgespec.models.names.known import known_names
+
+        names = [CompletionItem(name) for name in known_names() if name.startswith(incomplete)]
+        return names if incomplete and names else [*names, CompletionItem(incomplete, type="file")]
+
+
+class Integer(click.IntRange):
+    """A whole number within a range."""
+
+    name = "integer"
+
+
+class Number(click.FloatRange):
+    """A finite number within a range."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+class Layers(ParamType):
+    """How many layers go to the GPU."""
+
+    name = "layers"
+    toml_types = (int, str)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        text = str(value).strip().lower()
+        if text in ("auto", "all"):
+            return text
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            self.fail(f"{value!r} is neither a number of layers (0 or more) nor 'auto' nor 'all'.", param, ctx)
+        return int(text)
+
+
+class SpecType(Text):
+    """`auto`, `none`, or drafters with commas between."""
+
+    name = "drafters"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgespec.settings import check_spec_type  # loads numpy, which other commands' options do without
+
+        text = super().convert(value, param, ctx).replace(" ", "").lower()
+        try:
+            check_spec_type(text)
+        except UsageError as error:
+            self.fail(f"{error.what}.", param, ctx)
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from edgespec.settings import DRAFTERS
+
+        before, comma, last = incomplete.rpartition(",")
+        names = DRAFTERS if comma else ("auto", "none", *DRAFTERS)
+        return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
+
+
+class Pace(Text):
+    """`auto`, `off`, or `fixed:` with a number of tokens."""
+
+    name = "pace"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgespec.settings import check_pace
+
+        text = super().convert(value, param, ctx).replace(" ", "").lower()
+        try:
+            check_pace(text)
+        except UsageError as error:
+            self.fail(f"{error.what}.", param, ctx)
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in ("auto", "fixed:", "off") if name.startswith(incomplete)]
+
+
+class LogitBias(ParamType):
+    """`ID+BIAS` or `ID-BIAS`, as llama.cpp writes it; `ID-inf` forbids the token."""
+
+    name = "bias"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"\s*(\d{1,9})\s*([+-])\s*(\d+\.?\d*|\.\d+|inf)\s*", str(value))
+        if match is None or match[0].strip().endswith("+inf"):
+            self.fail(f"{value!r} is not of the form ID+BIAS or ID-BIAS (15043+1.5, 15043-inf).", param, ctx)
+        return int(match[1]), float(match[2] + match[3])
+
+
+def first_invalid_byte(text: str) -> int | None:
+    """Where an argument or variable that the system handed over as bytes stops being UTF-8 (byte offset)."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return len(text[: error.start].encode("utf-8"))
+    return None

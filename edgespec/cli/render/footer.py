@@ -1,0 +1,172 @@
+"""The statistics of an answer as a user reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgespec.core.stats import Stats
+from edgespec.core.verify import CHANGES_LAW, VerifyRule
+from edgespec.text.figures import percent, rate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edgespec.core.policy.auto_pace import PaceVerdict
+
+
+def footer(
+    stats: Stats,
+    about: Mapping[str, Any],
+    *,
+    details: bool,
+    verify: VerifyRule,
+    pace: Sequence[PaceVerdict],
+    n_looped: int = 0,
+) -> list[str]:
+    """Lines about an answer: one, or three with `details`.
+
+    `about` describes the runtime, as `Runtime.describe`; `n_looped` of the tokens are a loop, which is easily drafted.
+    """
+    speed = [f"{rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
+    made = _count(stats.generated_tokens, "token")
+    if not details:
+        accepted = [f"{percent(stats.acceptance_rate)} of drafts accepted"] if stats.proposed else []
+        accepted += [_looped(n_looped)] if n_looped else []
+        changes = [f"{verify} acceptance: changes the distribution"] if verify in CHANGES_LAW else []
+        return [" · ".join([*speed, made, *accepted, *changes])]
+    first = [f"first token after {stats.prompt_s:.2f} s"] if stats.prompt_s else []
+    return [
+        " · ".join([made, *speed, *first]),
+        f"speculative decoding: {_earned(stats, about['drafters'], n_looped)}",
+        " · ".join(filter(None, [_decided(pace, about["pace"]), exactness(stats, about, verify)])),
+    ]
+
+
+def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str:
+    """What is known about this answer beside that of plain decoding with the same seed."""
+    if verify in CHANGES_LAW:
+        return f"{verify} acceptance changes the distribution"
+    if not stats.proposed:
+        return "plain decoding"
+    if verify != "coupled":
+        return f"same distribution as plain decoding, another text (--verify {verify})"
+    if about["strict"] or about["rounding"] == 0.0:
+        return "output identical with and without speculation on this machine"
+    if about["exact"] and about["rounding"] is None:  # it cannot be measured, and thus not be prevented either
+        return "same text as plain decoding up to rounding"
+    how = "leaving out --fast" if about["fast"] else "--strict"
+    return f"same text as plain decoding up to rounding; {how} makes it exact"
+
+
+def _looped(n: int) -> str:
+    return f"{n:,} tokens are a loop"
+
+
+def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
+    if not drafters:
+        return "off; --spec-type auto, or a draft model (-md), turns it on"
+    if not stats.proposed:
+        return "no token was drafted"
+    parts = [
+        f"acceptance rate {percent(stats.acceptance_rate)}",
+        f"{stats.tokens_per_round:.1f} tokens per step",
+    ]
+    if (speedup := stats.speedup) is not None:
+        parts.append(f"predicted speed-up {speedup:.2f}x")
+    return " · ".join([*parts, *([_looped(n_looped)] if n_looped else [])])
+
+
+def _decided(pace: Sequence[PaceVerdict], setting: str) -> str:
+    """What the draft-length policy made of the drafters."""
+    active = ", ".join(verdict.drafter for verdict in pace if not verdict.rests)
+    backed_off = ", ".join(verdict.drafter for verdict in pace if verdict.rests)
+    if pace:
+        parts = [f"{names} {state}" for names, state in ((active, "active"), (backed_off, "backed off")) if names]
+        return ", ".join(parts)
+    return "" if setting == "auto" else f"draft length {setting}"
+
+
+def explanation(stats: Stats, pace: Sequence[PaceVerdict], rounding: float | None) -> RenderableType:
+    """Where the time of an answer went, what each drafter did, what that earned, and why it was asked to."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from edgespec.bench.tables import Figures
+
+    rests = {verdict.drafter: verdict.rests for verdict in pace}
+    rows = []
+    for name, counts in stats.by_source.items():
+        gained = stats.gained_per_s(name)
+        rows.append(
+            [
+                name,
+                str(counts.asked),
+                str(counts.proposed),
+                str(counts.accepted),
+                f"{counts.seconds * 1e3:.1f}",
+                "" if gained is None else f"{gained:+.1f}",
+                {True: "backed off", False: "active", None: ""}[rests.get(name)],
+            ]
+        )
+    title = f"{rate(stats.tokens_per_s)} tok/s; what each drafter did, and what it added or cost"
+    table = Figures(title, ["", "asked", "verified", "accepted", "ms", "tok/s", "now"], rows)
+    lines = [*_details(stats), *_reasons(pace), *_ties(stats, rounding)]
+    return Group(table, Text(), Text("\n".join(lines)))
+
+
+def _details(stats: Stats) -> list[str]:
+    prompt = f"prompt: {_count(stats.prompt_tokens, 'token')} in {stats.prompt_s:.2f} s"
+    if stats.prompt_s:
+        prompt += f", {rate(stats.prompt_tokens_per_s)} tok/s"
+    if stats.cached_tokens:
+        prompt += f", {stats.cached_tokens} of them from the cache"
+    lines = [
+        prompt,
+        f"answer: {_count(stats.rounds, 'step')} in {stats.generation_s:.2f} s, "
+        f"target {stats.target_s:.2f} s, drafting {stats.draft_s:.2f} s, other {stats.other_s:.2f} s",
+    ]
+    if stats.proposed:
+        lines.append(f"drafts: {stats.accepted} of {stats.proposed} tokens accepted; by position {_positions(stats)}")
+        lines.append(f"steps by tokens accepted: {_histogram(stats.accepted_histogram)}")
+    return lines
+
+
+def _reasons(pace: Sequence[PaceVerdict]) -> Iterator[str]:
+    """What drafts are worth and cost, in tokens and in passes of the target over one token."""
+    for verdict in pace:
+        state = "backed off" if verdict.rests else "active"
+        yield (
+            f"{verdict.drafter}: {state} ({verdict.gain:.2g} expected tokens per draft, cost {verdict.cost:.2g} of a "
+            f"pass, {verdict.step:.2g} for each token)"
+        )
+    if pace:
+        widths = ", ".join(f"{width} in {cost:.2g}" for width, cost in pace[0].widths.items())
+        yield f"passes of the target: 1 token in 1, {widths}"
+
+
+def _ties(stats: Stats, rounding: float | None) -> Iterator[str]:
+    """How often the choice was closer than what passes of different widths round differently."""
+    if rounding is None:
+        return
+    if not rounding:
+        yield "rounding: none seen, passes of these widths give the same logits"
+    elif stats.near_ties is None:
+        yield f"rounding: up to {rounding:.2g} logits between widths"
+    else:
+        tokens = _count(stats.generated_tokens, "choice")
+        yield f"rounding: up to {rounding:.2g} logits between widths; {stats.near_ties} of {tokens} were as close"
+
+
+def _positions(stats: Stats) -> str:
+    """How often the first, second, ... token of a draft was accepted."""
+    pairs = zip(stats.accepted_per_pos, stats.proposed_per_pos, strict=True)
+    return ", ".join(percent(accepted / proposed) for accepted, proposed in pairs if proposed)
+
+
+def _histogram(counts: Sequence[int]) -> str:
+    return ", ".join(f"{accepted}: {rounds}" for accepted, rounds in enumerate(counts))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

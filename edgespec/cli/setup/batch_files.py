@@ -1,0 +1,117 @@
+"""What `edgespec batch` reads and writes: files that are gone on with, or pipes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from pathlib import Path
+from time import sleep
+from typing import Any, BinaryIO
+
+from edgespec.batch.lines import Line, as_they_come, count_lines, read_lines
+from edgespec.batch.output import OutputFile, encoded
+from edgespec.batch.row import BadRow, Row
+from edgespec.cli.terminal.output import Output, StdoutClosed
+from edgespec.closable import Closable
+from edgespec.errors import EdgespecError, UsageError
+
+STDIO = "-"
+WAIT_S = 0.03  # for a first row
+END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
+
+
+def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
+    """A file, which is closed again; or a pipe, which is not, as that would wait for the thread that reads it."""
+    if source == STDIO and sys.stdin is None:
+        raise UsageError("there are no rows", why="stdin is closed")
+    if source == STDIO and sys.stdin.isatty():
+        output.note(f"reading rows from the terminal, one JSON object per line; {END_OF_FILE} ends the input")
+    try:
+        if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
+            return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
+        file = Path(source).open("rb")  # noqa: SIM115 - it is what is given back
+        return file if _is_file(source) else nullcontext(file)
+    except OSError as error:
+        raise UsageError(f"cannot read {source}", why=error.strerror or str(error)) from error
+
+
+def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line | None]:
+    lines = islice(read_lines(data), limit)
+    try:
+        yield from lines if _is_file(source) else as_they_come(lines)
+    except OSError as error:
+        raise EdgespecError(f"cannot continue reading {source}", why=error.strerror or str(error)) from error
+
+
+def are_same(file: Path, other: Path) -> bool:
+    """Whether both are there, and one file."""
+    try:
+        return file.samefile(other)
+    except OSError:
+        return False
+
+
+def _is_file(source: str) -> bool:
+    return source != STDIO and Path(source).is_file()
+
+
+def first_row(rows: Iterator[Row | BadRow | None]) -> Row | BadRow | None:
+    """The first row, waited for; None where there is none at all."""
+    for row in rows:
+        if row is not None:
+            return row
+        sleep(WAIT_S)
+    return None
+
+
+def count_rows(source: str, limit: int | None) -> int | None:
+    """How many rows the input has, if that can be known."""
+    if not _is_file(source):
+        return None
+    with Path(source).open("rb") as file:
+        n_lines = count_lines(file)
+    return n_lines if limit is None else min(n_lines, limit)
+
+
+class StdoutRows(Closable):
+    """In place of an `OutputFile`: rows are written, and nothing is ever there."""
+
+    name = STDIO
+    n_done = n_failed = n_dropped = 0
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self.done: dict[int, str] = {}
+
+    def begin(self) -> None:
+        pass
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Raises EdgespecError where nobody reads them any more: rows are missing then, unlike lines of an answer."""
+        try:
+            self._output.line(encoded(row).decode().removesuffix("\n"))
+        except StdoutClosed:
+            raise EdgespecError(
+                "the remaining rows are not answered", why="the reader of stdout has closed it"
+            ) from None
+
+    def close(self) -> None:
+        pass
+
+
+def open_target(name: str | None, output: Output) -> OutputFile | StdoutRows:
+    return StdoutRows(output) if name in (None, STDIO) else OutputFile(Path(str(name)))
+
+
+def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: dict[str, Any]) -> int:
+    """The seed that those of rows are derived from."""
+    seed = values["seed"] if values["seed"] >= 0 else None
+    if isinstance(target, StdoutRows):
+        return secrets.randbits(48) if seed is None else seed
+    if values["overwrite"]:
+        return target.overwrite(made_with, seed)
+    return target.resume(made_with, seed, retry_failed=values["retry_errors"])

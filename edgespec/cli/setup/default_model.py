@@ -1,0 +1,78 @@
+"""The model that is used where none is named: a small real one, downloaded once."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from edgespec.cli.options.habits import looks_like_model
+from edgespec.cli.setup.fetching import fetch_missing
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.models.names.spec import NotFetchedError, catalogued_settings, resolve
+
+DEFAULT_MODEL = "smollm2"
+VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another one
+DEMO = "demo"
+
+
+def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) -> str:
+    """The model to load, downloaded if need be, which is said in a line; `or_demo` takes the bundled pair where it
+    cannot be had.
+
+    Nothing is asked before that: who names no model wants an answer, and a script has nobody to ask. Raises UsageError
+    as `catalogue` does, and without `or_demo` ModelNotFoundError.
+    """
+    if chosen := os.environ.get(VARIABLE):
+        output.note(f"no model given; using {chosen} ({VARIABLE}; choose one with -m)")
+        return chosen
+    try:
+        _have_default_model(ctx, output)
+    except UsageError:
+        raise
+    except EdgespecError as error:
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        if not or_demo:
+            raise ModelNotFoundError(
+                "no model given, and the default one is not available",
+                why=why,
+                hint=f"choose one with -m, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
+            ) from error
+        # also where notes are not wanted: without it the answer would pass for a real model's
+        output.aside(f"note: using the bundled {DEMO}, a toy that makes little sense: {why}")
+        return DEMO
+    return DEFAULT_MODEL
+
+
+def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
+    """Tell those who name the model first, as for ollama. Raises UsageError as `catalogue` does."""
+    if prompt and not model and looks_like_model(prompt):
+        output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
+
+
+def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Put the settings that the catalogue has for this model where the user set none.
+
+    The system prompt is left out where prompts are completed verbatim. Raises UsageError as `catalogue` does.
+    """
+    for name, value in catalogued_settings(values["model"]).items():
+        unset = ctx.get_parameter_source(name) is ParameterSource.DEFAULT
+        if unset and not (name == "system" and values.get("chat") is False):
+            values[name] = value
+
+
+def _have_default_model(ctx: click.Context, output: Output) -> None:
+    from edgespec.models.hub.repository import is_offline
+
+    try:
+        resolve(DEFAULT_MODEL)
+    except NotFetchedError as error:
+        if is_offline():
+            raise ModelNotFoundError(error.what, why="--offline or HF_HUB_OFFLINE forbids downloading it") from error
+        output.note(f"no model given; downloading {DEFAULT_MODEL}, once (choose another with -m)")
+        fetch_missing(ctx, [DEFAULT_MODEL], output, yes=True)
+    else:
+        output.note(f"no model given; using {DEFAULT_MODEL} (choose one with -m)")

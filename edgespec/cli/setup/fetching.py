@@ -1,0 +1,139 @@
+"""Models that a command needs and that are not on this machine: fetched once the user has agreed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.output import Output
+from edgespec.models.names.spec import NotFetchedError, resolve
+from edgespec.settings import AUTO_DRAFT, LoadSettings
+from edgespec.text.figures import size_of
+
+if TYPE_CHECKING:
+    from edgespec.cli.setup.pulling import Item
+
+
+def fetch_models(
+    ctx: click.Context, settings: LoadSettings, output: Output, *, yes: bool, modes: Sequence[str] = ()
+) -> LoadSettings:
+    """Fetch what these settings, or with them these modes of a bench, need and is not here. Returns the settings,
+    without a draft model where the one that comes along failed. Raises as `fetch_missing` does."""
+    named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
+    with_draft = named is None and uses_draft(settings, modes)
+    drafts_of = [settings.model] if with_draft else []
+    drafts = [named] if named else []
+    has_all = fetch_missing(ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+    others = settings.without_draft
+    return settings if has_all or others == "none" else replace(settings, spec_type=others)
+
+
+def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
+    """Whether a draft model would guess with these settings, or in one of these modes. Raises UsageError."""
+    if modes:
+        from edgespec.bench.modes import parse_mode, possible_drafters
+
+        possible = possible_drafters(settings, has_draft=True)
+        return any("draft" in parse_mode(mode, possible).drafters for mode in modes)
+    return settings.uses_draft
+
+
+def fetch_missing(
+    ctx: click.Context,
+    specs: Sequence[str | None],
+    output: Output,
+    *,
+    yes: bool,
+    drafts_of: Collection[str] = (),
+    drafts: Collection[str] = (),
+) -> bool:
+    """Fetch what these specs name and is not here, and for those in `drafts_of` the draft that the catalogue has.
+    Those in `drafts` are called drafts where it asks. Returns whether all of it is here; a draft may not be.
+
+    Raises NotFetchedError where nobody can be asked, or says no, and what fetching raises.
+    """
+    missing: dict[str, NotFetchedError] = {}
+    for spec in filter(None, specs):
+        try:
+            resolve(spec)
+        except NotFetchedError as error:
+            missing[spec] = error
+    return not missing or _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+
+
+def _fetch(
+    ctx: click.Context,
+    missing: dict[str, NotFetchedError],
+    output: Output,
+    *,
+    yes: bool,
+    drafts_of: Collection[str],
+    drafts: Collection[str],
+) -> bool:
+    from edgespec.cli.setup.pulling import announce, fetch_items, items_of, lack_of_room, plan_item
+    from edgespec.models.hub.repository import is_offline
+
+    refusal = next(iter(missing.values()))
+    can_ask = sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
+    if is_offline() or not (yes or can_ask):
+        raise refusal
+    items = items_of(list(missing), None, drafts_of=drafts_of)
+    for item in items:
+        plan_item(item, output)
+    _without_failed([item for item in items if not item.is_draft], output)
+    for item in items:
+        announce(item, output)
+    lack = lack_of_room(items)
+    for item in items:
+        item.error = item.error or (lack if item.is_draft else None)
+    possible = _without_failed(items, output)
+    if lack := lack_of_room(possible):
+        raise lack
+    coming = [item for item in possible if not item.was_here]
+    if not yes and _missing_bytes(coming) and not click.confirm(_question(coming, drafts), default=True, err=True):
+        with_drafts = [target.spec for item in coming for target in item.targets]
+        if with_drafts:
+            refusal.hint += f", or without its draft: edgespec pull {with_drafts[0]} --no-draft"
+        raise refusal
+    cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
+    with interrupts.cancelling(cancel):
+        for item in possible:
+            fetch_items([item], output, cancel)
+            if item.error is not None and not item.is_draft:
+                break  # without it the others are of no use
+    interrupts.raise_if_received()
+    return _without_failed(possible, output) == items
+
+
+def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:
+    """The items but for drafts that cannot be fetched, which is said. Raises what keeps another from being fetched."""
+    for item in items:
+        if item.error is not None and not item.is_draft:
+            raise item.error
+        if item.error is not None:
+            output.note(f"running without its draft, which cannot be downloaded: {item.error.what}")
+    return [item for item in items if item.error is None]
+
+
+def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
+    """What would be fetched, how much that is and how much room there is: who wants it quiet is told nothing else."""
+    downloads = {item.spec: item.download for item in items if item.download is not None}
+    named = []
+    for item in items:
+        role = "its draft" if item.is_draft else "the draft" if item.spec in drafts else "the model"
+        size = f" ({size_of(downloads[item.spec].missing_bytes)})" if len(items) > 1 else ""
+        named.append(f"{role} {item.spec}{size}")
+    missing = size_of(_missing_bytes(items))
+    free = size_of(min(download.free_bytes for download in downloads.values()))
+    return f"Download {' and '.join(named)}, {missing} ({free} free)?"
+
+
+def _missing_bytes(items: Sequence[Item]) -> int:
+    """How much has to be downloaded; what was may still have to be unpacked."""
+    return sum(item.download.missing_bytes for item in items if item.download is not None)

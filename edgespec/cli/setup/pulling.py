@@ -1,0 +1,261 @@
+"""Models that are to be fetched: planned all of them, then begun, so that none comes which is of no use alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.terminal.output import Output
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.models.names.spec import NAMES, is_path, resolve, sources, stays_within
+from edgespec.models.packages.wheels import PackageSpec
+from edgespec.text.figures import clock, rate, size_of
+
+if TYPE_CHECKING:
+    from edgespec.models.hub.downloads import AnyDownload
+    from edgespec.models.hub.fetch import Progress
+    from edgespec.models.names.spec import Source
+
+SPEED_OVER_S = 5.0
+
+
+class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
+    """A model was not begun because of another one."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One model to be fetched, and what became of it. `wanted` is None for what lies here anyway, at `path`; `targets`
+    are those that a draft comes along with, none for what was named."""
+
+    spec: str
+    wanted: Source | None = None
+    targets: list[Item] = field(default_factory=list)
+    path: Path | None = None
+    download: AnyDownload | None = None
+    error: EdgespecError | None = None
+    was_here: bool = False
+    transferred_bytes: int = 0
+    elapsed_s: float = 0.0
+    is_done: bool = False
+    is_verified: bool = False  # the hash of all of it was computed just now
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether it only comes along with a name of the catalogue."""
+        return bool(self.targets)
+
+
+def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collection[str]) -> list[Item]:
+    """The models that are named, each once, and for those in `drafts_of` the draft that comes with them.
+
+    Raises UsageError.
+    """
+    if revision is not None and not stays_within(revision):
+        raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
+    named: list[Item] = []
+    coming: list[tuple[Item, Source]] = []
+    for spec in dict.fromkeys(specs):
+        try:
+            if spec in NAMES or is_path(spec):
+                named.append(_file_here(spec, revision))
+                continue
+            target, *drafts = sources(spec, revision or "main")
+        except ModelNotFoundError as error:
+            named.append(Item(spec, error=error))
+            continue
+        if isinstance(target, PackageSpec):
+            refuse_revision(spec, revision, "it comes in a package")
+        elif revision is not None and target.revision != revision:
+            raise UsageError(
+                f"'{spec}' has a revision", why=f"--revision says {revision}", hint="leave out one of them"
+            )
+        item = next((item for item in named if item.wanted == target), None)
+        if item is None:
+            named.append(item := Item(spec, target))
+        coming += [(item, draft) for draft in drafts[: int(spec in drafts_of)]]
+    return _with_drafts(named, coming)
+
+
+def _file_here(spec: str, revision: str | None) -> Item:
+    refuse_revision(spec, revision, "it is a file on this machine")
+    path = resolve(spec).path
+    if not path.is_file():
+        raise ModelNotFoundError(f"{spec} is not a file")
+    return Item(spec, path=path, was_here=True, is_done=True)
+
+
+def refuse_revision(spec: str, revision: str | None, why: str) -> None:
+    """Raises UsageError for what has no revisions where one is given."""
+    if revision is not None:
+        raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
+
+
+def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
+    """What is named, each followed by the drafts that come with it and were not there yet."""
+    items: list[Item] = []
+    drafts: dict[Source, Item] = {}
+    for item in named:
+        items.append(item)
+        for target, wanted in coming:
+            if target is not item or wanted in [each.wanted for each in named]:
+                continue
+            if wanted not in drafts:
+                items.append(drafts.setdefault(wanted, Item(str(wanted), wanted)))
+            drafts[wanted].targets.append(target)
+    return items
+
+
+def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
+    """Find out what has to be fetched, with `verify` also of what is here and damaged; what keeps it from being fetched
+    is in the item."""
+    from edgespec.models.hub.downloads import check_possible, plan
+
+    if item.wanted is None:
+        return
+    output.progress(f"looking for {item.spec}", None)
+    try:
+        item.download = plan(item.wanted, output.note)
+        if verify:
+            _examine(item, item.download, output)
+        item.was_here, item.path = item.download.is_here, item.download.path
+        check_possible(item.download, output.note)
+    except EdgespecError as error:
+        item.error = error
+    finally:
+        output.end_progress()
+
+
+def _examine(item: Item, download: AnyDownload, output: Output) -> None:
+    """Compare what is here with its hashes. Raises DownloadError where that cannot be done, or mended."""
+    from edgespec.models.hub.downloads import examined
+    from edgespec.models.hub.repository import is_offline
+    from edgespec.models.hub.requests import DownloadError
+
+    here_bytes, read_bytes = sum(download.here_bytes), 0
+
+    def tell(n_bytes: int) -> None:
+        nonlocal read_bytes
+        read_bytes += n_bytes
+        output.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
+
+    item.download = examined(download, tell)
+    item.is_verified = True
+    if not item.download.damaged:
+        return
+    names = ", ".join(file.name for file in item.download.damaged)
+    if is_offline():
+        hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
+        raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
+    output.note(f"{names} is damaged: its hash differs")
+
+
+def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
+    """What to say where those that could be fetched one by one have no room together."""
+    from edgespec.models.hub.downloads import check_space
+
+    coming = [item for item in items if item.download is not None and item.error is None]
+    try:
+        check_space([item.download for item in coming if item.download is not None])
+    except EdgespecError as error:
+        named = [item.spec for item in coming if not item.is_draft]
+        fewer = f"leave out the draft (edgespec pull {' '.join(named)} --no-draft)"
+        fewer = fewer if len(named) < len(coming) else "download fewer of them"
+        hint = f"{fewer}, or {error.hint}" if len(coming) > 1 else error.hint
+        return type(error)(error.what, why=error.why, hint=hint)
+    return None
+
+
+def announce(item: Item, output: Output) -> None:
+    """Say what will be fetched, if anything will."""
+    if item.download is not None and not item.was_here and item.error is None:
+        files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
+        parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
+        of_it = f", {size_of(here)} already downloaded" if here else ""
+        name = f"its draft {item.spec}" if item.is_draft else item.spec
+        file = item.download.path.name if isinstance(item.wanted, PackageSpec) else files[0].name
+        output.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
+
+
+def _from(item: Item) -> str:
+    """Where a model comes from that does not come from the hub."""
+    if not isinstance(item.wanted, PackageSpec):
+        return ""
+    made = f", which holds {item.wanted.packed_quant}" if item.wanted.is_converted else ""
+    return f" from the package {item.wanted.package}{made}"
+
+
+def fetch_items(items: Sequence[Item], output: Output, cancel: CancelFlag) -> None:
+    """Fetch one after another what was planned, no draft without its target; what comes of them is in the items."""
+    for item in items:
+        if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
+            item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")
+        _fetch_item(item, output, cancel)
+
+
+def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
+    from edgespec.models.hub.downloads import complete, discard_damaged
+    from edgespec.models.hub.fetch import DownloadCancelled
+
+    if item.download is None or item.error is not None or cancel.is_set():
+        return
+    speed, started_s, was_verified = Speed(), perf_counter(), item.is_verified
+
+    def tell(progress: Progress) -> None:
+        item.transferred_bytes = progress.transferred_bytes
+        if item.download is None or item.was_here:
+            return
+        item.is_verified = was_verified or progress.files_verified == len(item.download.files)
+        if progress.step:
+            output.progress(progress.step, progress.step_done)
+            return
+        speed.add(perf_counter(), progress.transferred_bytes)
+        output.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
+
+    try:
+        item.download = discard_damaged(item.download)
+        complete(item.download, tell, cancel, output.note)
+        item.is_done = True
+    except DownloadCancelled as stopped:
+        output.control("\r\x1b[K")  # the terminal has written ^C behind what is taken away
+        output.note(str(stopped))
+    except EdgespecError as error:
+        item.error = error
+    finally:
+        item.elapsed_s = perf_counter() - started_s
+        output.end_progress()
+
+
+class Speed:
+    """Bytes a second, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, now_s: float, n_bytes: int) -> None:
+        self._seen.append((now_s, n_bytes))
+        while now_s - self._seen[0][0] > SPEED_OVER_S and len(self._seen) > 2:
+            self._seen.popleft()
+
+    @property
+    def bytes_per_s(self) -> float:
+        (then_s, then), (now_s, now) = self._seen[0], self._seen[-1]
+        return (now - then) / (now_s - then_s) if now_s > then_s else 0.0
+
+
+def _line(download: AnyDownload, progress: Progress, speed: Speed) -> str:
+    total = size_of(download.size_bytes)
+    if progress.is_verifying:
+        return f"checking the hash of {total}"
+    n_files = len(download.files)
+    file = f"file {min(progress.files_done + 1, n_files)} of {n_files}, " if n_files > 1 else ""
+    here = size_of(progress.here_bytes)
+    line = f"{file}{here} of {total}, {rate(speed.bytes_per_s / 1e6)} MB/s"
+    if speed.bytes_per_s > 0:
+        line += f", {clock((download.size_bytes - progress.here_bytes) / speed.bytes_per_s)} left"
+    return line

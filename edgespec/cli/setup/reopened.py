@@ -1,0 +1,54 @@
+"""A model for jobs that go on when it dies."""
+
+from __future__ import annotations
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.terminal.output import Output
+from edgespec.closable import Closable
+from edgespec.errors import GenerationError
+from edgespec.events import PROGRESS
+from edgespec.runtime.worker import Worker
+from edgespec.settings import LoadSettings, Request
+
+
+class ReopenedModel(Closable):
+    """The model in a process of its own, and in another one when that has died. Raises UsageError where what `asked`
+    holds for all rows cannot be meant for it, and what loading raises."""
+
+    def __init__(self, settings: LoadSettings, asked: Request, output: Output, cancel: CancelFlag) -> None:
+        self._settings, self._output, self._cancel = settings, output, cancel
+        self._shown: set[str] = set()
+        self.worker = self._open()
+        try:
+            self.worker.check_settings(asked)
+        except BaseException:
+            self.worker.close()
+            raise
+
+    def _open(self) -> Worker:
+        name, output = self._settings.model, self._output
+        try:
+            worker = Worker(
+                self._settings, lambda what, done: output.progress(PROGRESS[what].format(name), done), self._cancel
+            )
+        finally:
+            output.end_progress()
+        return worker
+
+    def reopen(self, error: GenerationError) -> Worker:
+        why = f": {error.why}" if error.why else ""
+        self._output.note(f"{error.what}{why}; restarting it")
+        self.worker.close()
+        self.worker = self._open()
+        return self.worker
+
+    def show_notes(self) -> None:
+        """Show notes that are new."""
+        for note in self.worker.notes:
+            if note not in self._shown:
+                self._shown.add(note)
+                self._output.note(note)
+
+    def close(self) -> None:
+        self.show_notes()
+        self.worker.close()

@@ -1,0 +1,1 @@
+"""The terminal: lines in and out, Ctrl-C, the plain chat."""

@@ -1,0 +1,114 @@
+"""Ctrl-C: the first press stops the answer, any other one leaves at once, also from the middle of native code.
+
+Python runs a signal handler only when the main thread comes back from a native call, which a model load or a long
+prompt can keep for seconds. Its C-level handler, though, writes the signal's number to a file descriptor at once
+(`signal.set_wakeup_fd`), and a thread that waits there can act meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from edgespec.files.unfinished import remove_unfinished
+
+if TYPE_CHECKING:
+    from edgespec.cancel import CancelFlag
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
+
+
+class Interrupted(Exception):  # noqa: N818 - nothing went wrong
+    """The user stopped the program, and it has said what there was to say."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+class Interrupts:
+    """The program's answer to SIGINT, SIGTERM and SIGHUP. `received` is the signal that stopped the answer."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._first: Callable[[], object] | None = None
+
+    def install(self) -> None:
+        """Take the signals over, for the rest of the process."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        reader, writer = os.pipe()
+        if os.name == "posix":
+            os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a program started by nohup stays deaf
+                signal.signal(number, lambda *_: None)
+
+    @contextmanager
+    def cancelling(self, flag: CancelFlag) -> Iterator[None]:
+        """Within this block the first signal sets `flag` instead of ending the process."""
+        with self.calling(flag.set):
+            yield
+
+    @contextmanager
+    def calling(self, first: Callable[[], object]) -> Iterator[None]:
+        """Within this block the first signal calls `first`, in another thread, instead of ending the process."""
+        self._first = first
+        try:
+            yield
+        finally:
+            self._first = None
+
+    @contextmanager
+    def prompting(self) -> Iterator[None]:
+        """Within this block Ctrl-C raises KeyboardInterrupt, as what reads a line expects it."""
+        watched = signal.set_wakeup_fd(-1)  # or the watching thread would hear of it too, after the block
+        before = {number: signal.signal(number, lambda number, frame: leave(number)) for number in SIGNALS}
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
+
+    def raise_if_received(self) -> None:
+        """Raise Interrupted if a signal stopped the answer."""
+        if self.received is not None:
+            raise Interrupted(self.received)
+
+    def go_on(self) -> None:
+        """Wait for the next Ctrl-C after one that only stopped an answer. Raise Interrupted after another signal."""
+        if self.received == signal.SIGINT:
+            self.received = None
+        self.raise_if_received()
+
+    def _watch(self, reader: int) -> None:
+        while data := os.read(reader, 64):
+            for number in data:
+                if number in SIGNALS:
+                    self._handle(number)
+
+    def _handle(self, number: int) -> None:
+        if self._first is None or self.received is not None:
+            leave(number)
+        self.received = number
+        if self._first is not None:
+            self._first()
+
+
+def leave(number: int) -> None:
+    """End the process as it stands; output that is worth anything has been flushed."""
+    remove_unfinished()
+    with suppress(OSError):  # the terminal may be gone
+        if sys.stderr is not None and sys.stderr.isatty():
+            os.write(2, b"\n")
+    os._exit(128 + number)

@@ -1,0 +1,244 @@
+"""Everything the program writes: the answer on stdout - nothing else writes there - and the rest on stderr."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import logging
+import math
+import os
+import shutil
+import sys
+import traceback
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from edgespec.errors import EdgespecError
+from edgespec.text.printable import printable, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LOGGED_EVERY_S = 30.0  # progress where stderr is no terminal
+_ASCII = str.maketrans({"·": "|", "…": "..."})
+
+READER_GONE = (errno.EPIPE, errno.EINVAL)  # EINVAL is how Windows says it
+
+
+class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
+    """Whoever read the output has gone away (`| head -1`): there is no one left to write for."""
+
+
+class Output:
+    """The two streams of the process as they stand now. `quiet` drops notes and progress."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self._stdout, self._stderr = sys.stdout, sys.stderr
+        self._newlines = 0
+        self._answered = False
+        self._progress = 0
+        self._logged_s: float | None = None
+        if self._stdout is not None:
+            _prepare(self._stdout)
+
+    @property
+    def stderr_is_terminal(self) -> bool:
+        return _is_terminal(self._stderr)
+
+    def answer(self, text: str) -> None:
+        """Go on with the answer. Newlines at its end wait for more text, so that it ends with exactly one."""
+        body = text.rstrip("\n")
+        trailing = len(text) - len(body)
+        self._answered = self._answered or text != ""
+        if body:
+            self._write("\n" * self._newlines + body)
+            self._newlines = 0
+        self._newlines += trailing
+
+    def end_answer(self) -> None:
+        """Finish the answer's last line; an answer of nothing writes nothing."""
+        if self._answered:
+            self._write("\n")
+        self._answered, self._newlines = False, 0
+
+    def line(self, text: str) -> None:
+        """A line of a command whose result is not a model's answer."""
+        self._write(text + "\n")
+
+    def say(self, text: str) -> None:
+        """Lines for people, broken at blanks where a terminal has no room for them."""
+        is_terminal = _is_terminal(self._stdout)
+        self.line(wrapped(printable(text), shutil.get_terminal_size().columns) if is_terminal else text)
+
+    def labelled(self, label: str, text: str, colour: str = "") -> None:
+        """A line that begins with a label, which a terminal with colours keeps in the background."""
+        if self._stdout is None or not _has_colour(self._stdout):
+            self.line((label + text).rstrip())
+            return
+        shown = click.style(printable(text), fg=colour or None)
+        self._write(f"{click.style(printable(label), dim=True)}{shown}\n", as_is=True)
+
+    def show(self, renderable: RenderableType, *, aside: bool = False) -> None:
+        """Tables and the like, as wide as the terminal; `aside` on stderr."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=shutil.get_terminal_size().columns, color_system=None).print(renderable)
+        lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        (self.aside if aside else self.line)(lines)
+
+    def json(self, value: Any) -> None:
+        """One JSON value on a line of its own."""
+        self._write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n", as_is=True)
+
+    def note(self, text: str) -> None:
+        """Something the user should know, unless they asked for quiet."""
+        if not self.quiet:
+            self.aside(f"note: {text}")
+
+    def interject(self, text: str) -> None:
+        """A note in the middle of an answer, on a line of its own where one terminal shows both."""
+        if self._answered and not self.quiet and _is_terminal(self._stdout) and self.stderr_is_terminal:
+            self._emit("\n")
+        self.note(text)
+
+    def aside(self, text: str) -> None:
+        """A line on stderr that keeps in the background."""
+        shown = self._fitting(printable(text))
+        self._tell((click.style(shown, dim=True) if _has_colour(self._stderr) else shown) + "\n")
+
+    def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
+        """Say why the program ends; with -v also where (`trace`)."""
+        if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
+            self._tell(traceback.format_exc())
+        self._tell(self._fitting(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "")) + "\n")
+
+    def progress(self, what: str, done: float | None) -> None:
+        """Show how much of something is done, 0 to 1, if that is known.
+
+        On a terminal the next output takes the line away again; elsewhere, as in a log file, a line comes now and then.
+        """
+        if self.quiet:
+            return
+        text = printable(what if done is None else f"{what} {done:4.0%}")
+        if self.stderr_is_terminal:
+            text = text.ljust(self._progress)
+            self._emit("\r" + text)
+            self._progress = len(text)
+        elif self._logged_s is None:
+            self._logged_s = monotonic()
+        elif monotonic() - self._logged_s >= LOGGED_EVERY_S:
+            self._logged_s = monotonic()
+            self._emit(text + "\n")
+
+    def end_progress(self) -> None:
+        """Take the line of `progress` away: what was shown is done."""
+        self._clear_progress()
+        self._logged_s = None
+
+    def control(self, sequence: str) -> bool:
+        """Send a control sequence to the terminal; False where there is none that understands one."""
+        if self.stderr_is_terminal:
+            self._tell(sequence)
+        return self.stderr_is_terminal
+
+    def log_to_stderr(self, *, verbose: bool) -> None:
+        """Show the program's warnings, or with `verbose` all it and llama.cpp have to say."""
+        handler = logging.StreamHandler(self._stderr)
+        if verbose:
+            handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
+        else:
+            handler.setFormatter(logging.Formatter("warning: %(message)s"))
+            handler.addFilter(lambda record: record.name != "edgespec.llama")  # llama.cpp's own words
+        logger = logging.getLogger("edgespec")
+        logger.handlers[:] = [handler]
+        logger.setLevel(logging.DEBUG if verbose else logging.ERROR if self.quiet else logging.WARNING)
+
+    def _clear_progress(self) -> None:
+        if self._progress:
+            width, self._progress = self._progress, 0
+            self._emit("\r" + " " * width + "\r")
+
+    def _write(self, text: str, *, as_is: bool = False) -> None:
+        self._clear_progress()
+        if self._stdout is None:
+            raise StdoutClosed
+        try:
+            self._stdout.write(text if as_is or not self._stdout.isatty() else printable(text))
+            self._stdout.flush()
+        except (OSError, ValueError) as error:
+            _discard(self._stdout)
+            if isinstance(error, OSError) and error.errno not in READER_GONE:
+                raise EdgespecError("the output cannot be written", why=error.strerror or str(error)) from error
+            raise StdoutClosed from None
+
+    def _fitting(self, text: str) -> str:
+        """`text` with lines as long as a terminal has room for."""
+        return wrapped(text, shutil.get_terminal_size().columns) if self.stderr_is_terminal else text
+
+    def _tell(self, text: str) -> None:
+        self._clear_progress()
+        self._emit(text)
+
+    def _emit(self, text: str) -> None:
+        if self._stderr is None:
+            return
+        try:
+            self._stderr.write(self._fit(text))
+            self._stderr.flush()
+        except (OSError, ValueError):  # without stderr there is no way left to say so
+            _discard(self._stderr)
+
+    def _fit(self, text: str) -> str:
+        """`text` in characters that stderr can show."""
+        encoding = getattr(self._stderr, "encoding", None) or "ascii"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+        return text
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether it is one that understands control sequences."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _has_colour(stream: TextIO | None) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or _is_terminal(stream)
+
+
+def _prepare(stdout: TextIO) -> None:
+    """Into a pipe or file goes UTF-8 as it is; a terminal gets what it can show."""
+    reconfigure = getattr(stdout, "reconfigure", None)
+    if reconfigure is None:
+        return
+    if stdout.isatty():
+        reconfigure(errors="replace")
+    else:
+        reconfigure(encoding="utf-8", errors="replace", newline="\n")
+
+
+def _finite(value: Any) -> Any:
+    """`value` as JSON can hold it, which has no infinity: null stands for it."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what is still buffered nowhere, or the interpreter complains about it when it ends."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,91 @@
+"""What a command is told: its prompt, from the command line, files and stdin, and the answer to a question."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Timer
+
+import click
+
+from edgespec.cli.options.types import first_invalid_byte
+from edgespec.errors import UsageError
+
+BETWEEN = "\n\n"
+PATIENCE_S = 2.0  # before it says what it is waiting for
+WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
+
+
+def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
+    """The prompt's text: the argument, then the files, then what is piped in, with blank lines between them.
+
+    `-` stands for stdin where it is to stand elsewhere. `note` hears that stdin is waited for. Raises UsageError.
+    """
+    if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
+        raise _not_utf8("the prompt", invalid)
+    sources = [*(["-"] if argument == "-" else []), *files]
+    parts = [_from_stdin(note) if source == "-" else _decode(_read_file(Path(source)), source) for source in sources]
+    if argument not in (None, "-"):
+        parts.insert(0, str(argument))
+    if "-" not in sources and sys.stdin is not None and not sys.stdin.isatty():
+        piped = _from_stdin(note, is_needed=not parts)
+        parts += [piped] if piped.strip() or not parts else []
+    if not parts:
+        raise UsageError("there is no prompt", hint="pass one as an argument, with --file FILE, or through a pipe")
+    return BETWEEN.join(filter(None, parts))
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Whether the user agrees to what deletes something, or did (`yes`). Raises UsageError where none can be asked."""
+    if yes:
+        return True
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("nothing was deleted", why="there is no terminal to ask for confirmation", hint="add -y")
+    return click.confirm(question, err=True)
+
+
+def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
+    """All of it, however long that takes: what begins a pipeline may have to load a model first.
+
+    Where it is not needed it may be unreadable, as `nohup` leaves it.
+    """
+    if sys.stdin is None:
+        raise UsageError("there is no prompt", why="stdin is closed")
+    waiting = Timer(PATIENCE_S, note, [WAITING])
+    waiting.daemon = True
+    if not sys.stdin.isatty():
+        waiting.start()
+    try:
+        return _decode(sys.stdin.buffer.read(), "stdin")
+    except OSError as error:
+        if not is_needed:
+            return ""
+        raise UsageError("stdin cannot be read", why=error.strerror or str(error)) from error
+    finally:
+        waiting.cancel()
+
+
+def _read_file(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"prompt file '{file}' cannot be read", why=error.strerror or str(error)) from error
+
+
+def _decode(data: bytes, source: str) -> str:
+    """UTF-8 without byte order mark and without the one newline with which editors and `echo` end a text."""
+    text_bytes = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = text_bytes.decode("utf-8")
+    except UnicodeDecodeError as error:
+        hint = ""
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            hint = "it looks like UTF-16: save it as UTF-8"
+        raise _not_utf8(f"the prompt from {source}", error.start + len(data) - len(text_bytes), hint) from error
+    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+
+
+def _not_utf8(what: str, offset: int, hint: str = "") -> UsageError:
+    return UsageError(f"{what} is not UTF-8", why=f"byte {offset} is invalid", hint=hint)

@@ -1,0 +1,324 @@
+"""The plain front end of a chat: lines in, lines out, for terminals, pipes and screen readers alike."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from textwrap import shorten
+
+import click
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat.clipboard import copy_natively, osc52
+from edgespec.chat.commands import COMMANDS, Commands, is_command
+from edgespec.chat.race import PLAIN, run_race
+from edgespec.chat.session import AGAINST_LOOPS, Events, Level, Notice, Session
+from edgespec.cli.render.footer import footer
+from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.line_editor import LineEditor
+from edgespec.cli.terminal.output import Output
+from edgespec.core.stats import Stats
+from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.events import PROGRESS
+from edgespec.history import Turn
+from edgespec.models.names.known import short_name
+from edgespec.settings import CONSTRAINTS, LoadSettings
+from edgespec.text.printable import one_line
+from edgespec.text.thinking import ThinkingStream, split
+
+SHOWN = 120  # characters of a system prompt
+PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
+
+
+class Repl:
+    """Reads messages and commands until the input ends. `details` shows the statistics of every answer, `remembers`
+    whether what is typed may be kept for the next time."""
+
+    def __init__(
+        self, session: Session, output: Output, interrupts: Interrupts, *, details: bool, remembers: bool
+    ) -> None:
+        self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
+        self.commands = Commands(session, self)
+        self._failed = self._left = self._shows_tokens = False
+        self._next: str | None = None
+        self._seen: str | None = None  # the last message that was shown
+        self._marks = ""  # who guessed what is being shown
+        interactive = sys.stdin is not None and sys.stdin.isatty()
+        self._editor = LineEditor(self._completions, remembers=remembers) if interactive else None
+
+    def run(self, first: str | None) -> bool:
+        """Converse; whether something failed that nobody was there to see."""
+        self.load(self.session.load_settings)
+        if self.session.turns:
+            self.redraw()
+        elif self.session.system:
+            self._tell_system()
+        if self._editor is not None:
+            self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits")
+        try:
+            if first:
+                self._do(first)
+            inputs = self._inputs()
+            while not self._left and (text := next(inputs, None)) is not None:
+                self._do(text)
+        finally:
+            if self._editor is not None:
+                self._editor.save()
+        return self._failed and self._editor is None
+
+    def _do(self, text: str) -> None:
+        """One message or command. What goes wrong is told, and the conversation goes on."""
+        try:
+            if is_command(text):
+                self.commands.run(text)
+            else:
+                self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
+        except EdgespecError as error:
+            self._tell_error(error)
+        self._tell_notes()
+        if self.session.store_error is not None:
+            self.output.note(f"not saved yet: {self.session.store_error}")
+        self._interrupts.go_on()
+
+    def _tell_error(self, error: EdgespecError) -> None:
+        self._failed = True
+        self.output.error(str(error), trace=True)
+        if self.session.engine is None and self.session.remedies():
+            self.commands.restart("")
+
+    # --- what commands ask for ------------------------------------------------------------------------------------
+
+    def say(self, text: str, level: Level = "info") -> None:
+        if level == "info":
+            self.output.say(text)
+        else:
+            self.output.note(text)
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Show an answer while it comes."""
+        cancel = CancelFlag()
+        thinking, thought, answered = ThinkingStream(), 0, False
+        stats: Stats | None = None
+        finish: str | None = None
+        try:
+            with self._interrupts.cancelling(cancel):
+                events = start(cancel)
+                thinking.push(self.session.begun)  # is shown already
+                for event in events:
+                    if isinstance(event, Notice):
+                        hint = f": Ctrl-C stops it, {AGAINST_LOOPS}" if event.about == "loop" else ""
+                        self.output.interject(event.text + hint)
+                        continue
+                    stats, finish = event.stats or stats, event.finish_reason
+                    parts = thinking.push(event.text) + (thinking.end() if event.finish_reason else [])
+                    for kind, text in parts:
+                        if kind == "thinking":
+                            thought += 1
+                            self.output.progress(f"thinking, {thought} tokens", None)
+                        else:
+                            # Behind thinking come blank lines that belong to its mark.
+                            text = text if answered or not thought else text.lstrip("\n")
+                            answered = answered or bool(text)
+                            self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
+        finally:
+            self.output.end_progress()
+            self.output.answer(self._marked("", "") if self._shows_tokens else "")
+            self.output.end_answer()
+            if thought:
+                self.output.note(f"thought for {thought} tokens, /thought shows it")
+        self._seen = self._head()
+        self._account(stats)
+        asked = [name for key, name in CONSTRAINTS.items() if getattr(self.session.settings, key)]
+        if asked and finish == "length":
+            hint = "/continue resumes it, /set max-tokens -1 lets answers end by themselves"
+            raise GenerationError(f"the answer is cut off and may not fit the {asked[0]}", hint=hint)
+
+    def redraw(self) -> None:
+        """The title and the last messages."""
+        session = self.session
+        if not session.turns:
+            self.output.note("a new conversation")
+            self._tell_system()
+            return
+        self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
+        self._tell_system()
+        for turn in session.turns[-2:]:
+            if self._editor is not None and self._head() != self._seen:  # a pipe gets answers alone
+                self._show_turn(turn)
+        self._seen = self._head()
+
+    def put(self, text: str) -> None:
+        if self._editor is None:
+            self.output.line(text)
+        elif not self._editor.put(text):
+            try:
+                self._next = click.edit(text)
+            except click.ClickException as error:
+                hint = "set EDITOR, or use /edit N TEXT"
+                raise UsageError("there is no editor to use", why=error.message, hint=hint) from error
+
+    def copy(self, text: str) -> None:
+        sent = self.output.control(osc52(text))
+        if not copy_natively(text) and not sent:
+            raise UsageError("there is no clipboard here", hint="/export FILE writes the chat to a file")
+        self.output.note(f"{len(text):,} characters copied")
+
+    def load(self, settings: LoadSettings) -> None:
+        """Load a model, with what it says of itself. Raises EdgespecError where nobody could try another one."""
+        cancel, system = CancelFlag(), self.session.system
+        try:
+            with self._interrupts.cancelling(cancel):
+                self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
+        except EdgespecError as error:
+            if self._editor is None:
+                raise
+            self._tell_error(error)
+            self._interrupts.go_on()
+            return
+        finally:
+            self.output.end_progress()
+        about = self.session.about
+        if self._editor is not None:
+            draft = f", draft {short_name(Path(about['draft_model']))}" if about["draft_model"] else ""
+            self.output.note(f"{about['description']}, context of {about['ctx_size']:,} tokens{draft}")
+        if self.session.system != system:
+            self._tell_system()
+        self._tell_notes()
+
+    def race(self, prompt: str) -> None:
+        session, cancel = self.session, CancelFlag()
+        if session.engine is None or not prompt:
+            raise UsageError("a race needs a model and a prompt", hint="/race PROMPT")
+        with self._interrupts.cancelling(cancel):
+            race = run_race(
+                session.engine,
+                session.race_request(prompt),
+                cancel,
+                lambda lane, _: self.output.progress(
+                    "plain decoding" if lane == PLAIN else "speculative decoding", None
+                ),
+            )
+        self.output.end_progress()
+        self.output.line(race.verdict())
+
+    def show_tokens(self) -> None:
+        self._shows_tokens = not self._shows_tokens
+        if self._shows_tokens:
+            self.output.note("brackets mark drafted text with its drafter, here and in new answers: [draft:so]")
+            self._show_tokens()
+        else:
+            self.output.note("new answers are shown without marks")
+
+    def leave(self) -> None:
+        self._left = True
+
+    # --- showing --------------------------------------------------------------------------------------------------
+
+    def _progress(self, settings: LoadSettings, what: str, done: float) -> None:
+        self.output.progress(PROGRESS[what].format(settings.model), done)
+
+    def _tell_notes(self) -> None:
+        for notice in self.session.new_notes():
+            self.output.note(notice.text)
+
+    def _account(self, stats: Stats | None) -> None:
+        if stats is None or not (self._details or (self._editor is not None and not self.output.quiet)):
+            return
+        verdicts = self.session.verdicts() if self._details else ()
+        session = self.session
+        for line in footer(
+            stats,
+            session.about,
+            details=self._details,
+            verify=session.settings.verify,
+            pace=verdicts,
+            n_looped=session.n_looped,
+        ):
+            self.output.aside(line)
+
+    def _tell_system(self) -> None:
+        if system := one_line(self.session.system):
+            self.output.note(
+                f"system prompt: {shorten(system, SHOWN, placeholder=' …')} (/system shows and changes it)"
+            )
+
+    def _show_turn(self, turn: Turn) -> None:
+        parts = split(turn.content)
+        self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
+        if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
+            self.output.note(f"that answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
+
+    def _show_tokens(self) -> None:
+        last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
+        for piece in self.session.store.pieces(last.key) if last is not None else ():
+            self.output.answer(self._marked(piece.source, piece.text))
+        self.output.answer(self._marked("", ""))
+        self.output.end_answer()
+
+    def _marked(self, source: str, text: str) -> str:
+        """A part of an answer, with brackets where somebody else begins to guess."""
+        if source != self._marks:
+            text = ("]" if self._marks else "") + (f"[{source}:" if source else "") + text
+            self._marks = source
+        return text
+
+    def _head(self) -> str | None:
+        return self.session.turns[-1].key if self.session.turns else None
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> Iterator[str]:
+        """Messages and commands: lines, or blocks between lines of three double quotes."""
+        block: list[str] | None = None
+        while (line := self._line(MORE if block is not None else PROMPT)) is not None:
+            if block is not None:
+                done = line.rstrip().endswith(QUOTES)
+                block.append(line.rstrip().removesuffix(QUOTES) if done else line)
+                if done:
+                    yield "\n".join(block).strip("\n")
+                    block = None
+            elif line.startswith(QUOTES):
+                rest = line.removeprefix(QUOTES)
+                if rest.rstrip().endswith(QUOTES):
+                    yield rest.rstrip().removesuffix(QUOTES)
+                else:
+                    block = [rest]
+            elif line.strip():
+                yield line
+        if block:
+            yield "\n".join(block).strip("\n")
+
+    def _line(self, prompt: str) -> str | None:
+        """The next line, None at the end."""
+        if self._next is not None:
+            line, self._next = self._next, None
+            return line.rstrip("\n")
+        if self._editor is None:
+            return self._piped_line()
+        while True:
+            try:
+                with self._interrupts.prompting():
+                    return self._editor.read(prompt)
+            except KeyboardInterrupt:
+                self.output.line("")
+                self.output.note("Ctrl-D leaves")
+            except EOFError:
+                self.output.line("")
+                return None
+
+    def _piped_line(self) -> str | None:
+        data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
+        try:
+            return data.decode("utf-8-sig").rstrip("\r\n") if data else None
+        except UnicodeDecodeError as error:
+            raise UsageError("piped input is not UTF-8", why=str(error)) from error
+
+    def _completions(self, line: str) -> Sequence[str]:
+        """Slash commands, and for /load the chats."""
+        if line.startswith("/load "):
+            with suppress(EdgespecError):
+                return [f"/load {chat.id}" for chat in self.session.store.chats() if chat.id.startswith(line[6:])]
+        names = (f"/{command.name}" for command in COMMANDS)
+        return [name for name in names if line.startswith("/") and name.startswith(line)]

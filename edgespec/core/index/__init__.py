@@ -1,0 +1,1 @@
+"""Where tokens occurred before, and what came next there."""

@@ -1,0 +1,85 @@
+"""An index over a text that does not change: where did the last tokens of another one occur, and what came behind?
+
+A suffix array over the text read backwards: all places of the text, ordered by the tokens before them, the nearest
+first. Places with the same tokens before them are neighbours, so the longest run that the text shares with the end of
+another one is found by bisection (He et al., REST, arXiv 2311.08252, who read forwards and try one length after the
+other). The order is made by prefix doubling (Manber and Myers 1993), and no finer than `DEPTH` tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.index.continuation import BETWEEN, Trie
+from edgespec.core.prefix import common_prefix
+
+LARGEST = 1 << 24  # ids above are no tokens, but marks that are all alike
+MATCHES, BEHIND = 32, 12  # places that are looked at, and tokens behind each
+DEPTH = 16  # tokens by which places are ordered, a power of two
+
+Tokens = NDArray[np.uint32]
+
+
+def order_of(tokens: Tokens, progress: Callable[[float], None] = lambda done: None) -> Tokens:
+    """uint32[n]: places of uint32[n] `tokens`, each behind its token, ordered by the up to `DEPTH` tokens before."""
+    n = len(tokens)
+    if not n:
+        return np.zeros(0, np.uint32)
+    rank = np.minimum(tokens, LARGEST).astype(np.int64) + 1  # 0 is before the text
+    length, order = 1, np.arange(n)
+    while length < DEPTH:
+        key = rank * (int(rank.max()) + 1)
+        key[length:] += rank[:-length]
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        rank[order] = np.cumsum(np.concatenate([[True], key[1:] != key[:-1]]))
+        length *= 2
+        progress(np.log2(length) / np.log2(DEPTH))
+    return (order + 1).astype(np.uint32)
+
+
+class ContextIndex:
+    """`tokens` and `order` may lie on disk (`numpy.memmap`): a search reads a few dozen places of them."""
+
+    def __init__(self, tokens: Tokens, order: Tokens) -> None:
+        self.tokens, self.order = np.asarray(tokens), np.asarray(order)  # a memmap's own indexing is slow
+
+    def search(self, text: Sequence[int]) -> tuple[int, range]:
+        """How many of the last tokens of `text` the index knows in a row, at most `DEPTH`, and which of its places have
+        them before; see `behind`."""
+        wanted = list(text[: -DEPTH - 1 : -1])
+        at = bisect_left(self.order, wanted, key=self._before)
+        near = [self._before(self.order[place]) for place in (at - 1, at) if 0 <= place < len(self.order)]
+        length = max((common_prefix(wanted, before) for before in near), default=0)
+        if not length:
+            return 0, range(0)
+        run = wanted[:length]
+
+        def cut(place: int) -> list[int]:
+            return self._before(place)[:length]
+
+        first = bisect_left(self.order, run, hi=min(at + 1, len(self.order)), key=cut)
+        return length, range(first, bisect_right(self.order, run, lo=max(first, at - 1), key=cut))
+
+    def places(self, text: Sequence[int]) -> Iterator[Trie]:
+        """The place behind the last tokens of `text`, if the index knows them."""
+        length, found = self.search(text)
+        if length:
+            runs = self.behind(found, BEHIND, MATCHES)
+            yield Trie(length, (run[: run.index(BETWEEN)] if BETWEEN in run else run for run in runs))
+
+    def behind(self, found: range, length: int, most: int) -> list[list[int]]:
+        """What comes behind places that `search` has found, evenly chosen if there are more than `most`."""
+        step = max(1, len(found) // most)
+        places = [int(place) for place in self.order[found.start : found.stop : step]]
+        return [self.tokens[place : place + length].tolist() for place in places[:most]]
+
+    def _before(self, place: int) -> list[int]:
+        """The tokens before a place, the nearest first."""
+        place = int(place)
+        before: list[int] = self.tokens[max(0, place - DEPTH) : place][::-1].tolist()
+        return before

@@ -1,0 +1,1 @@
+"""Texts on disk that drafts are looked up in."""

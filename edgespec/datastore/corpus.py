@@ -1,0 +1,221 @@
+"""A corpus: texts as token ids on disk, in an order in which any run of tokens is found at once (2311.08252).
+
+One file: `MAGIC` and a header in JSON, then from byte `START` on uint32 tokens of all texts,
+`BETWEEN` behind each, and as many uint32 places (`core.context_index`). It is mapped into memory, not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
+from edgespec.core.index.continuation import BETWEEN
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.files.paths import data_dir
+from edgespec.files.unfinished import becoming, check_replaceable
+from edgespec.llama.model import Model
+
+VERSION = 1
+MAGIC = b"edgespec corpus\n"
+START = 4096
+SUFFIX = ".corpus"
+CHUNK = 1 << 20  # characters tokenised at a time
+MOST_TOKENS = 2**32 - 2
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a corpus was made from. `vocabulary` is the one of `Model.vocabulary_id`, `sha256` that of all data."""
+
+    vocabulary: str
+    model: str
+    files: int
+    texts_bytes: int
+    tokens: int
+    sha256: str
+    version: int = VERSION
+
+
+class Corpus:
+    """An opened corpus. Raises UsageError for a file that is none, or was damaged or cut short."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.about = read_about(path)
+        n = self.about.tokens
+        tokens: Tokens = np.memmap(path, np.uint32, "r", START, (n,)) if n else np.zeros(0, np.uint32)
+        order: Tokens = np.memmap(path, np.uint32, "r", START + 4 * n, (n,)) if n else tokens
+        self.index = ContextIndex(tokens, order)
+
+    def check(self) -> None:
+        """Read all of it. Raises UsageError if a byte has changed since it was made."""
+        if _digest(self.path) != self.about.sha256:
+            raise UsageError(f"{self.path} is damaged", why="its data has changed", hint="build it again")
+
+
+def find(name: str) -> Path:
+    """The file that a user means: a path, or the name of a corpus in edgespec's own folder. Raises UsageError."""
+    own = corpus_dir() / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
+    found = next((path for path in (Path(name).expanduser(), own) if path.is_file()), None)
+    if found is None:
+        raise UsageError(f"there is no corpus {name}", hint="'edgespec corpus ls' lists those in its own folder")
+    return found
+
+
+def file_for(name: str) -> Path:
+    """Where a corpus of that name goes: a path is taken as it is."""
+    is_path = name.endswith(SUFFIX) or "/" in name or "\\" in name
+    return Path(name).expanduser() if is_path else corpus_dir() / f"{name}{SUFFIX}"
+
+
+def listed(note: Callable[[str], None]) -> list[tuple[Path, About]]:
+    """Those in edgespec's own folder; `note` hears of those that cannot be read."""
+    found = []
+    for path in sorted(corpus_dir().glob(f"*{SUFFIX}")):
+        try:
+            found.append((path, read_about(path)))
+        except UsageError as error:
+            note(str(error))
+    return found
+
+
+def corpus_dir() -> Path:
+    """Where a corpus is kept that was not put elsewhere."""
+    return data_dir() / "corpora"
+
+
+def read_about(path: Path) -> About:
+    """Raises UsageError for a file that is no corpus, or was cut short."""
+    hint = "build it with 'edgespec corpus build'"
+    try:
+        with path.open("rb") as file:
+            start = file.read(START)
+        size = path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    if not start.startswith(MAGIC):
+        raise UsageError(f"{path} is not a corpus", hint=hint)
+    try:
+        found = json.loads(start[len(MAGIC) :].rstrip(b"\0"))
+        if found["version"] != VERSION:
+            raise UsageError(f"{path} was made by another version of edgespec", hint=hint)
+        about = About(**found)
+        wanted = START + 8 * about.tokens
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is damaged", why="its header cannot be read", hint=hint) from error
+    if size != wanted:
+        raise UsageError(f"{path} is damaged", why=f"it has {size:,} bytes instead of {wanted:,}", hint=hint)
+    return about
+
+
+def check_fits(corpus: Corpus, model: Model) -> None:
+    """Raises UsageError for a corpus whose ids mean other tokens."""
+    if corpus.about.vocabulary != model.vocabulary_id:
+        raise UsageError(
+            f"the corpus {corpus.path} does not fit {model.path.name}",
+            why=f"it was made with the vocabulary of {corpus.about.model}",
+            hint="build it again for this model (edgespec corpus build -m)",
+        )
+
+
+# --- making one -------------------------------------------------------------------------------------------------------
+
+
+def text_files(paths: Iterable[Path]) -> list[Path]:
+    """These files and those below these folders, hidden ones apart. Raises UsageError."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            below = (file for file in path.rglob("*") if file.is_file())
+            found += sorted(
+                file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts)
+            )
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise UsageError(f"there is no file or folder {path}")
+    return list(dict.fromkeys(found))
+
+
+def build(
+    files: Sequence[Path], model: Model, out: Path, progress: Progress = lambda what, done: None
+) -> tuple[About, list[str]]:
+    """Make a corpus of UTF-8 texts with the vocabulary of `model`, and say which files are none.
+
+    Takes about 30 bytes of memory a token. Raises UsageError if there is nothing to read, EdgespecError where the file
+    cannot be written; then nothing is left behind.
+    """
+    check_replaceable(out, MAGIC)
+    left_out: list[str] = []
+    sizes = [file.stat().st_size for file in files]
+    total = max(1, sum(sizes))
+    n_files = n_bytes = done = 0
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with becoming(out) as unfinished, unfinished.open("wb") as scratch:
+            scratch.write(b"\0" * START)
+            for file, size in zip(files, sizes, strict=True):
+                try:
+                    n_bytes += _write_tokens(file, model, scratch)
+                    n_files += 1
+                except UnicodeDecodeError:
+                    left_out.append(f"{file}: not UTF-8 text")
+                except OSError as error:
+                    if error.filename is None:  # the corpus itself: the disk is full
+                        raise
+                    left_out.append(f"{file}: {error.strerror}")
+                done += size
+                progress("tokenising", done / total)
+            scratch.flush()
+            n = (scratch.tell() - START) // 4
+            if n == n_files:  # nothing but the marks between them
+                raise UsageError("there is nothing to build a corpus from", why="; ".join(left_out[:3]) or "no files")
+            if n > MOST_TOKENS:
+                raise UsageError(f"a corpus holds up to {MOST_TOKENS:,} tokens, this text has {n:,}")
+            tokens = np.fromfile(unfinished, np.uint32, offset=START)
+            scratch.write(order_of(tokens, lambda share: progress("sorting", share)).data)
+            scratch.flush()
+            about = About(model.vocabulary_id, model.path.name, n_files, n_bytes, n, _digest(unfinished))
+            scratch.seek(0)
+            scratch.write(MAGIC + json.dumps(asdict(about)).encode())
+    except OSError as error:
+        raise EdgespecError(f"the corpus {out} cannot be written", why=error.strerror or str(error)) from error
+    return about, left_out
+
+
+def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:
+    """Append the tokens of a text; returns its bytes. Raises UnicodeDecodeError before anything was written."""
+    data = file.read_bytes()
+    text = data.decode("utf-8")
+    if "\0" in text:
+        raise UnicodeDecodeError("utf-8", b"\0", 0, 1, "binary")
+    for part in _parts(text):
+        out.write(np.array(model.tokenize(part), np.uint32).data)
+    out.write(np.array([BETWEEN], np.uint32).data)
+    return len(data)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Pieces of about `CHUNK` characters that end with a line, if lines are not longer than that."""
+    start = 0
+    while start < len(text):
+        end = min(len(text), start + CHUNK)
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(START)
+        return file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,210 @@
+"""The clock and the disk of the pace: what passes take on this machine, and what is known about a pair.
+
+Where nothing is known about a pair, passes of the widths that drafts may have are measured once, for a second at most;
+widths that had no turn are taken from an assumed cost curve, which depends on how the weights are stored. Everything
+learnt since is kept per model file, draft, machine, build, threads and cache, and is where the next start begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from edgespec.core.policy.auto_pace import AutoPace, pass_widths
+from edgespec.core.policy.costs import Costs, Shape
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.model import ModelDrafter
+from edgespec.files.paths import cache_dir, read_cache, write_cache
+from edgespec.llama.context import Context
+from edgespec.llama.library import build_id
+from edgespec.llama.model import Model
+
+VERSION = 2
+SAVE_EVERY_S = 60.0
+CHUNK = 64
+MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # for measuring the widths of drafts, each of them so often
+PREFIX_SHARE = 0.25  # of that time may go into the tokens before them
+
+OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
+BY_BITS: tuple[tuple[float, Shape], ...] = (
+    (12.0, {1: 1.0, 2: 1.3, 4: 1.5, 8: 2.3, 16: 3.3, 64: 9.0, 512: 60.0}),
+    (7.0, {1: 1.0, 2: 1.6, 4: 2.2, 8: 3.2, 16: 4.4, 64: 13.0, 512: 100.0}),
+    (0.0, {1: 1.0, 2: 1.6, 4: 2.2, 8: 3.2, 16: 5.0, 64: 15.0, 512: 115.0}),
+)
+
+
+def assumed_shape(model: Model) -> Shape:
+    """The cost curve that is assumed for a model before it was measured."""
+    if model.is_offloaded:
+        return OFFLOADED
+    bits = 8 * model.size_bytes / max(1, model.n_params)
+    return next(shape for least, shape in BY_BITS if bits >= least)
+
+
+def measure_passes(
+    context: Context,
+    widths: Sequence[int],
+    *,
+    depth: int = 128,
+    repeat: int = 5,
+    rows: bool = True,
+    progress: Callable[[float], None] | None = None,
+) -> dict[int, float]:
+    """Median seconds of a pass by its width, behind `depth` tokens, widths in turns; after one round to warm up.
+
+    `rows` asks for the logits of every token, for which the context must have room, else for those of the last one.
+    Uses sequence 0 of the context, which is empty afterwards.
+    """
+    depth = max(1, min(depth, context.n_ctx - max(widths)))
+    times: dict[int, list[float]] = {width: [] for width in widths}
+    try:
+        context.forget(0)
+        for turn in range(repeat + 1):
+            for place, width in enumerate(widths):
+                seconds = _timed_pass(context, width, depth, rows=rows)
+                if turn:
+                    times[width].append(seconds)
+                if progress is not None:
+                    progress((turn * len(widths) + place + 1) / ((repeat + 1) * len(widths)))
+    finally:
+        context.forget(0)
+    return {width: median(taken) for width, taken in times.items()}
+
+
+def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) -> float:
+    """Seconds of a pass over `width` tokens behind `depth` others, which are decoded before if they are not there."""
+    token = context.model.tokenize("a")[-1:] or [0]
+    if context.length(0) != depth and not context.truncate(0, depth):
+        context.forget(0)
+    for start in range(context.length(0), depth, CHUNK):
+        n = min(CHUNK, depth - start)
+        context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
+    wanted = [rows] * (width - 1) + [True]
+    started_s = perf_counter()
+    context.decode(token * width, range(depth, depth + width), [(0,)] * width, wanted)
+    return perf_counter() - started_s
+
+
+def _spread_out(widths: Sequence[int]) -> list[int]:
+    """Widths in an order in which the first ones tell the most: 1, the widest, then always the middle of a gap."""
+    order, gaps = [widths[0], widths[-1]], [(0, len(widths) - 1)]
+    while gaps:
+        low, high = gaps.pop(0)
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(widths[middle])
+            gaps += [(low, middle), (middle, high)]
+    return list(dict.fromkeys(order))
+
+
+def remembered_costs() -> Iterator[tuple[dict[str, Any], Costs]]:
+    """What is known of every target that has drafted on this machine with this build: facts and costs."""
+    for file in sorted(cache_dir().glob("pace/*.json")):
+        try:
+            state = json.loads(read_cache(f"pace/{file.name}") or "")
+            costs = Costs(BY_BITS[-1][1])
+            costs.restore(state["costs"])
+            if state["version"] == VERSION and state["facts"]["build"] == build_id():
+                yield state["facts"], costs
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            continue
+
+
+class Tuning:
+    """What is known about a target and its drafters: costs, how right guesses are, and a pace for each set of drafters.
+
+    `note` hears when what was remembered cannot be used.
+    """
+
+    def __init__(
+        self, context: Context, drafters: Iterable[Drafter], least_width: int, note: Callable[[str], None]
+    ) -> None:
+        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self.costs = self._new_costs(context)
+        self._paces: dict[tuple[str, int], AutoPace] = {}
+        self._least_width = least_width
+        drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
+        self._facts = facts = {
+            "version": VERSION,
+            "build": build_id(),
+            "target": context.fingerprint,
+            "least_width": least_width,
+            "drafts": [draft.fingerprint for draft in drafts],
+        }
+        self._name = f"pace/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
+        self._saved_s = perf_counter()
+        stored = read_cache(self._name)
+        if stored is not None:
+            try:
+                self._restore(json.loads(stored))
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+                note(f"the saved measurements of this pair cannot be read; measuring again ({error})")
+                self.costs, self._paces = self._new_costs(context), {}
+
+    def _new_costs(self, context: Context) -> Costs:
+        assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
+        return Costs(assumed_shape(context.model), assumed)
+
+    def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
+        """Find out what passes up to `widest` tokens wide cost. That takes about a second, for which some widths are
+        left out where the model is large, and the others are measured behind no other tokens."""
+        depth = max(1, min(MEASURED_DEPTH, context.n_ctx - widest))
+        narrow = self._least_width
+        order = _spread_out(sorted({max(narrow, width) for width in pass_widths(widest - 1)}))
+        try:
+            context.forget(0)
+            _timed_pass(context, narrow, 0)  # to warm up, as the first answer would have to
+            started_s = perf_counter()
+            least_s = {narrow: _timed_pass(context, narrow, 0)}
+            scale = least_s[narrow] / self.costs.target(narrow)
+            if scale * self.costs.target(depth) > PREFIX_SHARE * MEASURE_S:
+                depth = 0
+            for turn in range(TURNS):
+                for place, width in enumerate(order):
+                    expected_s = least_s.get(width, scale * self.costs.target(width))
+                    if expected_s <= MEASURE_S - (perf_counter() - started_s):
+                        seconds = _timed_pass(context, width, depth)
+                        least_s[width] = min(seconds, least_s.get(width, seconds))
+                    progress((turn * len(order) + place + 1) / (TURNS * len(order)))
+        finally:
+            context.forget(0)
+        for width, seconds in least_s.items():
+            self.costs.observe_target(width, seconds)
+
+    def pace(self, drafters: Iterable[str], leaves: int = 1) -> AutoPace:
+        """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""
+        return self._pace(",".join(sorted(drafters)), leaves)
+
+    def _pace(self, drafters: str, leaves: int) -> AutoPace:
+        key = drafters, leaves
+        if key not in self._paces:
+            self._paces[key] = AutoPace(self.costs, self._least_width, leaves, drafters.count(",") + 1)
+        return self._paces[key]
+
+    def save(self, *, now: bool = True) -> None:
+        """Remember what was learnt; unless it is to be `now`, not more often than once a minute."""
+        if not self._paces or not (now or perf_counter() - self._saved_s > SAVE_EVERY_S):
+            return
+        self._saved_s = perf_counter()
+        state = {
+            "version": VERSION,
+            "facts": self._facts,
+            "costs": self.costs.state(),
+            "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in self._paces.items()],
+            "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},
+        }
+        write_cache(self._name, json.dumps(state))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        if state["version"] != VERSION:
+            raise ValueError("it was written by another version of edgespec")
+        self.costs.restore(state["costs"])
+        for drafters, leaves, learnt in state["paces"]:
+            self._pace(str(drafters), int(leaves)).restore(learnt)
+        for name, learnt in state["drafters"].items():
+            if name in self._drafters:
+                self._drafters[name].restore(learnt)

@@ -1,0 +1,1 @@
+"""Where edgespec keeps files, and how they are written whole."""

@@ -1,0 +1,126 @@
+"""Where edgespec keeps its own files: settings, things it measured and may forget, and data it must not lose."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from edgespec.errors import UsageError
+from edgespec.files.unfinished import becoming
+from edgespec.text.figures import size_of
+
+DERIVED_VERSION = 1
+
+log = logging.getLogger(__name__)
+
+
+def config_dir() -> Path:
+    """Folder of the user's settings; nothing here is created before something is written."""
+    return _home("config") or platformdirs.user_config_path("edgespec", appauthor=False)
+
+
+def cache_dir() -> Path:
+    """Folder of what can be measured again."""
+    return _home("cache") or platformdirs.user_cache_path("edgespec", appauthor=False)
+
+
+def data_dir() -> Path:
+    """Folder of what belongs to the user."""
+    return _home("data") or platformdirs.user_data_path("edgespec", appauthor=False)
+
+
+def models_dir() -> Path:
+    """Folder of the models that come from packages; those of the hub lie in its own cache."""
+    return data_dir() / "models"
+
+
+def read_cache(name: str) -> str | None:
+    """What `write_cache` stored under `name`, or None if that cannot be read; "" where bytes were damaged."""
+    try:
+        return (cache_dir() / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # no text: nothing that was written here
+        log.debug("cache %s is not text: %s", name, error)
+        return ""
+    except OSError as error:
+        log.debug("cache %s cannot be read: %s", name, error)
+        return None
+
+
+def write_cache(name: str, text: str) -> bool:
+    """Store `text` under `name`, whole or not at all; False, and no error, where the cache cannot be written."""
+    file = cache_dir() / name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text)
+    except OSError as error:
+        log.debug("cache %s cannot be written: %s", name, error)
+        return False
+    return True
+
+
+def write_whole(file: Path, content: str | bytes) -> None:
+    """Write a file as a whole or not at all, even when the power fails. Raises OSError."""
+    with becoming(file) as scratch, scratch.open("wb") as opened:
+        opened.write(content.encode() if isinstance(content, str) else content)
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def file_facts(file: Path) -> list[Any]:
+    """Which file it is: its path, size in bytes and time. Raises OSError."""
+    stat = file.stat()
+    return [str(file.resolve()), stat.st_size, stat.st_mtime_ns]
+
+
+def derived_file(folder: str, source: Path, what: str) -> Path:
+    """Where in the cache a model is kept that is made of `source`, as `what` says."""
+    facts = [DERIVED_VERSION, *file_facts(source), what.upper()]
+    name = sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return cache_dir() / folder / f"{source.stem}-{what.lower()}-{name}.gguf"
+
+
+def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, needs: str, less: str = "") -> None:
+    """Make a folder in the cache for something of `n_bytes`. Raises UsageError, in these words, where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise UsageError(f"{no_place} {folder}", why=error.strerror or str(error)) from error
+    if free < n_bytes:
+        raise UsageError(
+            f"{no_room} {folder}",
+            why=f"{size_of(free)} are free, and {needs} {size_of(n_bytes)}",
+            hint=f"{less}free some space, or move the cache (EDGESPEC_HOME)",
+        )
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or the folder itself where it is not there yet."""
+    there = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)  # noqa: PTH112 - Path.is_dir may raise
+
+
+def check_writable(file: Path) -> None:
+    """Raises UsageError for a file that cannot be written."""
+    is_new = not file.exists()
+    try:
+        file.open("ab").close()
+        if is_new:
+            file.unlink()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
+
+
+def _home(subfolder: str) -> Path | None:
+    """`EDGESPEC_HOME` overrides the system's folders with subfolders of one."""
+    home = os.environ.get("EDGESPEC_HOME")
+    return Path(home).expanduser().absolute() / subfolder if home else None

@@ -1,0 +1,339 @@
+"""Does a GGUF header describe a language model that this llama.cpp can run?
+
+llama.cpp throws on many files it cannot run, but on others it asserts, which ends the process: those are found here.
+Written from llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.errors import ModelFileError
+from edgespec.gguf_file.header import AGAIN, INCOMPLETE, Header, read_header, shown
+
+
+def check_model(model: Header | str | Path) -> Header:
+    """The header of a language model that this llama.cpp can run, with all parts of a split file.
+
+    Raises ModelNotFoundError if there is no such file, ModelFileError with the reason if it cannot be run.
+    """
+    header = model if isinstance(model, Header) else read_header(model)
+    parts = _parts(header)
+    _check_kind(header)
+    if parts:
+        header = _joined(header, parts)
+    _check_vocabulary(header)
+    _check_dimensions(header)
+    _check_experts(header)
+    _check_scalars(header)
+    _check_weights(header)
+    return header
+
+
+# --- is it a language model? ------------------------------------------------------------------------------------------
+
+
+def _unusable(header: Header, why: str, hint: str = "") -> ModelFileError:
+    return ModelFileError(f"{header.path} cannot be used as a language model", why=why, hint=hint)
+
+
+def _broken(header: Header, why: str) -> ModelFileError:
+    return ModelFileError(f"{header.path} cannot be loaded", why=why, hint=AGAIN)
+
+
+def _check_kind(header: Header) -> None:
+    kind, architecture = str(header.metadata.get("general.type", "")), header.architecture
+    if kind in _OTHER_FILES:
+        raise _unusable(header, f"it is {_OTHER_FILES[kind]}")
+    if architecture in OTHER_ARCHITECTURES:
+        raise _unusable(header, f"it is {OTHER_ARCHITECTURES[architecture]}")
+    if not architecture:
+        raise _unusable(header, "it does not name its architecture ('general.architecture' is missing)")
+    if architecture not in ARCHITECTURES:
+        hint = "A newer version of edgespec may know it."
+        raise _unusable(header, f"this llama.cpp does not know its architecture {shown(architecture)}", hint)
+    pooling, causal = header.number("pooling_type"), header.metadata.get(f"{architecture}.attention.causal", True)
+    if pooling or not causal:
+        raise _unusable(header, f"it is {_EMBEDDING}")
+    if not header.tensors and _split_count(header) < 2:  # the first part of a split may hold none
+        raise _unusable(header, "it has only a vocabulary, no weights")
+
+
+def _split_count(header: Header) -> int:
+    count = header.metadata.get("split.count", 0)
+    return count if isinstance(count, int) else 0
+
+
+def _parts(header: Header) -> tuple[Path, ...]:
+    """The files of a split model, of which this has to be the first; () if it is whole."""
+    count = _split_count(header)
+    if count < 2:
+        return ()
+    match = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", header.path.name)
+    if not match or int(match[3]) != count:
+        why = f"it is one of {count} parts, but its name does not end in -00001-of-{count:05d}.gguf"
+        raise _unusable(header, why, "Restore the file names under which the parts were downloaded.")
+    parts = tuple(header.path.with_name(f"{match[1]}-{part + 1:05d}-of-{count:05d}.gguf") for part in range(count))
+    if header.metadata.get("split.no", 0) != 0:
+        raise _unusable(header, f"it is not the first of its {count} parts", f"Load {parts[0]} instead.")
+    if missing := [part.name for part in parts if not part.is_file()]:
+        why = f"it has {count} parts, and {len(missing)} of them cannot be found: {', '.join(missing[:4])}"
+        raise ModelFileError(f"{header.path} {INCOMPLETE}", why=why, hint=f"Download them into {header.path.parent}.")
+    return parts
+
+
+def _joined(header: Header, parts: tuple[Path, ...]) -> Header:
+    """The header of the first part with the tensors of all of them."""
+    tensors, size_bytes = dict(header.tensors), header.size_bytes
+    for number, path in enumerate(parts[1:], start=1):
+        part = read_header(path)
+        stranger = f"{path} does not belong to {header.path.name}"
+        if (claimed := part.metadata.get("split.no")) != number:
+            raise ModelFileError(stranger, why=f"it claims to be part {shown(claimed)}", hint=AGAIN)
+        if twice := tensors.keys() & part.tensors.keys():
+            raise ModelFileError(stranger, why=f"tensor {min(twice)!r} is in both", hint=AGAIN)
+        tensors |= {name: replace(tensor, part=number) for name, tensor in part.tensors.items()}
+        size_bytes += part.size_bytes
+    if header.metadata.get("split.tensors.count") != len(tensors):
+        raise _broken(
+            header, f"its parts hold {len(tensors)} tensors, not {shown(header.metadata.get('split.tensors.count'))}"
+        )
+    return replace(header, tensors=tensors, size_bytes=size_bytes, parts=parts)
+
+
+# --- the vocabulary ---------------------------------------------------------------------------------------------------
+
+
+def _check_vocabulary(header: Header) -> None:
+    model, n_vocab = header.metadata.get("tokenizer.ggml.model"), header.n_vocab
+    if model is None or model in ("no_vocab", "none") or not n_vocab:
+        raise _unusable(header, "it has no vocabulary")
+    texts = header.strings("tokenizer.ggml.tokens")
+    if not texts:
+        raise _broken(header, "its vocabulary is not a list of strings")
+    for what in ("token_type", "scores"):
+        values = header.numbers(f"tokenizer.ggml.{what}")
+        if f"tokenizer.ggml.{what}" in header.metadata and len(values) < n_vocab:
+            raise _broken(
+                header, f"its vocabulary has {n_vocab:,} tokens, but {len(values):,} {what.replace('_', ' ')}s"
+            )
+        if np.isnan(values).any():
+            raise _broken(header, "a token's score is not a number")
+    if not all(texts):
+        texts = [text or b"[EMPTY_%d]" % index for index, text in enumerate(texts)]  # as llama.cpp names them
+    known = set(texts)
+    if len(known) < n_vocab:
+        twice = next(text for text, n in Counter(texts).items() if n > 1)
+        raise _broken(header, f"token {shown(twice.decode('utf-8', 'replace'))} is in its vocabulary twice")
+    if model in ("llama", "plamo2", "t5"):
+        for byte in _UTF8_BYTES:
+            if b"<0x%02X>" % byte not in known and bytes([byte]) not in known:
+                raise _broken(header, f"its vocabulary cannot write every text: it has no token for the byte {byte}")
+    _check_special_tokens(header, str(model))
+
+
+def _check_special_tokens(header: Header, model: str) -> None:
+    for name, flag in (("bos", "add_bos_token"), ("eos", "add_eos_token")):
+        id = header.metadata.get(f"tokenizer.ggml.{name}_token_id", -1)
+        if not isinstance(id, int):
+            raise _broken(header, f"its {name} token is {shown(id)}, not a number")
+        if not 0 <= id < header.n_vocab:  # llama.cpp then takes the tokenizer's usual one
+            id = _USUAL_TOKENS.get(model, {}).get(name, -1)
+        if not 0 <= id < header.n_vocab and header.metadata.get(f"tokenizer.ggml.{flag}") is True:
+            raise _broken(header, f"it needs a {name} token around every prompt, but has none")
+
+
+# --- sizes and constants ----------------------------------------------------------------------------------------------
+
+
+def _check_dimensions(header: Header) -> None:
+    n_layers = _size(header, "block_count", 1, _MAX_LAYERS)
+    n_embd = _size(header, "embedding_length", 1, 1 << 20)
+    _size(header, "context_length", 1, (1 << 31) - 1)
+    _size(header, "attention.sliding_window", 0, (1 << 31) - 1, required=False)
+    if _size(header, "nextn_predict_layers", 0, _MAX_LAYERS, required=False) > n_layers:
+        raise _broken(header, "it has more prediction layers than layers")
+    _per_layer(header, "feed_forward_length", n_layers, 1 << 24)
+    heads = _per_layer(header, "attention.head_count", n_layers, 1 << 16)
+    heads_kv = _per_layer(header, "attention.head_count_kv", n_layers, 1 << 16)
+    for n_head, n_head_kv in zip(heads, heads_kv, strict=False):
+        if n_head_kv and n_head % n_head_kv:
+            raise _broken(header, f"{n_head} attention heads cannot share {n_head_kv} key-value heads")
+    if heads and heads[0]:
+        _check_heads(header, n_embd, heads[0])
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None:
+        if header.architecture == "codeshell":  # takes its output in place of it
+            return
+        raise _broken(header, "it has no token embedding ('token_embd.weight')")
+    if embedding.shape != (n_embd, header.n_vocab):
+        expected = f"{header.n_vocab:,} tokens of width {n_embd:,}"
+        raise _broken(header, f"its token embedding has the shape {embedding.shape}, but it has {expected}")
+
+
+def _check_heads(header: Header, n_embd: int, n_head: int) -> None:
+    key_length = _size(header, "attention.key_length", 1, 1 << 16, required=False)
+    if not key_length and n_embd % n_head:
+        raise _broken(header, f"a width of {n_embd} cannot be shared by {n_head} attention heads")
+    _size(header, "attention.value_length", 1, 1 << 16, required=False)
+    for suffix in ("", "_swa"):
+        width = header.number(f"attention.key_length{suffix}") or key_length or n_embd // n_head
+        n_rot = _size(header, f"rope.dimension_count{suffix}", 1, 1 << 16, required=False)
+        partly = not suffix and 0 < n_rot < width
+        if n_rot % 2 or n_rot > width or (partly and header.architecture in WHOLE_HEAD_ROTATED):
+            raise _broken(header, f"{n_rot} rotary dimensions do not fit a head of {width}")
+
+
+def _check_experts(header: Header) -> None:
+    n_experts = _size(header, "expert_count", 0, _MAX_EXPERTS, required=False)
+    if header.architecture.startswith("hunyuan") and n_experts <= 1:
+        return
+    n_used = max(_per_layer(header, "expert_used_count", header.number("block_count"), 1 << 31), default=0)
+    n_groups = _size(header, "expert_group_count", 0, 1 << 31, required=False)
+    n_groups_used = _size(header, "expert_group_used_count", 0, 1 << 31, required=False)
+    if n_used > n_experts or (n_experts and not n_used):
+        raise _broken(header, f"it uses {n_used} of {n_experts} experts")
+    grouped = n_groups > 1
+    if n_groups >= max(n_experts, 1) or (grouped and (n_experts % n_groups or not 0 < n_groups_used < n_groups)):
+        raise _broken(header, f"{n_experts} experts cannot form {n_groups} groups, {n_groups_used} of them used")
+
+
+def _size(header: Header, key: str, low: int, high: int, *, required: bool = True) -> int:
+    """An integer of the architecture between `low` and `high`; 0 if it may be and is missing."""
+    key = f"{header.architecture}.{key}"
+    value = header.metadata.get(key)
+    if value is None:
+        if required:
+            raise _broken(header, f"{shown(key)} is missing")
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _broken(header, f"{shown(key)} is {shown(value)}, not an integer")
+    if not low <= value <= high:
+        raise _broken(header, f"{shown(key)} is {value:,}, which is impossible")
+    return value
+
+
+def _per_layer(header: Header, key: str, n_layers: int, high: int) -> list[int]:
+    """An integer for each layer, or one for all of them; [] if it is missing."""
+    value = header.metadata.get(f"{header.architecture}.{key}")
+    if value is None:
+        return []
+    if not isinstance(value, tuple):
+        return [_size(header, key, 0, high)] * n_layers
+    if len(value) != n_layers:
+        raise _broken(header, f"'{header.architecture}.{key}' has {len(value)} values for {n_layers} layers")
+    layers = [number for number in value if isinstance(number, int) and 0 <= number <= high]
+    if len(layers) != n_layers:
+        raise _broken(header, f"'{header.architecture}.{key}' is {shown(value)}, which is impossible")
+    return layers
+
+
+def _check_scalars(header: Header) -> None:
+    prefix = f"{header.architecture}."
+    for key, value in header.metadata.items():
+        if not key.startswith(prefix):
+            continue
+        positive = key.endswith(("epsilon", "rope.freq_base", "rope.freq_base_swa"))
+        if isinstance(value, float) and (not math.isfinite(value) or (positive and value <= 0)):
+            raise _broken(header, f"{shown(key)} is {shown(value)}, which is impossible")
+    scaling = header.metadata.get(f"{prefix}rope.scaling.type", "none")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        raise _broken(header, f"'{prefix}rope.scaling.type' is {shown(scaling)}, which llama.cpp does not know")
+
+
+# --- the weights ------------------------------------------------------------------------------------------------------
+
+
+def _check_weights(header: Header) -> None:
+    for name, tensor in header.tensors.items():
+        if tensor.type in _NOT_WEIGHTS and _INTEGERS not in name:
+            raise _broken(header, f"tensor {name!r} has type {tensor.type}, which is not a weight type")
+        if tensor.type != "F32" and name.endswith(("norm.weight", ".bias")):
+            raise _broken(header, f"tensor {name!r} has type {tensor.type}; llama.cpp scales and adds in F32 only")
+        if tensor.offset % _MMAP_ALIGNMENT:
+            why = f"tensor {name!r} is not aligned to {_MMAP_ALIGNMENT} bytes (alignment {header.alignment})"
+            raise _broken(header, why)
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+_MAX_LAYERS, _MAX_EXPERTS, _MMAP_ALIGNMENT = 512, 1024, 32
+
+_USUAL_TOKENS = {
+    "llama": {"bos": 1, "eos": 2},
+    "plamo2": {"bos": 1, "eos": 2},
+    "gpt2": {"bos": 11, "eos": 11},
+    "hybriddna": {"bos": 11, "eos": 11},
+    "whitespace": {"bos": 11, "eos": 11},
+}
+_UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]  # the others never occur
+_NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))  # no kernel multiplies by them
+_INTEGERS = "ffn_gate_tid2eid"
+# The architectures of llama.cpp 0c1e57098 (llama-arch.cpp) that write text from left to right
+_LEFT_TO_RIGHT = """
+    afmoe apertus arcee arctic arwkv7 baichuan bailingmoe bailingmoe2 bailingmoe3 bitnet bloom chameleon chatglm
+    codeshell cogvlm cohere2 cohere2moe command-r dbrx deci deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dots1
+    dots3note ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon falcon-h1 gemma gemma2 gemma3 gemma3n gemma4
+    glm-dsa glm4 glm4moe glm5-next gpt-oss gpt2 gptneox granite granite_swa granitehybrid granitemoe graniteswitch grok
+    grovemoe hrm_text hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 hy_v4 internlm2 jais jais2 jamba kimi-k3 kimi-linear
+    laguna lfm2 lfm2moe llama llama4 maincoder mamba mamba2 maple mellum mimo2 minicpm minicpm3 minimax-01 minimax-m2
+    minimax-m3 mistral3 mistral4 mpt muse-glimmer nanbeige nemotron nemotron_h nemotron_h_moe olmo olmo2 olmoe openelm
+    orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2 plamo3 plm qwen qwen2 qwen2moe qwen2vl qwen3 qwen35
+    qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe qwen4exp refact rwkv6 rwkv6qwen2 rwkv7 seed_oss smallthinker
+    smollm3 spark2_5 stablelm starcoder starcoder2 step35 talkie xverse
+"""
+ARCHITECTURES = frozenset(_LEFT_TO_RIGHT.split())
+
+# Those whose graph asserts that the whole head is rotated
+_WHOLE_HEAD_ROTATED = """
+    apertus arcee arctic baichuan chameleon codeshell cogvlm dbrx deci deepseek dots1 ernie4_5 ernie4_5-moe exaone
+    falcon granite granitemoe graniteswitch grok grovemoe hunyuan-dense hunyuan-moe hunyuan_vl hy_v3 internlm2 jais2
+    llama llama4 maincoder mistral3 olmo olmo2 olmoe orion paddleocr pangu-embedded plamo qwen2 qwen2moe qwen2vl
+    qwen3 qwen3moe qwen3vl qwen3vlmoe seed_oss smollm3 starcoder2 talkie xverse
+"""
+WHOLE_HEAD_ROTATED = frozenset(_WHOLE_HEAD_ROTATED.split())
+
+# Those it knows, but that cannot answer a prompt by themselves
+_EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
+_DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"
+_HEAD = "a speculation head that runs on the hidden states of another model, not a model of its own"
+_SPEECH = "a speech model"
+OTHER_ARCHITECTURES: dict[str, str] = {
+    "bert": _EMBEDDING,
+    "modern-bert": _EMBEDDING,
+    "nomic-bert": _EMBEDDING,
+    "nomic-bert-moe": _EMBEDDING,
+    "neo-bert": _EMBEDDING,
+    "jina-bert-v2": _EMBEDDING,
+    "jina-bert-v3": _EMBEDDING,
+    "eurobert": _EMBEDDING,
+    "gemma-embedding": _EMBEDDING,
+    "llama-embed": _EMBEDDING,
+    "t5encoder": _EMBEDDING,
+    "dream": _DIFFUSION,
+    "llada": _DIFFUSION,
+    "llada-moe": _DIFFUSION,
+    "rnd1": _DIFFUSION,
+    "eagle3": _HEAD,
+    "dflash": _HEAD,
+    "gemma4-assistant": _HEAD,
+    "wavtokenizer-dec": _SPEECH,
+    "qwen3tts": _SPEECH,
+    "pockettts": _SPEECH,
+    "t5": "an encoder-decoder model, which edgespec does not support",
+    "clip": "a vision projector (mmproj), not a language model",
+    "controlvector": "a control vector, not a language model",
+    "imatrix": "an importance matrix for quantising, not a language model",
+}
+_OTHER_FILES = {  # general.type
+    "adapter": "a LoRA adapter, not a language model",
+    "mmproj": "a vision projector (mmproj), not a language model",
+    "imatrix": OTHER_ARCHITECTURES["imatrix"],
+    "controlvector": OTHER_ARCHITECTURES["controlvector"],
+}

@@ -1,0 +1,330 @@
+"""Chats that are never lost: every message, how each answer came about, and all branches, in one SQLite file.
+
+A message is known by a hash of what it is and what it follows. So editing, answering again and forking copy nothing,
+and every write may be repeated. An answer in the making has a row of its own; if its program dies, whoever opens the
+store next turns what there is of it into a message that is marked "interrupted".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, wraps
+from itertools import islice
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from edgespec.closable import Closable
+from edgespec.files.paths import data_dir
+from edgespec.history import rows
+from edgespec.history.data import (
+    Answer,
+    Branch,
+    ChatInfo,
+    Hit,
+    Piece,
+    Turn,
+    pack_answer,
+    pack_ids,
+    pack_pieces,
+    unpack_answer,
+    unpack_object,
+    unpack_pieces,
+    valid_text,
+)
+from edgespec.history.file import IN_MEMORY, StoreError, StoreFile
+from edgespec.history.rows import UnknownChatError
+from edgespec.history.search import folded_words, holds, matches
+
+__all__ = ["Answer", "Branch", "ChatInfo", "Hit", "Piece", "Store", "StoreError", "Turn", "UnknownChatError"]
+
+CLOCK_S = 2.0  # by which the start of a process may seem to differ from what it was
+NAMES_SHOWN = 5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+def new_id() -> str:
+    """A name for a chat that no other has."""
+    return secrets.token_hex(5)
+
+
+def default_file() -> Path:
+    """Where the user's chats are."""
+    return data_dir() / "chats.db"
+
+
+def _reads(method: Callable[Concatenate[Store, sqlite3.Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
+    @wraps(method)
+    def reading(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._database.run(lambda db: method(self, db, *args, **kwargs))
+
+    return reading
+
+
+def _writes(method: Callable[Concatenate[Store, sqlite3.Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
+    @wraps(method)
+    def writing(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._database.run(lambda db: method(self, db, *args, **kwargs), write=True)
+
+    return writing
+
+
+class Store(Closable):
+    """The chats in a file, by default the user's. Any number of threads and processes may use it at once.
+
+    Each method is one transaction (`db`, which callers leave out), and those that write may be repeated. `note` hears
+    what users should know. All may raise StoreError, and UnknownChatError for a chat or message that is not there.
+    """
+
+    def __init__(self, file: Path | None = None, note: Callable[[str], None] = log.warning) -> None:
+        self._database = StoreFile(file or default_file(), note)
+        try:
+            if self._is_unsettled():
+                self._settle()
+        except StoreError as error:  # what is there can be read, and the next one to open it tries again
+            log.debug("answers of dead programs stay as they are: %s", error)
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """A store that goes with the program."""
+        return cls(IN_MEMORY)
+
+    @property
+    def file(self) -> Path | None:
+        return None if self._database.path == IN_MEMORY else self._database.path
+
+    def close(self) -> None:
+        self._database.close()
+
+    @_writes
+    def create(
+        self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any] | None = None, title: str = ""
+    ) -> None:
+        """Begin a chat; `chat` is a `new_id()`. Without a title, the first user message gives it one."""
+        rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title)
+
+    @_reads
+    def chats(self, db: sqlite3.Connection, limit: int | None = None, query: str = "") -> list[ChatInfo]:
+        """The newest first; with `query` those that have all its words in their title or in one message."""
+        if not query.strip():
+            return list(rows.read_chats(db, limit).values())
+        messages = {number for number, _ in matches(db, query, excerpts=False)}
+        found = {chat for chat, message in db.execute("SELECT chat, message FROM member") if message in messages}
+        chats, words = rows.read_chats(db).items(), folded_words(query)
+        return [chat for number, chat in chats if number in found or holds(chat.title, words)][:limit]
+
+    @_reads
+    def find(self, db: sqlite3.Connection, name: str) -> ChatInfo:
+        """The chat with this id, or the only one whose id begins with `name`, or for "last" the newest."""
+        chats = rows.read_chats(db).values()
+        if name == "last" and chats:
+            return next(iter(chats))
+        fitting = [chat for chat in chats if name and chat.id.startswith(name)]
+        if not fitting:
+            hint = "'edgespec history list' shows those there are" if chats else ""
+            raise UnknownChatError(f"there is no chat {name!r}" if chats else "there is no chat yet", hint=hint)
+        if len(fitting) > 1 and fitting[0].id != name:
+            known = ", ".join(chat.id for chat in fitting[:NAMES_SHOWN])
+            raise UnknownChatError(f"{len(fitting)} chats begin with {name!r}", why=known, hint="use a longer prefix")
+        return fitting[0]
+
+    @_reads
+    def chat_settings(self, db: sqlite3.Connection, chat: str) -> dict[str, Any]:
+        """What was kept with a chat."""
+        number = rows.chat_number(db, chat)
+        return unpack_object(db.execute("SELECT settings FROM chat WHERE number = ?", (number,)).fetchone()[0])
+
+    @_writes
+    def save_settings(self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any]) -> None:
+        """Keep plain JSON with a chat."""
+        packed = json.dumps(dict(settings))
+        db.execute("UPDATE chat SET settings = ? WHERE number = ?", (packed, rows.chat_number(db, chat)))
+
+    @_writes
+    def rename(self, db: sqlite3.Connection, chat: str, title: str) -> None:
+        """Give a chat another title."""
+        db.execute("UPDATE chat SET title = ? WHERE number = ?", (rows.one_line(title), rows.chat_number(db, chat)))
+
+    @_writes
+    def remove(self, db: sqlite3.Connection, chats: Iterable[str]) -> int:
+        """Delete chats, and their messages but for those that others share. How many chats there were."""
+        return sum([rows.delete_chat(db, chat) for chat in chats])
+
+    @_reads
+    def path(self, db: sqlite3.Connection, head: str | None) -> list[Turn]:
+        """The messages from the first one to `head`."""
+        turns = [] if head is None else rows.read_path(db, head)
+        if head is not None and not turns:
+            raise UnknownChatError(f"there is no message {head!r}")
+        return turns
+
+    @_writes
+    def append(
+        self,
+        db: sqlite3.Connection,
+        chat: str,
+        parent: str | None,
+        role: str,
+        content: str,
+        answer: Answer | None = None,
+        pieces: Sequence[Piece] = (),
+    ) -> Turn:
+        """Add a message below `parent`, a message of this chat; it becomes the chat's head."""
+        turn = rows.new_turn(chat, parent, role, content, answer)
+        return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
+
+    @_writes
+    def begin(self, db: sqlite3.Connection, chat: str, parent: str | None, answer: Answer) -> str:
+        """Make room for an answer below `parent`; what it is known by until it is finished."""
+        number = rows.chat_number(db, chat)
+        above = None if parent is None else rows.member_number(db, number, parent)
+        row, now = secrets.token_hex(8), time.time()
+        values = (row, number, above, *_process(os.getpid()), now, *pack_answer(answer))
+        db.execute("INSERT INTO making VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', x'')", values)
+        return row
+
+    @_writes
+    def grow(self, db: sqlite3.Connection, row: str, content: str, ids: Sequence[int], pieces: Sequence[Piece]) -> None:
+        """All there is of an answer by now."""
+        db.execute(
+            "UPDATE making SET grown_s = ?, ids = ?, content = ?, pieces = ? WHERE id = ?",
+            (time.time(), pack_ids(ids), valid_text(content), pack_pieces(pieces), row),
+        )
+
+    @_writes
+    def finish(
+        self,
+        db: sqlite3.Connection,
+        row: str | None,
+        chat: str,
+        parent: str | None,
+        content: str,
+        answer: Answer,
+        pieces: Sequence[Piece] = (),
+    ) -> Turn:
+        """Make an answer a message, the chat's head, in place of its row."""
+        db.execute("DELETE FROM making WHERE id = ?", (row,))
+        turn = rows.new_turn(chat, parent, "assistant", content, answer)
+        return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
+
+    @_writes
+    def drop(self, db: sqlite3.Connection, row: str) -> None:
+        """Forget an answer in the making."""
+        db.execute("DELETE FROM making WHERE id = ?", (row,))
+
+    @_reads
+    def pieces(self, db: sqlite3.Connection, key: str) -> list[Piece]:
+        """The tokens of an answer as they were shown; none where that is not known."""
+        query = "SELECT pieces FROM answer JOIN message ON message = number WHERE key = ?"
+        return [piece for (packed,) in db.execute(query, (key,)) for piece in unpack_pieces(packed)]
+
+    @_writes
+    def set_head(self, db: sqlite3.Connection, chat: str, key: str | None) -> None:
+        """Choose the message that the open path of a chat ends with; with None the path is empty."""
+        number = rows.chat_number(db, chat)
+        head = None if key is None else rows.member_number(db, number, key)
+        db.execute("UPDATE chat SET head = ? WHERE number = ?", (head, number))
+
+    @_reads
+    def branches(self, db: sqlite3.Connection, chat: str) -> list[Branch]:
+        """All ways a chat goes, the newest first; none is current where the head was moved up."""
+        return rows.read_branches(db, rows.chat_number(db, chat))
+
+    @_reads
+    def siblings(self, db: sqlite3.Connection, chat: str, key: str) -> list[str]:
+        """The messages of a chat that stand in one place, `key` among them, in the order of their creation."""
+        number = rows.chat_number(db, chat)
+        return rows.read_siblings(db, number, rows.member_number(db, number, key))
+
+    @_reads
+    def latest_leaf(self, db: sqlite3.Connection, chat: str, key: str) -> str:
+        """The newest message of a chat that comes after `key`, or `key` itself."""
+        number = rows.chat_number(db, chat)
+        return rows.read_newest_below(db, number, rows.member_number(db, number, key))
+
+    @_writes
+    def fork(self, db: sqlite3.Connection, chat: str, head: str | None, title: str = "") -> str:
+        """A new chat with the path to `head` and the same settings; copies no message. Its id."""
+        source = rows.chat_number(db, chat)
+        if head is not None:
+            rows.member_number(db, source, head)
+        about = "SELECT settings, title, model FROM chat WHERE number = ?"
+        settings, old_title, model = db.execute(about, (source,)).fetchone()
+        fork = new_id()
+        number = rows.insert_chat(db, fork, settings, title or old_title, model)
+        if head is not None:
+            rows.insert_path(db, number, head)
+        return fork
+
+    @_reads
+    def search(self, db: sqlite3.Connection, query: str, limit: int = 50) -> list[Hit]:
+        """The newest messages that hold all words of `query` (see `edgespec.history.search`)."""
+        about = """SELECT id, title, key, role, message.created_s FROM message
+            JOIN member ON message = message.number JOIN chat ON chat.number = chat
+            WHERE message.number = ? ORDER BY chat.number LIMIT 1"""
+        return [
+            Hit(chat, title, key, role, excerpt, created_s)
+            for number, excerpt in islice(matches(db, query), limit)
+            for chat, title, key, role, created_s in db.execute(about, (number,))
+        ]
+
+    @_reads
+    def preference(self, db: sqlite3.Connection, name: str) -> str | None:
+        """What the user chose before, such as a theme."""
+        found = db.execute("SELECT value FROM preference WHERE name = ?", (name,)).fetchone()
+        return None if found is None else str(found[0])
+
+    @_writes
+    def set_preference(self, db: sqlite3.Connection, name: str, value: str) -> None:
+        """Remember a choice."""
+        db.execute("INSERT OR REPLACE INTO preference VALUES (?, ?)", (name, value))
+
+    @_reads
+    def _is_unsettled(self, db: sqlite3.Connection) -> bool:
+        return db.execute("SELECT 1 FROM making LIMIT 1").fetchone() is not None
+
+    @_writes
+    def _settle(self, db: sqlite3.Connection) -> None:
+        """Answers of programs that died become messages, or go if they had not begun."""
+        making = db.execute(
+            """SELECT making.id, pid, started_s, grown_s, about, ids, making.content, pieces, chat.id, key,
+            head IS making.parent FROM making JOIN chat ON chat.number = making.chat
+            LEFT JOIN message ON message.number = making.parent"""
+        ).fetchall()
+        for row, pid, started_s, grown_s, about, ids, content, pieces, chat, parent, is_head in making:
+            if _is_running(pid, started_s):
+                continue
+            if content:
+                answer = replace(unpack_answer(about, ids), finish_reason="interrupted")
+                turn = replace(rows.new_turn(chat, parent, "assistant", content, answer), created_s=grown_s)
+                rows.insert_turn(db, chat, turn, pieces, is_head=bool(is_head))
+            db.execute("DELETE FROM making WHERE id = ?", (row,))
+
+
+@cache
+def _process(pid: int) -> tuple[int, float]:
+    """What tells a process from a later one with its number."""
+    import psutil
+
+    return pid, psutil.Process(pid).create_time()
+
+
+def _is_running(pid: int, started_s: float) -> bool:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started_s) < CLOCK_S and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # it is there, but not ours to look at
+        return True

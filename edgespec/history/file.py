@@ -1,0 +1,230 @@
+"""The SQLite file that chats are kept in, which may be locked, full, read-only, newer than this program or damaged.
+
+A damaged file is moved aside and what can be read of it goes into a new one. Another process that has it open notices
+that it lies elsewhere now, and goes on with the new one too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from edgespec.closable import Closable
+from edgespec.errors import EdgespecError
+from edgespec.history.rescue import rescue
+from edgespec.history.schema import MIGRATIONS, migrate, version_of
+
+T = TypeVar("T")
+
+IN_MEMORY = Path(":memory:")
+LOCK_S = 1.0  # a screen waits as long
+
+
+class StoreError(EdgespecError):
+    """The store of chats cannot be read or written now; what is in it stays as it is."""
+
+
+class StoreFile(Closable):
+    """A file of chats, made if there is none. Any thread may use it, one at a time. Raises StoreError."""
+
+    def __init__(self, file: Path, note: Callable[[str], None]) -> None:
+        self.path = file
+        self._note = note
+        self._lock = threading.RLock()
+        self._place: tuple[int, int] | None = None
+        self._connection: sqlite3.Connection
+        self._is_open = False
+        self._mended(self._reopen)
+
+    def run(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
+        """Do `work` in one transaction. If the file is damaged it is done again on a new one. Raises StoreError."""
+        with self._lock:
+            return self._mended(lambda: self._transaction(work, write))
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()  # and what is asked of it from now on is an error
+
+    def _mended(self, attempt: Callable[[], T]) -> T:
+        try:
+            return attempt()
+        except EdgespecError:
+            raise
+        except Exception as error:
+            if self.path == IN_MEMORY or not self._shows_damage(error):
+                raise self._explained(error) from error
+            reason = str(error)
+        try:
+            self._begin_anew(reason)
+            return attempt()
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def _shows_damage(self, error: Exception) -> bool:
+        """Also if the tables are not those that were made, or hold what SQLite has not noticed cannot be."""
+        if isinstance(error, sqlite3.Error):
+            code, text = _code(error), str(error)
+            not_ours = text.startswith("no such ") and _NO_INDEX not in text
+            return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not_ours
+        if not self._is_open:
+            return isinstance(error, UnicodeDecodeError)  # where a message quotes what is damaged
+        try:
+            return bool(self._connection.execute("PRAGMA integrity_check (1)").fetchone() != ("ok",))
+        except (sqlite3.Error, UnicodeDecodeError):
+            return True
+
+    def _transaction(self, work: Callable[[sqlite3.Connection], T], write: bool) -> T:
+        if not self._is_open or (self.path != IN_MEMORY and _place(self.path) != self._place):
+            self._reopen()
+        db = self._connection
+        db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        try:
+            done = work(db)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return done
+
+    def _reopen(self) -> None:
+        self._leave()
+        self._connection = self._connect()
+        self._is_open = True
+
+    def _leave(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.path != IN_MEMORY:
+            self._make()
+            self._place = _place(self.path)
+        db = sqlite3.connect(self.path, timeout=LOCK_S, isolation_level=None, check_same_thread=False)
+        try:
+            db.text_factory = _text
+            if version_of(db) > len(MIGRATIONS):
+                raise StoreError(
+                    f"the chats in {self.path} were written by a newer version of edgespec",
+                    hint="update edgespec (pip install -U edgespec); the file is left as it is",
+                )
+            _share(db)
+            migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _make(self) -> None:
+        """An empty file that nobody else may read."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                self.path.touch(mode=0o600, exist_ok=False)
+        except OSError as error:
+            raise StoreError(
+                f"the chats in {self.path} cannot be opened", why=error.strerror or str(error), hint=_WRITABLE
+            ) from error
+
+    def _begin_anew(self, reason: str) -> None:
+        """Raises StoreError, and sqlite3.Error where the new file cannot be written."""
+        from filelock import FileLock, Timeout
+
+        damaged, opened = self.path, self._place
+        self._leave()
+        try:
+            with FileLock(damaged.with_name(f"{damaged.name}.lock"), timeout=LOCK_S):
+                if _place(damaged) != opened:  # another process was faster
+                    return
+                aside = _free_name(damaged)
+                for end in ("-wal", "-shm", ""):
+                    with suppress(FileNotFoundError):
+                        damaged.with_name(damaged.name + end).rename(aside.with_name(aside.name + end))
+        except (OSError, Timeout) as error:
+            raise StoreError(
+                f"the chats in {damaged} are damaged",
+                why=f"{reason}, and it cannot be moved aside: {error}",
+                hint="close other programs that use it, or move it away",
+            ) from error
+        self._reopen()
+        with closing(sqlite3.connect(aside, timeout=LOCK_S, isolation_level=None)) as source:
+            source.text_factory = _text
+            n_messages, n_chats = rescue(source, self._connection)
+        saved = (
+            f"{n_messages} messages of {n_chats} chats could be read and are kept"
+            if n_chats
+            else "nothing in it could be read"
+        )
+        self._note(f"the chats in {damaged} were damaged ({reason}): moved to {aside.name}; {saved}")
+
+    def _explained(self, error: Exception) -> Exception:
+        """What users are told; a mistake of the program is none of their business."""
+        if not isinstance(error, sqlite3.Error):
+            return error
+        code, file = _code(error), f"the chats in {self.path}"
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreError(
+                f"{file} are locked", why="another program keeps writing to them", hint="close it and try again"
+            )
+        if code == sqlite3.SQLITE_FULL:
+            return StoreError(
+                f"{file} cannot be written", why="the disk is full", hint="free some space; saved chats are kept"
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return StoreError(f"{file} cannot be written", why=str(error), hint=_WRITABLE)
+        if _NO_INDEX in str(error):
+            return StoreError(
+                f"{file} cannot be searched",
+                why="the SQLite of this Python has no FTS5",
+                hint="use a Python from python.org, conda or your system's packages",
+            )
+        return StoreError(f"{file} cannot be read or written", why=str(error))
+
+
+_NO_INDEX = "no such module: fts5"
+_WRITABLE = "make the file and its folder writable, or set EDGESPEC_HOME to another folder"
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; 0 where Python itself raised the error."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def _place(file: Path) -> tuple[int, int] | None:
+    """Which file it is that lies there now."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _free_name(file: Path) -> Path:
+    stem = f"{file.stem}-damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
+    names = (file.with_name(stem + end + file.suffix) for end in ("", *(f"-{number}" for number in range(2, 1000))))
+    return next(name for name in names if not name.exists())
+
+
+def _share(db: sqlite3.Connection) -> None:
+    """Readers and one writer at a time do not wait for each other, and a killed program loses nothing it committed."""
+    patience_ends = time.monotonic() + LOCK_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:  # two at once do not wait for each other by themselves
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > patience_ends:
+                raise
+            time.sleep(0.01)
+    db.execute("PRAGMA synchronous = NORMAL")
+
+
+def _text(data: bytes) -> str:
+    """Text of a damaged page may be none."""
+    return data.decode("utf-8", "replace")

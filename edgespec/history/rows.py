@@ -1,0 +1,165 @@
+"""How chats and messages are found and written within one transaction of the store."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import replace
+
+from edgespec.errors import UsageError
+from edgespec.history.data import (
+    Answer,
+    Branch,
+    ChatInfo,
+    Turn,
+    first_line,
+    key_of,
+    pack_answer,
+    unpack_answer,
+    valid_text,
+)
+from edgespec.history.file import StoreError
+from edgespec.text.thinking import without_thinking
+
+
+class UnknownChatError(StoreError, UsageError):
+    """There is no such chat or message, or a short name fits several chats."""
+
+
+def chat_number(db: sqlite3.Connection, chat: str) -> int:
+    """Raises UnknownChatError."""
+    found = db.execute("SELECT number FROM chat WHERE id = ?", (chat,)).fetchone()
+    if found is None:
+        raise UnknownChatError(f"there is no chat {chat!r}", hint="'edgespec history list' shows those there are")
+    return int(found[0])
+
+
+def member_number(db: sqlite3.Connection, chat: int, key: str) -> int:
+    """A message of a chat. Raises UnknownChatError."""
+    query = "SELECT number FROM message JOIN member ON message = number WHERE key = ? AND chat = ?"
+    found = db.execute(query, (key, chat)).fetchone()
+    if found is None:
+        raise UnknownChatError(f"there is no message {key!r} in this chat")
+    return int(found[0])
+
+
+def read_chats(db: sqlite3.Connection, limit: int | None = None) -> dict[int, ChatInfo]:
+    """The newest chats by number."""
+    query = """SELECT chat.number, id, title, chat.created_s, updated_s, key, coalesce(depth, 0), model
+        FROM chat LEFT JOIN message ON message.number = head ORDER BY updated_s DESC, chat.number DESC LIMIT ?"""
+    return {number: ChatInfo(*about) for number, *about in db.execute(query, (-1 if limit is None else limit,))}
+
+
+def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, model: str = "") -> int:
+    """The number of the chat, which may be there already."""
+    now = time.time()
+    db.execute(
+        "INSERT OR IGNORE INTO chat (id, title, settings, model, created_s, updated_s) VALUES (?, ?, ?, ?, ?, ?)",
+        (chat, one_line(title), settings, model, now, now),
+    )
+    return chat_number(db, chat)
+
+
+def new_turn(chat: str, parent: str | None, role: str, content: str, answer: Answer | None) -> Turn:
+    """A message as it will be stored."""
+    role, content = valid_text(role), valid_text(content)
+    return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
+
+
+def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *, is_head: bool) -> Turn:
+    """Make it a message of the chat, which may be there already: then it keeps its time. Raises UnknownChatError."""
+    in_chat = chat_number(db, chat)
+    parent = None if turn.parent is None else member_number(db, in_chat, turn.parent)
+    db.execute(
+        """INSERT OR IGNORE INTO message (parent, depth, key, role, created_s, content)
+        VALUES (?, 1 + coalesce((SELECT depth FROM message WHERE number = ?), 0), ?, ?, ?, ?)""",
+        (parent, parent, turn.key, turn.role, turn.created_s, turn.content),
+    )
+    number, created_s = db.execute("SELECT number, created_s FROM message WHERE key = ?", (turn.key,)).fetchone()
+    db.execute("INSERT OR IGNORE INTO member VALUES (?, ?)", (in_chat, number))
+    db.execute("UPDATE chat SET updated_s = max(updated_s, ?) WHERE number = ?", (turn.created_s, in_chat))
+    if is_head:
+        db.execute("UPDATE chat SET head = ? WHERE number = ?", (number, in_chat))
+    if turn.role == "user":
+        db.execute("UPDATE chat SET title = ? WHERE number = ? AND title = ''", (first_line(turn.content), in_chat))
+    if turn.answer is not None:
+        known = "IGNORE" if turn.answer.finish_reason == "interrupted" else "REPLACE"  # a whole one says more
+        db.execute(f"INSERT OR {known} INTO answer VALUES (?, ?, ?, ?)", (number, *pack_answer(turn.answer), pieces))
+        db.execute("UPDATE chat SET model = ? WHERE number = ?", (turn.answer.model, in_chat))
+    return replace(turn, created_s=created_s)
+
+
+def delete_chat(db: sqlite3.Connection, chat: str) -> bool:
+    """Delete a chat and the messages that no other one shares; whether it was there."""
+    found = db.execute("SELECT number FROM chat WHERE id = ?", (chat,)).fetchone()
+    if found is None:
+        return False
+    db.execute(
+        """DELETE FROM message WHERE number IN (SELECT message FROM member WHERE chat = ?)
+        AND NOT EXISTS (SELECT 1 FROM member WHERE message = number AND chat <> ?)""",
+        (*found, *found),
+    )
+    db.execute("DELETE FROM member WHERE chat = ?", found)
+    db.execute("DELETE FROM making WHERE chat = ?", found)
+    db.execute("DELETE FROM chat WHERE number = ?", found)
+    return True
+
+
+def read_path(db: sqlite3.Connection, head: str) -> list[Turn]:
+    """The messages from the first one to `head`, none if there is no such message."""
+    query = f"""{_UP} SELECT number, key, role, CAST(content AS TEXT), message.created_s,
+        CAST(about AS TEXT), CAST(ids AS BLOB)
+        FROM up JOIN message USING (number) LEFT JOIN answer ON answer.message = number"""
+    found = db.execute(query, {"head": head}).fetchall()
+    turns: list[Turn] = []
+    for _, key, role, content, created_s, about, ids in sorted(found):  # SQLite would copy the texts to sort them
+        answer = None if about is None else unpack_answer(about, ids)
+        turns.append(Turn(key, turns[-1].key if turns else None, role, content, created_s, answer))
+    return turns
+
+
+def insert_path(db: sqlite3.Connection, chat: int, head: str) -> None:
+    """Make the path to `head` the chat's too, and open it."""
+    db.execute(f"{_UP} INSERT OR IGNORE INTO member SELECT :chat, number FROM up", {"head": head, "chat": chat})
+    db.execute("UPDATE chat SET head = (SELECT number FROM message WHERE key = ?) WHERE number = ?", (head, chat))
+
+
+def read_branches(db: sqlite3.Connection, chat: int) -> list[Branch]:
+    """The messages of a chat that nothing follows in it, the newest first."""
+    query = """SELECT key, depth, content, message.created_s, number = (SELECT head FROM chat WHERE number = :chat)
+        FROM member JOIN message ON number = member.message WHERE member.chat = :chat AND NOT EXISTS (
+            SELECT 1 FROM message AS next CROSS JOIN member AS within ON within.message = next.number
+            WHERE next.parent = member.message AND within.chat = :chat
+        ) ORDER BY number DESC"""
+    return [
+        Branch(key, depth, first_line(without_thinking(content)), created_s, bool(is_current))
+        for key, depth, content, created_s, is_current in db.execute(query, {"chat": chat})
+    ]
+
+
+def read_siblings(db: sqlite3.Connection, chat: int, message: int) -> list[str]:
+    """The messages of a chat that follow the same one, in the order of their creation."""
+    query = """SELECT key FROM message JOIN member ON member.message = number AND chat = ?
+        WHERE parent IS (SELECT parent FROM message WHERE number = ?) ORDER BY number"""
+    return [key for (key,) in db.execute(query, (chat, message))]
+
+
+def read_newest_below(db: sqlite3.Connection, chat: int, message: int) -> str:
+    """The newest message of a chat that comes after `message`, or it itself."""
+    query = """WITH RECURSIVE below (number) AS (
+            SELECT ? UNION ALL SELECT next.number FROM below CROSS JOIN message AS next ON next.parent = below.number
+            CROSS JOIN member ON member.message = next.number AND chat = ? WHERE next.number > below.number
+        ) SELECT key FROM message WHERE number = (SELECT max(number) FROM below)"""
+    return str(db.execute(query, (message, chat)).fetchone()[0])
+
+
+def one_line(text: str) -> str:
+    return " ".join(valid_text(text).split())
+
+
+# In a damaged file a message might follow itself, but for the condition, and values may be of another type.
+_UP = """WITH RECURSIVE up (number, parent) AS (
+    SELECT number, parent FROM message WHERE key = :head
+    UNION ALL SELECT above.number, above.parent FROM up JOIN message AS above ON above.number = up.parent
+    WHERE above.number < up.number
+)"""

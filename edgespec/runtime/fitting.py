@@ -1,0 +1,126 @@
+"""Before anything is loaded: what of it goes to the GPUs of this machine, and whether the rest fits into its memory."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+
+from edgespec.errors import OutOfMemoryError
+from edgespec.llama.kernels import have_bounds, repacking_differs
+from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu
+from edgespec.llama.trial import self_check
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.offload import GPU_RESERVE_BYTES, placed, placement
+from edgespec.models.memory.what_fits import largest_context, what_would_fit, with_context
+from edgespec.settings import Offload
+from edgespec.text.figures import size_of
+
+# Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
+MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
+
+logger = logging.getLogger(__name__)
+
+
+def fitted(
+    plan: Plan,
+    note: Callable[[str], None],
+    gpu_layers: Offload = "auto",
+    gpu_layers_draft: Offload = "auto",
+    *,
+    may_shrink: bool = False,
+) -> Plan:
+    """The plan as it is to be loaded: with layers on GPUs as they are wanted there, "auto" as many as fit, and with a
+    smaller context if that one does not fit and `may_shrink`.
+
+    Mapped weights do not count: too many of them make it slow. GPUs' drivers refuse by themselves. `note` hears what
+    users should know. Raises OutOfMemoryError with what would fit.
+    """
+    free_vram = _free_vram()
+    wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
+    if not free_vram and wanted - {"auto", 0}:
+        note("this build of llama.cpp has no usable GPU: all layers stay on the CPU")
+    fit = _repacked(placed(plan, gpu_layers, gpu_layers_draft, free_vram))
+    needed, free = estimate(fit), available_memory_bytes()
+    if needed.allocated > free:
+        n_ctx = largest_context(fit, free + needed.mapped)
+        if not (may_shrink and n_ctx):
+            raise OutOfMemoryError(
+                f"a context of {plan.n_ctx * plan.sequences:,} tokens does not fit",
+                why=f"it needs {size_of(needed.allocated)} besides memory-mapped weights, {size_of(free)} are free",
+                hint="; ".join(what_would_fit(fit, free + needed.mapped)) or "use a smaller model",
+            )
+        note(f"a context of {plan.n_ctx} tokens does not fit into memory; using {n_ctx}")
+        fit = _repacked(placed(with_context(plan, n_ctx), gpu_layers, gpu_layers_draft, free_vram))
+    elif needed.mapped > free:
+        note(
+            f"the weights take {size_of(needed.mapped)}, but only {size_of(free)} of memory are free: they will be "
+            "read from disk again and again, which is very slow"
+        )
+    if free_vram:
+        where = placement(fit, free_vram)
+        logger.info("%s", where)
+        if _is_left_out(fit, gpu_layers) or (fit.draft and _is_left_out(fit.draft, gpu_layers_draft)):
+            note(where)
+    return fit
+
+
+def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draft: Offload = "auto") -> int:
+    """How many answers like the one that is planned can be made at a time: as many as a pass has room for, and as half
+    of the memory that would be left has."""
+    free_vram = _free_vram()
+    plan = _repacked(placed(plan, gpu_layers, gpu_layers_draft, free_vram))
+    one = estimate(plan)
+    vram = sum(free_vram) - GPU_RESERVE_BYTES * len(free_vram)
+    room = (available_memory_bytes() - one.allocated, vram - one.vram)
+
+    def too_many(sequences: int) -> bool:
+        several = estimate(_times(plan, sequences))
+        more = (several.allocated - one.allocated, several.vram - one.vram)
+        return any(each > max(0, MEMORY_SHARE * left) for each, left in zip(more, room, strict=True))
+
+    return 1 + bisect_right(range(2, MOST_SEQUENCES + 1), False, key=too_many)
+
+
+def _times(plan: Plan, sequences: int) -> Plan:
+    """The plan of one sequence with more of them."""
+    several = replace(plan, sequences=sequences, max_outputs=plan.max_outputs * sequences, streams=plan.can_stream)
+    draft = plan.draft and replace(plan.draft, sequences=sequences, max_outputs=plan.draft.max_outputs * sequences)
+    return replace(several, draft=draft)
+
+
+def _is_left_out(plan: Plan, wanted: Offload) -> bool:
+    """Whether layers stay on the CPU though nobody said that they should."""
+    return wanted == "auto" and plan.gpu_layers < plan.n_layers
+
+
+def can_be_exact(gpu_layers: Offload = "auto") -> bool:
+    """Whether passes can give each token the logits of a pass of its own: not on GPUs, nor in all builds."""
+    return have_bounds() and (gpu_layers == 0 or not supports_gpu())
+
+
+def repacks(plan: Plan) -> bool:
+    """Whether weights may be repacked: not where that crashes, nor where it would make exact passes differ."""
+    return self_check() == "works" and not (plan.exact and repacking_differs(plan.header.weight_types))
+
+
+def copies(plan: Plan) -> bool:
+    """Whether weights are read into memory rather than mapped: this build puts them on huge pages there, which makes
+    narrow passes faster. Not where they take half of what is free: mapped ones the system can drop."""
+    has_huge_pages = sys.platform == "linux" and have_bounds()
+    return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
+
+
+def _free_vram() -> list[int]:
+    """Free bytes of every GPU that layers can go to; one that does not tell how many it has takes main memory."""
+    found = gpus() if supports_gpu() else []
+    return [gpu.free_bytes if gpu.total_bytes else available_memory_bytes() for gpu in found]
+
+
+def _repacked(plan: Plan) -> Plan:
+    """The plan with what this build does to weights, unless that crashes. Beside layers on a GPU it leaves those that
+    stay as they are, in the GPU's own kind of main memory."""
+    types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
+    return replace(plan, repacked=types, draft=_repacked(plan.draft) if plan.draft else None)

@@ -1,0 +1,439 @@
+"""From settings to an engine: which models are opened, in what contexts, and who drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.closable import Closable
+from edgespec.core.policy.pace import FixedPace, Pace
+from edgespec.datastore.answer_store import AnswerStore
+from edgespec.datastore.corpus import Corpus, check_fits, find
+from edgespec.drafters.base import Drafter
+from edgespec.drafters.corpus import CorpusDrafter
+from edgespec.drafters.grammar import GrammarDrafter
+from edgespec.drafters.lookup import LookupDrafter
+from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.recycling import RecyclingDrafter
+from edgespec.drafters.suffix import SuffixDrafter
+from edgespec.drafters.translation import LEAST_OVERLAP, Translation
+from edgespec.engine.calibrate import Tuning
+from edgespec.engine.engine import Engine
+from edgespec.errors import PairError, UsageError
+from edgespec.events import Progress
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
+from edgespec.llama import kernels
+from edgespec.llama.context import Context
+from edgespec.llama.grammar import Grammars
+from edgespec.llama.library import supports_gpu
+from edgespec.llama.model import Model
+from edgespec.llama.rounding import Widths, measured_widths
+from edgespec.llama.template import ChatTemplate
+from edgespec.llama.trial import extra_buffers_work
+from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
+from edgespec.models.memory.estimate import Plan
+from edgespec.models.names.spec import resolve
+from edgespec.models.pair.check import overlap_of, vocabulary_difference
+from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
+from edgespec.settings import (
+    AUTO_DRAFT,
+    DRAFT_N_MAX,
+    MAX_LEAVES,
+    MAX_SEQUENCES,
+    MAX_STRICT_DRAFT,
+    SHARED_DRAFT_TOKENS,
+    LoadSettings,
+    fixed_length,
+)
+
+LEAST_NARROW = 4  # tokens of a pass; with room for fewer, drafting would not pay
+CHAINS = {"lookup", "grammar"}  # drafters that guess no trees
+
+
+class Loaded(Closable):
+    """A target, its draft if it has one, their contexts and the engine over them. `note` hears what users should know.
+
+    Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    """
+
+    model: Model
+    draft: Model | None = None
+    answers: AnswerStore | None = None
+    context: Context
+    engine: Engine
+    tuning: Tuning
+    drafters: dict[str, Drafter]
+    leaves: int
+    n_max: int
+    template: ChatTemplate
+    grammars: Grammars
+
+    def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
+        self._settings, self._progress, self._note = settings, progress, note
+        self._n_max = settings.draft_n_max
+        self._models: list[Model] = []
+        self.contexts: list[Context] = []
+        self._widths: Widths | None = None
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Free caches and models; safe to call twice."""
+        for opened in (self.contexts, self._models):
+            while opened:
+                opened.pop().close()
+
+    @property
+    def self_draft(self) -> str | None:
+        """What kind of draft of itself the target has, if any."""
+        return self._settings.self_draft
+
+    @property
+    def rounding(self) -> float | None:
+        """By how much a logit may depend on how drafts are decoded; None where that is unknown, or cannot matter."""
+        if self._widths is None or self._settings.strict:
+            return None
+        return 0.0 if self._narrow <= self._widths.exact_to else self._widths.max_difference
+
+    def _load(self) -> None:
+        settings = self._settings
+        found = resolve(settings.model)
+        header = check_model(found.path)
+        draft_path = self._draft_path(header, found.default_draft)
+        if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
+            raise _no_draft_model(settings, header, found.missing_draft)
+        # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
+        draft_header = check_model(draft_path) if draft_path else None
+        names = [
+            name for name in settings.drafters if self._n_max > 0 and (name not in ("draft", "self") or draft_header)
+        ]
+        drafts = bool(names)
+        leaves = settings.spec_tree if set(names) - CHAINS else 1
+        plan = self._plan(header, draft_header, leaves, drafts=drafts)
+        settings = self._settings
+        self.model = self._open_model(plan)
+        self.template = ChatTemplate(self.model)
+        self.grammars = Grammars(self.model)
+        corpus = self._open_corpus()
+        self.leaves = leaves = leaves if self.model.can_roll_back else 1
+        self.context = self._open_target_context(replace(plan, branches=self._branches(leaves)))
+        self._measure_widths(drafts=drafts)
+        why_not = self._why_plain() if drafts else ""
+        if why_not:
+            # a draft or corpus was named
+            if draft_header is not None or corpus is not None or settings.spec_type != "auto":
+                self._note(f"decoding without speculation: {why_not}")
+            names, draft_header = [], None
+        self._say_what_is_left_out(names, drafts=drafts and not why_not)
+        if names and settings.exact and not settings.strict:
+            self._say_what_is_inexact()
+        if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
+            self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
+        drafters: list[Drafter] = []
+        if "grammar" in names:
+            drafters.append(GrammarDrafter())
+        if "lookup" in names:
+            drafters.append(LookupDrafter())
+        if "suffix" in names:
+            if settings.store:
+                self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
+            drafters.append(SuffixDrafter(self.answers))
+        if "recycling" in names:
+            drafters.append(RecyclingDrafter(self.model.n_vocab))
+        if corpus is not None and "corpus" in names:
+            drafters.append(CorpusDrafter(corpus.index))
+        if draft_header is not None and plan.draft is not None:
+            self.draft = self._open_model(plan.draft)
+            drafters.append(self._make_drafter(self.draft, plan.draft, leaves))
+        self.engine = Engine(
+            self.context,
+            least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
+            most_rows=self._narrow,
+            warn=self._note,
+        )
+        self.drafters = {drafter.name: drafter for drafter in drafters}
+        self.tuning = Tuning(self.context, drafters, self.engine.least_width, self._note)
+        if drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
+            self.tuning.measure(
+                self.context, min(1 + self._n_max, self.engine.most_rows), lambda done: self._progress("costs", done)
+            )
+        self.n_max = self._n_max
+        self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
+
+    def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
+        """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
+        names = [name for name in self.drafters if name in names]
+        if names and n_max >= self._narrow and n_max > DRAFT_N_MAX:
+            is_measured = self._narrow < kernels.NARROW
+            why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
+            self._note(f"drafts are at most {self._narrow - 1} tokens: {why} (--fast allows them)")
+        self.engine.draft_n_max = min(n_max, self.context.rollback, self.engine.most_rows - 1) if names else 0
+        self.engine.drafters = [self.drafters[name] for name in names]
+        self.engine.pace, self.engine.tree_width = self._pace(names, pace, leaves), leaves
+
+    def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
+        if pace != "auto":
+            return FixedPace(fixed_length(pace) or 0)
+        measured = self.tuning.pace(names, leaves)
+        measured.longest = self.engine.draft_n_max
+        return measured
+
+    def _open_corpus(self) -> Corpus | None:
+        """What is to be looked into, if anything is. Raises UsageError."""
+        settings = self._settings
+        if "corpus" not in settings.drafters or self._n_max == 0:
+            return None
+        if settings.corpus is None:
+            raise UsageError("no corpus was given", hint="name one with --corpus")
+        corpus = Corpus(find(settings.corpus))
+        check_fits(corpus, self.model)
+        return corpus
+
+    # --- the target -----------------------------------------------------------------------------------------------
+
+    def _draft_path(self, header: Header, default: Path | None) -> Path | None:
+        settings = self._settings
+        if self._n_max > 0 and settings.self_draft is not None:
+            from edgespec.models.pair.self_draft import self_draft
+
+            return self_draft(
+                resolve(settings.model).path, settings.self_draft, lambda done: self._progress("making", done)
+            )
+        if not settings.uses_draft:
+            return None
+        if settings.draft_model == AUTO_DRAFT:
+            return default or self._best_draft(header)
+        return resolve(settings.draft_model).path if settings.draft_model else default
+
+    def _best_draft(self, header: Header) -> Path | None:
+        """The best draft of this machine for the target, if there is one."""
+        from edgespec.models.names.local import local_models
+        from edgespec.models.pair.suggest import best, suggestions
+
+        found = best(suggestions(header, local_models()))
+        if found is None:
+            self._note(f"no model here can draft for {header.path.name}: 'edgespec pair suggest' shows why")
+            return None
+        self._note(f"draft model {found.spec}: {found.why}")
+        return resolve(found.spec).path
+
+    def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
+        settings = self._settings
+        if settings.draft_model and "draft" not in names and ("draft" not in settings.drafters or not drafts):
+            self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
+        if settings.corpus and "corpus" not in settings.drafters:
+            self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
+        if settings.spec_tree > 1 and drafts and {*names} <= CHAINS:
+            self._note(f"drafting chains only: {' and '.join(names)} cannot draft trees")
+        elif settings.spec_tree > 1 and drafts and not self.model.can_roll_back:
+            self._note(
+                f"drafting chains only: the state of a {self.model.architecture} model does not support branches"
+            )
+        elif settings.spec_tree > 1 and drafts and self.context.streams:
+            self._note("drafting chains only: several sequences have a KV cache each, without branches (unless --fast)")
+        elif settings.spec_tree > 1 and drafts and not self.context.free_branches:
+            self._note(f"drafting chains only: {settings.sequences} sequences leave no room for branches")
+
+    def _say_what_is_inexact(self) -> None:
+        if self.context.exact and not self.rounding:
+            return
+        where = "on this CPU" if self.context.exact else "on a GPU" if supports_gpu() else "with this llama.cpp"
+        self._note(
+            f"logits depend on the width of a pass {where}: the same seed may give another text, with drafts or "
+            "without (--strict prevents it, --fast accepts it)"
+        )
+
+    def _plan(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
+        """What is to be loaded, in what contexts, and where; settles how many sequences there are, and their context.
+
+        Raises OutOfMemoryError.
+        """
+        settings = self._settings
+        offload = (settings.gpu_layers, settings.gpu_layers_draft)
+        if settings.sequences == 0:
+            self._settings = replace(settings, sequences=1)
+            if not settings.strict:
+                one = self._wanted(header, draft, leaves, drafts=drafts)
+                self._settings = replace(settings, sequences=sequences_that_fit(one, *offload))
+        wanted = self._wanted(header, draft, leaves, drafts=drafts)
+        return fitted(wanted, self._note, *offload, may_shrink=not settings.ctx_size)
+
+    def _wanted(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
+        """What the settings say."""
+        settings = self._settings
+        sequences, branches = settings.sequences, self._branches(leaves)
+        width = self._widest if drafts or settings.strict else 1
+        exact, outputs = self._is_exact, sequences + self._drafted(width - 1)
+        attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
+        plan = Plan(
+            header,
+            n_ctx=settings.ctx_size or usual_context(header),
+            sequences=sequences,
+            max_outputs=min(outputs, kernels.NARROW) if exact else outputs,
+            cache_type_k=settings.cache_type_k,
+            cache_type_v=settings.cache_type_v,
+            flash_attention="off" if settings.strict else attention,
+            branches=branches,
+            scratch=width if settings.strict else 0,
+            rollback=width - 1,
+            exact=exact,
+        )
+        plan = replace(plan, streams=sequences > 1 and plan.can_stream)
+        if draft is not None:
+            cache_type_v = settings.cache_type_v_draft or settings.cache_type_v
+            drafting = Plan(
+                draft,
+                n_ctx=settings.ctx_size_draft or plan.n_ctx,
+                sequences=sequences,
+                max_outputs=leaves * sequences,
+                cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
+                cache_type_v=cache_type_v,
+                flash_attention=wanted_attention(draft, settings, cache_type_v, exact=exact),
+                exact=exact,
+                branches=branches + sequences if branches else 0,
+            )
+            plan = replace(plan, draft=with_room(drafting, settings))
+        return with_room(plan, settings)
+
+    def _drafted(self, n_max: int) -> int:
+        """The most tokens of drafts in one pass, over all sequences."""
+        settings, most = self._settings, n_max * self._settings.sequences
+        if settings.spec_draft_n_max is not None or fixed_length(settings.pace) is not None:
+            return most
+        return min(most, max(n_max, SHARED_DRAFT_TOKENS))
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether passes are to give each token the logits of a pass of its own."""
+        return self._settings.exact and can_be_exact(self._settings.gpu_layers)
+
+    @property
+    def sequences(self) -> int:
+        """How many answers are made at a time."""
+        return self._settings.sequences
+
+    def _open_target_context(self, plan: Plan) -> Context:
+        if plan.n_ctx > self.model.n_ctx_train:
+            self._note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
+        return self._open_context(self.model, plan, self._settings.threads, self._settings.threads_batch)
+
+    @property
+    def _widest(self) -> int:
+        """Tokens of the widest pass. Strict ones are padded to a power of two at most, which fills kernels' tiles."""
+        return 1 << self._n_max.bit_length() if self._settings.strict else 1 + self._n_max
+
+    def _measure_widths(self, *, drafts: bool) -> None:
+        """Find out which widths of the target's passes round alike, where exactness or --strict needs it."""
+        settings = self._settings
+        if self._n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
+            widest = min(self._widest * settings.sequences, kernels.NARROW, self.context.max_outputs)
+            if settings.strict:
+                widest = min(widest, 1 + MAX_STRICT_DRAFT)
+            self._widths = measured_widths(self.context, widest, lambda done: self._progress("rounding", done))
+
+    @property
+    def _narrow(self) -> int:
+        """Tokens of a pass that drafts may fill: where some do, as many as give each the logits of its own pass."""
+        if not self.context.exact:
+            return self.context.n_batch
+        if self._widths is None:
+            return kernels.NARROW
+        exact_to = self._widths.exact_to
+        if exact_to >= min(LEAST_NARROW, self._widths.widest):
+            return exact_to
+        return min(self.context.n_batch, self.context.max_outputs)
+
+    def _why_plain(self) -> str:
+        """Why this target cannot have drafts; empty if it can."""
+        if not self.context.rollback:
+            return f"the state of a {self.model.architecture} model cannot be rolled back"
+        if self._settings.strict and (self._widths is None or self._widths.exact_from is None):
+            return "no pass width was found at which logits are independent of the batch (--strict)"
+        return ""
+
+    # --- the draft ------------------------------------------------------------------------------------------------
+
+    def _make_drafter(self, draft: Model, plan: Plan, leaves: int) -> ModelDrafter:
+        settings = self._settings
+        translation = self._translation(draft)
+        if not draft.can_roll_back:
+            raise PairError(
+                f"{draft.path.name} cannot draft",
+                why=f"the state of a {draft.architecture} model cannot be rolled back",
+                hint="use a draft with attention, or none (--spec-type none)",
+            )
+        if draft.n_params > self.model.n_params:
+            self._note("the draft model is larger than the target: it will slow decoding down")
+        branches = self._branches(leaves)
+        context = self._open_context(
+            draft,
+            replace(plan, branches=branches + settings.sequences if branches else 0),
+            settings.threads_draft or settings.threads,
+            settings.threads_batch_draft or settings.threads_batch,
+        )
+        return ModelDrafter(
+            context,
+            width=leaves if branches else 1,
+            name="self" if settings.self_draft else "draft",
+            translation=translation,
+        )
+
+    def _translation(self, draft: Model) -> Translation | None:
+        """How to guess with another vocabulary, if it is another one. Raises PairError where too little is shared."""
+        reason = vocabulary_difference(self.model.header, draft.header)
+        if not reason:
+            return None
+        translation = Translation.between(self.model, draft)
+        if translation.overlap < LEAST_OVERLAP:
+            raise PairError(
+                f"{draft.path.name} cannot draft for {self.model.path.name}",
+                why=f"{overlap_of(translation.overlap)}; {reason}",
+                hint="use a draft of the same model family, or none (--spec-type none)",
+            )
+        overlap = overlap_of(translation.overlap)
+        name = draft.path.name
+        self._note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
+        return translation
+
+    # --- both -----------------------------------------------------------------------------------------------------
+
+    def _branches(self, leaves: int) -> int:
+        """Sequence ids for trees of that many leaves, from a pool that all sequences share."""
+        if self._is_exact and self._settings.sequences > 1:
+            return 0  # a stream for each sequence, where branches would need one that they share
+        wanted = (leaves - 1) * self._settings.sequences
+        return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
+
+    def _open_context(self, model: Model, plan: Plan, threads: int, threads_batch: int) -> Context:
+        context = Context(model, threads=threads, threads_batch=threads_batch, **plan.context)
+        self.contexts.append(context)
+        return context
+
+    def _open_model(self, plan: Plan) -> Model:
+        model = open_model(plan, self._note, lambda done: self._progress("loading", done))
+        self._models.append(model)
+        return model
+
+
+def _no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
+    """Drafting with a draft model was asked for by name."""
+    name = header.path.name
+    has_none = f"no model here can draft for {name}" if settings.draft_model else f"none comes with {name}"
+    get_one = f"'edgespec pull {missing}' downloads one" if missing else "'edgespec pair suggest' lists what would fit"
+    return UsageError(
+        f"--spec-type {settings.spec_type} needs a draft model",
+        why=has_none,
+        hint=f"name one (-md MODEL); {get_one}; --spec-type {settings.without_draft} goes without",
+    )
+
+
+def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
+    """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
+    header, gpu_layers = plan.header, plan.gpu_layers
+    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
+    return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, copied=copies(plan), progress=progress)

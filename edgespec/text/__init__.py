@@ -1,0 +1,1 @@
+"""Text as users read it."""

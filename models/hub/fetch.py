@@ -1,0 +1,278 @@
+"""Fetching a model into the shared Hugging Face cache: several parts at once, with resume, each verified by its hash.
+
+huggingface_hub's own downloads begin anew when the process that began them is gone. Here what has come stays in
+`blobs/<etag>.incomplete`, and becomes `blobs/<etag>` when its hash is right; then it is linked as huggingface_hub does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from filelock import Timeout
+
+from edgespec.cancel import CancelFlag
+from edgespec.models.hub import retries
+from edgespec.models.hub.content import hash_of
+from edgespec.models.hub.listing import RemoteFile
+from edgespec.models.hub.placing import disk_errors, link, lock, remember_commit
+from edgespec.models.hub.repository import Download, Tell, is_whole
+from edgespec.models.hub.requests import (
+    DownloadError,
+    OtherAnswerError,
+    explained,
+    headers,
+    host,
+    how_to_resume,
+    http_error,
+    session,
+    timeout_s,
+)
+from edgespec.models.hub.retries import Notes, Patience
+from edgespec.models.hub.room import check_space
+from edgespec.text.figures import size_of
+
+CONNECTIONS = 3
+LOOK_S = 0.1  # between two looks at the cancel flag
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a download is: bytes that are here, and of these the ones that came over the network this time; files
+    that are done, and of these the ones whose hash was computed; whether all has come and only hashes are left.
+
+    `step` is what is done with what has come, and `step_done` how much of that, 0 to 1."""
+
+    here_bytes: int
+    transferred_bytes: int
+    files_done: int
+    files_verified: int
+    is_verifying: bool
+    step: str = ""
+    step_done: float = 0.0
+
+
+class DownloadCancelled(DownloadError):  # noqa: N818 - nothing went wrong
+    """The user stopped a download."""
+
+
+def fetch(
+    download: Download, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell = lambda _: None
+) -> Path:
+    """Fetch what is missing and return the path of the model, of a split one the first part's.
+
+    `progress` is called every now and then and once at the end, `tell` with what may be worth a word: waits and
+    retries. Both hear of it in the caller's thread. Raises DownloadError, and of these DownloadCancelled once `cancel`
+    is set; what has come stays on the disk.
+    """
+    check_space([download])
+    job = _Job(download)
+    threads = [threading.Thread(target=job.work, daemon=True) for _ in range(min(CONNECTIONS, len(download.files)))]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) and not job.stopped.is_set():
+        next(thread for thread in threads if thread.is_alive() or thread is threads[-1]).join(LOOK_S)
+        job.pass_on(tell)
+        progress(job.progress())
+        if cancel.is_set():
+            job.stopped.set()
+    deadline_s = time.monotonic() + 1  # one that waits for the network may not hear of it sooner than that answers
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    job.pass_on(tell)
+    progress(job.progress())
+    if job.failures:
+        raise job.failures[0]
+    if cancel.is_set() and not download.is_here:
+        here, whole = size_of(job.progress().here_bytes), size_of(download.size_bytes)
+        raise DownloadCancelled(
+            f"stopped: {here} of {whole} downloaded", hint=how_to_resume(download.wanted.repository)
+        )
+    if not download.is_here:
+        raise DownloadError(
+            f"{download.wanted} was deleted", why="another program deletes it", hint="download it again"
+        )
+    with disk_errors(download):
+        remember_commit(download)
+    return download.path
+
+
+class _Stopped(Exception):  # noqa: N818 - nothing went wrong
+    """There is no need to go on with a file."""
+
+
+class _Job:
+    """The files of one download, on which several threads work."""
+
+    def __init__(self, download: Download) -> None:
+        self.download = download
+        self.stopped = threading.Event()
+        self.failures: list[Exception] = []
+        self._todo = deque(download.files)
+        self._here = {file.name: here for file, here in zip(download.files, download.here_bytes, strict=True)}
+        self._transferred_bytes, self._done, self._verified = 0, 0, 0
+        self._counting = threading.Lock()
+        self._said: SimpleQueue[str] = SimpleQueue()
+        self._notes = Notes(self._said.put)
+
+    def work(self) -> None:
+        """Fetch files until none is left."""
+        try:
+            while not self.stopped.is_set() and (file := self._next()):
+                self._fetch(file)
+                with self._counting:
+                    self._done += 1
+        except _Stopped:
+            return
+        except Exception as error:
+            self.failures.append(error)
+            self.stopped.set()
+
+    def progress(self) -> Progress:
+        with self._counting:
+            here = sum(self._here.values())
+            verifying = here == self.download.size_bytes and self._done < len(self.download.files)
+            return Progress(here, self._transferred_bytes, self._done, self._verified, verifying)
+
+    def pass_on(self, tell: Tell) -> None:
+        try:
+            while True:
+                tell(self._said.get_nowait())
+        except Empty:
+            return
+
+    def _next(self) -> RemoteFile | None:
+        with self._counting:
+            return self._todo.popleft() if self._todo else None
+
+    def _fetch(self, file: RemoteFile) -> None:
+        place, blob, partial = (each(file) for each in (self.download.place, self.download.blob, self.download.partial))
+        if is_whole(place, file):
+            return
+        with disk_errors(self.download), self._alone(file):
+            is_new = not is_whole(blob, file) and not is_whole(place, file)
+            if is_new:
+                self._receive_verified(file, partial)
+                partial.replace(blob)
+            self._set_here(file, file.size_bytes)
+            if not is_whole(place, file):
+                link(blob, place, is_new=is_new)
+
+    @contextmanager
+    def _alone(self, file: RemoteFile) -> Iterator[None]:
+        """Only one process at a time works on a file; huggingface_hub takes the same lock."""
+        alone, told = lock(self.download.wanted.repository, file.etag), False
+        while True:
+            try:
+                alone.acquire(timeout=LOOK_S)
+                break
+            except Timeout:
+                if not told:
+                    self._said.put(f"another program is downloading {file.name}: waiting for it")
+                told = True
+                self._check_stopped()
+        try:
+            yield
+        finally:
+            alone.release()
+
+    def _receive_verified(self, file: RemoteFile, partial: Path) -> None:
+        """Have `partial` whole, with the right hash; what is left from earlier and leads to another one is fetched
+        anew. Raises DownloadError, and removes it, where what comes is not what it should be."""
+        while True:
+            goes_on = _size(partial) > 0
+            self._receive_all(file, partial)
+            if hash_of(partial, file, lambda _: self._check_stopped()) == file.etag:
+                break
+            partial.unlink()
+            if not goes_on:
+                raise DownloadError(
+                    f"{file.name} was not downloaded correctly",
+                    why=f"its hash differs from the one given by {host()}; it was removed",
+                    hint="download it again; if that happens again, something between here and there changes it",
+                )
+            self._said.put(f"the partial download of {file.name} belongs to another file: starting from the beginning")
+        with self._counting:
+            self._verified += 1
+
+    def _receive_all(self, file: RemoteFile, partial: Path) -> None:
+        """Go on with `partial` until it is as long as the file, with pauses where the network has some."""
+        if _size(partial) > file.size_bytes:
+            partial.unlink()
+        patience = Patience(retries.FETCHING_S)
+        while (here := _size(partial)) < file.size_bytes:
+            error: Exception | None = None
+            try:
+                self._receive(file, partial, here)
+            except (http_error(), OtherAnswerError) as caught:
+                error = caught
+            self._check_stopped()
+            if _size(partial) >= file.size_bytes:
+                return
+            error = error or ConnectionError("the download ended too early")
+            if _size(partial) > here:
+                patience.renew()
+            wait_s = patience.wait_s(error)
+            if wait_s is None:
+                raise explained(error, self.download.wanted) from error
+            self._notes.waits(error, wait_s, patience)
+            self.stopped.wait(wait_s)
+            self._check_stopped()
+
+    def _receive(self, file: RemoteFile, partial: Path, here: int) -> None:
+        """Append what the hub sends of the file from `here` on. Raises what httpx raises, and OSError.
+
+        The address is asked for each time, since those it leads to expire. httpx sends the token to no other host.
+        """
+        from huggingface_hub import hf_hub_url
+
+        carried = headers() | ({"range": f"bytes={here}-"} if here else {})
+        url = hf_hub_url(self.download.wanted.repository, file.name, revision=self.download.commit)
+        with session().stream("GET", url, headers=carried, timeout=timeout_s()) as response:
+            response.raise_for_status()
+            here = _first_byte(response.status_code, response.headers, file, here)
+            partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
+            with partial.open("ab") as received:
+                received.truncate(here)
+                self._set_here(file, here)
+                for chunk in response.iter_raw():
+                    self._check_stopped()
+                    received.write(chunk)
+                    received.flush()  # so that it stays whatever happens to this process
+                    here += len(chunk)
+                    self._set_here(file, here, len(chunk))
+                    if here > file.size_bytes:
+                        return
+
+    def _check_stopped(self) -> None:
+        if self.stopped.is_set():
+            raise _Stopped
+
+    def _set_here(self, file: RemoteFile, here: int, came: int = 0) -> None:
+        with self._counting:
+            self._here[file.name] = min(here, file.size_bytes)
+            self._transferred_bytes += came
+
+
+def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, asked: int) -> int:
+    """Where an answer begins in the file: where it was asked to, or at its start. Raises OtherAnswerError where it is
+    no answer of this file's, but a login page for instance."""
+    sent = headers.get("content-range", "") if status == 206 else headers.get("content-length", "")
+    if status == 206 and sent.startswith(f"bytes {asked}-") and sent.endswith(f"/{file.size_bytes}"):
+        return asked
+    if status == 200 and sent == str(file.size_bytes):
+        return 0
+    raise OtherAnswerError(f"received {headers.get('content-type') or 'something else'} instead")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,78 @@
+"""How a file that was fetched becomes part of the shared Hugging Face cache, in the way of huggingface_hub."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+from edgespec.files.paths import write_whole
+from edgespec.files.unfinished import becoming
+from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
+from edgespec.models.hub.repository import Download
+from edgespec.models.hub.requests import DownloadError, how_to_resume
+
+# filelock's word on file systems without locks, where it makes do with files
+warnings.filterwarnings("ignore", message="flock not supported")
+
+
+def lock(repository: str, etag: str) -> FileLock:
+    """What a program holds while it works on a file of a repository, huggingface_hub too; not acquired yet."""
+    path = hub_cache() / ".locks" / repository_folder(repository).name / f"{etag}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, mode=0o664)
+
+
+def link(blob: Path, place: Path, *, is_new: bool) -> None:
+    """Show the blob in the snapshot; where there are no links a new one moves there, and of an older one, which other
+    snapshots may show, it is a copy."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    try:
+        place.symlink_to(os.path.relpath(blob, place.parent))
+    except (OSError, NotImplementedError):
+        if is_new:
+            blob.replace(place)
+            return
+        with becoming(place) as scratch:
+            shutil.copyfile(blob, scratch)
+
+
+def remember_commit(download: Download) -> None:
+    """Only now does the revision stand for this commit: until all of it was here, an older one could be used."""
+    repository, revision = download.wanted.repository, download.wanted.revision
+    if commit_of(repository, revision) == download.commit:
+        return
+    folder = repository_folder(repository)
+    ref = folder / "refs" / revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    noted = folder / f"commit.{os.getpid()}"  # every file in refs, whatever its name, is taken for a branch
+    try:
+        write_whole(noted, download.commit)
+        noted.replace(ref)
+    finally:
+        noted.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_errors(download: Download) -> Iterator[None]:
+    """Turns what the disk refuses into DownloadError."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+            hint = f"free some space: {how_to_resume(download.wanted.repository)}"
+            raise DownloadError(f"no space left for {hub_cache()}", hint=hint) from error
+        if error.errno == errno.EFBIG:
+            raise DownloadError(f"a file this large cannot be stored in {hub_cache()}", why=why,
+                hint="set HF_HOME to a folder on another disk") from error  # fmt: skip
+        raise DownloadError(
+            f"{hub_cache()} is not writable", why=why, hint="set HF_HOME to a folder you own"
+        ) from error

@@ -1,0 +1,1 @@
+"""What loading a model takes, and what fits."""

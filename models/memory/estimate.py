@@ -1,0 +1,333 @@
+"""What loading a model will take, from its header alone: an estimate of the buffers that llama.cpp would make.
+
+Derived from llama.cpp 0c1e57098 (`llama-context.cpp`, `llama-kv-cache.cpp`, `llama-memory-recurrent.cpp`, the graphs in
+`src/models/` and the allocator in `ggml-alloc.c`); scripts/check_memory.py sets it beside what llama.cpp reports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from edgespec.gguf_file.header import Header, TensorInfo
+from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
+from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
+
+CELLS = 256  # llama.cpp rounds a cache up to so many tokens
+WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files tell of a window that llama.cpp leaves out
+_F32 = 4
+_IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """One model and the context it is to be loaded with, in the words of `Context`; the draft that goes with it.
+
+    `header` is as `check_model` gives it. `gpu_layers` counts as llama.cpp does: the output first, then layers from the
+    last one down. `repacked` are the types of weights that the build copies into another layout for the CPU.
+    """
+
+    header: Header
+    n_ctx: int
+    sequences: int = 1
+    max_outputs: int = 1
+    n_batch: int = 512
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    branches: int = 0
+    scratch: int = 0
+    rollback: int = 0
+    exact: bool = False
+    streams: bool = False
+    gpu_layers: int = 0
+    repacked: frozenset[str] = frozenset()
+    draft: Plan | None = None
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether several sequences may have a cache each: not if they share it with branches, nor if its memory is a
+        state."""
+        return self.exact and not self.branches and self.header.architecture not in NO_DRAFTS
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What `Context` is to be made with, beside the model."""
+        others = ("header", "gpu_layers", "repacked", "draft")
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+
+    @property
+    def n_layers(self) -> int:
+        """How many layers could lie on a GPU, the output among them."""
+        return max(1, self.header.number("block_count")) + 1
+
+
+@dataclass(slots=True, frozen=True)
+class Estimate:
+    """Bytes that a plan takes.
+
+    `work` is what the CPU takes while it computes, which llama.cpp does not report. Of it all `own_layers_on_gpu` lie
+    on GPUs, spread over them, and `own_compute_on_gpu` on each of them. `own_mapped` are weights that are read where
+    the file is mapped: too many are read from the disk again and again, while too much of the rest ends the program.
+    """
+
+    weights: int
+    kv: int
+    compute: int
+    output: int
+    work: int
+    own_mapped: int
+    own_layers_on_gpu: int = 0
+    own_compute_on_gpu: int = 0
+    draft: Estimate | None = None
+
+    @property
+    def total(self) -> int:
+        """All of it, with the draft's, on one GPU or none."""
+        own = self.weights + self.kv + self.compute + self.output + self.work
+        return own + (self.draft.total if self.draft else 0)
+
+    @property
+    def layers_on_gpu(self) -> int:
+        """Weights and caches on GPUs, with the draft's."""
+        return self.own_layers_on_gpu + (self.draft.layers_on_gpu if self.draft else 0)
+
+    @property
+    def compute_on_gpu(self) -> int:
+        """What each GPU takes to compute with, with the draft's."""
+        return self.own_compute_on_gpu + (self.draft.compute_on_gpu if self.draft else 0)
+
+    @property
+    def vram(self) -> int:
+        """What lies on a GPU, if there is one, with the draft's."""
+        return self.layers_on_gpu + self.compute_on_gpu
+
+    @property
+    def ram(self) -> int:
+        """What lies in main memory, with the draft's."""
+        return self.total - self.vram
+
+    @property
+    def mapped(self) -> int:
+        """Weights that are mapped, with the draft's."""
+        return self.own_mapped + (self.draft.mapped if self.draft else 0)
+
+    @property
+    def allocated(self) -> int:
+        """What main memory has to have room for: all but the mapped weights."""
+        return self.ram - self.mapped
+
+
+def estimate(plan: Plan) -> Estimate:
+    """What loading this would take; nothing but the header is looked at."""
+    header, n_layers = plan.header, plan.n_layers - 1
+    on_gpu = min(plan.gpu_layers, n_layers + 1)
+    widths = _Widths.of(header)
+    weights = _Weights.of(plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2)
+    kv = _cache(plan) + _states(plan)
+    compute, inputs, work = _compute(plan, widths)
+    compute_on_gpu = 0
+    if on_gpu > n_layers:
+        compute_on_gpu, compute, work = compute, compute + inputs, 0
+    elif on_gpu:
+        # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
+        compute_on_gpu = compute + weights.largest_elsewhere
+        compute += compute_on_gpu  # the CPU needs as much for the layers it has left
+    return Estimate(
+        weights=weights.total,
+        kv=kv,
+        compute=compute,
+        output=_outputs(plan) * header.n_vocab * _F32,
+        work=work,
+        own_mapped=weights.mapped,
+        own_layers_on_gpu=weights.on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
+        own_compute_on_gpu=compute_on_gpu,
+        draft=estimate(plan.draft) if plan.draft else None,
+    )
+
+
+# --- weights and caches -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class _Weights:
+    """Bytes of all weights, of those on GPUs, of those that stay mapped, and of the largest one in no GPU's layer.
+
+    Repacked ones (`CPU_REPACK`) count once: nobody reads the mapped pages that they were copied from again.
+    """
+
+    total: int
+    on_gpu: int
+    mapped: int
+    largest_elsewhere: int
+
+    @classmethod
+    def of(cls, plan: Plan, first_on_gpu: int) -> _Weights:
+        """Of layers from `first_on_gpu` on the GPU, the output being the last."""
+        header, output_layer = plan.header, plan.header.number("block_count")
+        total = on_gpu = mapped = largest = 0
+        for name, tensor in header.tensors.items():
+            total += tensor.size_bytes
+            layer = _layer(name, output_layer)
+            if layer >= first_on_gpu:
+                on_gpu += tensor.size_bytes
+                continue
+            if layer >= 0:
+                largest = max(largest, tensor.size_bytes)
+            if layer < 0 or not _is_repacked(tensor, plan.repacked):
+                mapped += tensor.size_bytes
+        embedding = header.tensors.get("token_embd.weight")
+        if embedding is not None and "output.weight" not in header.tensors:
+            # The embedding stays mapped where it is looked up; an output tied to it is a copy on a GPU, or repacked.
+            if first_on_gpu <= output_layer:
+                total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
+            elif _is_repacked(embedding, plan.repacked):
+                mapped -= embedding.size_bytes
+        return cls(total, on_gpu, mapped, largest)
+
+
+def _is_repacked(tensor: TensorInfo, types: frozenset[str]) -> bool:
+    return tensor.type in types and len(tensor.shape) > 1 and tensor.shape[1] % 8 == 0
+
+
+def _layer(name: str, output_layer: int) -> int:
+    """The layer that a tensor belongs to; -1 for the embeddings."""
+    match = _IN_LAYER.match(name)
+    return int(match[1]) if match else output_layer if name.startswith("output") else -1
+
+
+def _cells(plan: Plan) -> int:
+    """Tokens the cache has room for; sliding windows save nothing (`swa_full`)."""
+    return _attended(plan) * (plan.sequences if plan.streams else 1)
+
+
+def _attended(plan: Plan) -> int:
+    """Tokens a pass looks at: all that sequences share, or those of the stream of one."""
+    shared = plan.n_ctx if plan.streams else plan.n_ctx * plan.sequences + plan.scratch
+    return -(-shared // CELLS) * CELLS
+
+
+def _cache(plan: Plan) -> int:
+    """Keys and values of all tokens."""
+    return int(_cells(plan) * bytes_per_token(plan.header, plan.cache_type_k, plan.cache_type_v))
+
+
+def _states(plan: Plan) -> int:
+    """Of recurrent layers: the state of every sequence and its old ones, in F32 whatever the type of the cache."""
+    n_layers = sum(name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight")) for name in plan.header.tensors)
+    return sum(_state_values(plan.header)) * _F32 * n_layers * _state_rows(plan)
+
+
+def _state_rows(plan: Plan) -> int:
+    keeps_old_states = plan.header.architecture not in NO_TARGETS
+    rollback = min(plan.rollback, max(0, plan.n_batch - 2)) if keeps_old_states else 0
+    return (plan.sequences + plan.branches) * (1 + rollback)
+
+
+def _state_values(header: Header) -> tuple[int, int]:
+    """How many numbers a recurrent layer keeps of a sequence: the last inputs of its convolution, and its state."""
+    if kernel := header.number("shortconv.l_cache"):
+        return header.number("embedding_length") * (kernel - 1), 0
+    inner, state, groups = (header.number(f"ssm.{key}") for key in ("inner_size", "state_size", "group_count"))
+    return max(0, header.number("ssm.conv_kernel") - 1) * (inner + 2 * groups * state), inner * state
+
+
+def _outputs(plan: Plan) -> int:
+    """Rows of logits that a decode may give."""
+    return max(min(plan.max_outputs, plan.n_batch), plan.sequences + plan.branches)
+
+
+# --- what a pass computes with ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class _Widths:
+    """Numbers that a token has in the widest layer, from the shapes of the weights."""
+
+    residual: int
+    query: int
+    key_and_value: int
+    heads: int
+    feed_forward: int
+
+    @classmethod
+    def of(cls, header: Header) -> _Widths:
+        rows_in: dict[str, int] = defaultdict(int)
+        rows_out: dict[str, int] = defaultdict(int)
+        for name, tensor in header.tensors.items():
+            match = _IN_LAYER.match(name)
+            if match and len(tensor.shape) > 1:
+                rows_in[match[2]] = max(rows_in[match[2]], tensor.shape[0])
+                rows_out[match[2]] = max(rows_out[match[2]], tensor.shape[1])
+        width, used = header.number("embedding_length"), header.number("expert_used_count")
+        query, value_size = rows_in["attn_output"], header.head_sizes[1]
+        heads = query // value_size if value_size else 0
+        if header.number("attention.key_length_mla"):
+            heads = header.number("attention.head_count")
+            query = heads * header.head_sizes[0]
+        dense = _gated(rows_out["ffn_up"] + rows_out["ffn_gate"], rows_in["ffn_down"])
+        expert = rows_out["ffn_up_exps"] + rows_out["ffn_gate_exps"] + rows_out["ffn_gate_up_exps"]
+        experts = used * _gated(expert, rows_in["ffn_down_exps"])
+        if width > expert:  # what the experts give does not fit where their gates were
+            experts += used * width
+        return cls(
+            residual=width,
+            query=query,
+            key_and_value=rows_out["attn_k"] + rows_out["attn_v"],
+            heads=heads,
+            feed_forward=max(dense, experts),
+        )
+
+
+def _gated(up: int, down: int) -> int:
+    """A product of two halves lies beside them; without a gate it is computed in place."""
+    return up + down if up > down else up
+
+
+def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
+    """The buffer that a pass of `n_batch` tokens computes in, what of it is inputs, and the CPU's scratch beside it.
+
+    Inputs stay for the whole pass. Beside them the buffer has to hold what lives at once in the widest part of a layer,
+    or the rows of logits; everything is F32, and two residuals live through all of it.
+    """
+    cells = _attended(plan)
+    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
+    flash, attends = plan.flash_attention != "off", any(values_per_token(plan.header))
+    residuals = 2 * widths.residual
+
+    inputs = tokens * widths.residual * _F32
+    if attends:  # who attends to whom, for full layers and for those with a window
+        windows = plan.header.number("attention.sliding_window") and plan.header.architecture not in WITHOUT_WINDOWS
+        masks = 2 if windows else 1
+        inputs += masks * cells * tokens * (2 if flash else _F32)
+
+    attention = tokens * (residuals + 2 * widths.query + widths.key_and_value) * _F32
+    scores = _scores(plan, widths)
+    if flash and attends:  # whose kernels take no F32 keys and values: they are copied as F16, a layer at a time
+        in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
+        attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
+    # Where the queries were stays a gap that nothing of a feed-forward network fits into.
+    feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
+    in_layers = inputs + max(attention + scores, feed_forward, _recurrence(plan, tokens))
+    at_the_end = (tokens * residuals + _outputs(plan) * plan.header.n_vocab) * _F32  # where the masks are gone
+    compute = max(in_layers, at_the_end)
+    return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
+
+
+def scores_bytes(plan: Plan) -> int:
+    """What attention scores take without flash attention: as F32, and as F16 to be multiplied with values."""
+    return _scores(plan, _Widths.of(plan.header)) * 3 // 2
+
+
+def _scores(plan: Plan, widths: _Widths) -> int:
+    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
+    return 0 if plan.flash_attention != "off" else _attended(plan) * tokens * widths.heads * _F32
+
+
+def _recurrence(plan: Plan, tokens: int) -> int:
+    """What a recurrent layer computes with: five times its inner width, states before and after."""
+    inner, state = plan.header.number("ssm.inner_size"), _state_values(plan.header)[1]
+    rows = plan.sequences + plan.branches + _state_rows(plan)
+    return (tokens * (2 * plan.header.number("embedding_length") + 5 * inner) + rows * state) * _F32 if inner else 0

@@ -1,0 +1,79 @@
+"""What would fit into main memory where a plan does not: a smaller context, cache, or model."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+
+from edgespec.models.memory.estimate import CELLS, Plan, estimate
+from edgespec.settings import CACHE_TYPES
+from edgespec.text.figures import size_of
+
+# Bits a weight has in quantisations that most repositories offer, the scales and the larger tensors of a mix among them
+QUANT_BITS = {"Q8_0": 8.5, "Q6_K": 6.6, "Q5_K_M": 5.7, "Q4_K_M": 4.9, "Q3_K_M": 4.0, "Q2_K": 3.2}
+WORTHWHILE = 0.95  # of the bits there are: another file for less than that is no remedy
+
+
+def largest_context(plan: Plan, free_bytes: int) -> int:
+    """The most tokens of context with which the plan fits into main memory: a multiple of 256, and no more than the
+    model was trained for; 0 where none fits."""
+    trained = plan.header.number("context_length") or plan.n_ctx
+    choices = range(CELLS, trained + 1, CELLS)
+    fitting = bisect_right(choices, free_bytes, key=lambda n_ctx: estimate(with_context(plan, n_ctx)).ram)
+    return choices[fitting - 1] if fitting else 0
+
+
+def what_would_fit(plan: Plan, free_bytes: int) -> list[str]:
+    """What one can change so that the plan fits into main memory, and what it would take then: one thing at a time, or
+    several at once where none alone would do. Empty where the weights alone are too much."""
+    fitting = [change for change in _changes(plan, free_bytes) if change[1] <= free_bytes]
+    return [f"{what}: {size_of(needed)}" for what, needed in fitting or _all_at_once(plan, free_bytes)]
+
+
+def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
+    """What may be changed, and what main memory is needed then; some may not do."""
+    quantised = [(name, estimate(cached).ram) for name in ("q8_0", "q4_0") if (cached := _with_cache(plan, name))]
+    for name, needed in [choice for choice in quantised if choice[1] <= free_bytes][:1]:
+        yield f"a {name} KV cache (-ctk {name} -ctv {name})", needed
+    if plan.draft is not None:
+        yield "no draft model (--spec-type none)", estimate(replace(plan, draft=None)).ram
+    n_ctx = largest_context(plan, free_bytes)
+    if 0 < n_ctx < plan.n_ctx:
+        yield f"a context of {n_ctx} tokens (-c {n_ctx})", estimate(with_context(plan, n_ctx)).ram
+    now, bits = estimate(plan), 8 * plan.header.weights_bytes / max(1, plan.header.n_params)
+    for quant, quant_bits in QUANT_BITS.items():
+        needed = now.ram - int(now.weights * (1 - quant_bits / bits))
+        if quant_bits < WORTHWHILE * bits and needed <= free_bytes:
+            yield f"the same model in {quant} instead of {bits:.1f} bits per weight", needed
+            return
+
+
+def _all_at_once(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
+    """No draft, the smallest cache and the largest context that fits then, if one does."""
+    alone = replace(plan, draft=None)
+    quantised = _with_cache(alone, "q4_0")
+    n_ctx = min(plan.n_ctx, largest_context(quantised or alone, free_bytes))
+    if n_ctx:
+        options = ["--spec-type none"] * bool(plan.draft) + ["-ctk q4_0 -ctv q4_0"] * bool(quantised) + [f"-c {n_ctx}"]
+        yield f"all of {' '.join(options)}", estimate(with_context(quantised or alone, n_ctx)).ram
+
+
+def with_context(plan: Plan, n_ctx: int) -> Plan:
+    """A draft follows its target, unless it had a context of its own."""
+    draft = plan.draft
+    if draft is not None and draft.n_ctx == plan.n_ctx:
+        draft = replace(draft, n_ctx=n_ctx)
+    return replace(plan, n_ctx=n_ctx, draft=draft)
+
+
+def _with_cache(plan: Plan, name: str) -> Plan | None:
+    """The plan, and a draft that follows it, with keys and values in this type; None if they cannot be stored so."""
+    if plan.flash_attention == "off" or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
+        return None
+    draft, types = plan.draft, (plan.cache_type_k, plan.cache_type_v)
+    if draft is not None and (draft.cache_type_k, draft.cache_type_v) == types:
+        draft = _with_cache(draft, name)
+        if draft is None:
+            return None
+    return replace(plan, cache_type_k=name, cache_type_v=name, draft=draft)

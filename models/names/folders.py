@@ -1,0 +1,124 @@
+"""Where models are looked for on this machine, and the GGUF files that lie there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from edgespec.errors import UsageError
+from edgespec.files.paths import cache_dir, models_dir
+from edgespec.models.hub.cache import cached_repositories, repository_folder
+from edgespec.models.names import catalog
+
+VARIABLE = "EDGESPEC_MODELS"
+DEPTH = 3  # levels of folders that are looked into
+
+
+def gguf_files(folders: Sequence[Path] = ()) -> Iterator[Path]:
+    """The .gguf files in and below the usual folders and these, links that lead nowhere too.
+
+    The usual ones are the Hugging Face cache, the folder of models from packages, the working folder, `~/models`, the
+    user's own (`own_folders`), and those of LM Studio and llama.cpp. What cannot be read is left out. A file that
+    several names lead to comes as often.
+    """
+    for folder, depth in [*_usual_folders(), *((folder, DEPTH) for folder in folders)]:
+        yield from _files(folder, depth)
+
+
+def own_folders() -> dict[Path, str]:
+    """The folders that the user's `models.toml` and EDGESPEC_MODELS name, there or not, and which of the two it was.
+
+    Raises UsageError for errors in the file.
+    """
+    named = dict.fromkeys(catalog.folders(), catalog.USER_FILE)
+    for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        with suppress(OSError, RuntimeError):  # the working folder is gone; there is no such user
+            named.setdefault(Path(name).expanduser().absolute(), VARIABLE)
+    return named
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
+
+
+def _usual_folders() -> Iterator[tuple[Path, int]]:
+    """Each with how many levels of it are looked into."""
+    yield from ((repository_folder(name) / "snapshots", DEPTH) for name in cached_repositories())
+    yield models_dir(), 1
+    with suppress(OSError):  # someone may have removed it
+        here = Path.cwd()
+        yield here, 0 if _holds_more_than_models(here) else DEPTH
+    with suppress(RuntimeError):  # nobody has to have a home
+        yield Path.home() / "models", DEPTH
+    with suppress(UsageError, OSError):
+        yield from ((folder, DEPTH) for folder in own_folders())
+    yield from ((folder, DEPTH) for folder in _of_other_tools())
+
+
+def _holds_more_than_models(folder: Path) -> bool:
+    """Whether it is the root of a disk, or has the homes of users in it: most of what is there is someone else's."""
+    if folder == Path(folder.anchor):
+        return True
+    with suppress(OSError, RuntimeError):
+        return folder.resolve() in Path.home().resolve().parents
+    return False
+
+
+def _of_other_tools() -> Iterator[Path]:
+    """Where LM Studio (https://lmstudio.ai/docs/basics/import-model; earlier versions had the second folder) and
+    llama.cpp (`fs_get_cache_directory`) keep plain GGUF files."""
+    with suppress(RuntimeError):
+        home = Path.home()
+        yield home / ".lmstudio" / "models"
+        yield home / ".cache" / "lm-studio" / "models"
+        if chosen := os.environ.get("LLAMA_CACHE"):
+            yield Path(chosen)
+        elif os.name == "nt":
+            yield Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "llama.cpp"
+        elif sys.platform == "darwin":
+            yield home / "Library" / "Caches" / "llama.cpp"
+        else:
+            yield Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
+
+
+# --- what is in them --------------------------------------------------------------------------------------------------
+
+
+def _files(folder: Path, depth: int) -> Iterator[Path]:
+    """The .gguf files in and below a folder, the nearest first; links are followed, each folder is entered once.
+
+    What edgespec makes for itself, drafts and quantisations in its cache folder, is left out.
+    """
+    seen = {os.path.realpath(cache_dir())}
+    level = [folder]
+    for _ in range(depth + 1):
+        below: list[Path] = []
+        for place in level:
+            if (real := os.path.realpath(place)) not in seen and not _is_of_the_system(real):
+                seen.add(real)
+                files, inner = _entries(place)
+                yield from files
+                below += inner
+        level = below
+
+
+def _is_of_the_system(real: str) -> bool:
+    """Whether it only looks like a folder of a disk. Below /dev there are disks again, as /dev/shm."""
+    return real == "/dev" or f"{real}/".startswith(("/proc/", "/sys/"))
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The .gguf files in a folder and the folders in it that are not hidden, both in order."""
+    files, folders = [], []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):  # not to be looked at
+                path = folder / entry.name
+                leads_nowhere = entry.is_symlink() and not path.exists()
+                if entry.name.lower().endswith(".gguf") and (leads_nowhere or entry.is_file()):
+                    files.append(path)
+                elif not entry.name.startswith(".") and not leads_nowhere and entry.is_dir():
+                    folders.append(path)
+    return sorted(files), sorted(folders)

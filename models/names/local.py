@@ -1,0 +1,125 @@
+"""The models of this machine: the bundled pair and the GGUF files where people keep them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.gguf_file.file_types import quantisation
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.hub.quants import part_of, parts_of
+from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.spec import NAMES, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model that can be loaded as `spec`, or a file that cannot: `problem` then says why, and little else is known.
+
+    `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it. `used_s` is
+    when the file was last read, in seconds since 1970; None where the file system does not keep that.
+    """
+
+    spec: str
+    path: Path
+    name: str
+    architecture: str = ""
+    n_params: int = 0
+    quantisation: str = ""
+    size_bytes: int = 0
+    n_ctx_train: int = 0
+    n_vocab: int = 0
+    default_draft: Path | None = None
+    problem: str = ""
+    used_s: float | None = field(default=None, compare=False)
+    header: Header | None = field(default=None, repr=False, compare=False)
+
+
+def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
+    """The bundled pair, then what lies in the usual folders (`gguf_files`) and in `folders`.
+
+    Each file once, one after another as they are read. Files that are no language models, such as projectors, are left
+    out.
+    """
+    seen: set[str] = set()
+    for spec in NAMES:
+        with suppress(ModelNotFoundError):
+            path = resolve(spec).path
+            seen.add(os.path.realpath(path))
+            yield from _read(path, spec)
+    for path in gguf_files(folders):
+        if (file := os.path.realpath(path)) not in seen:
+            seen.add(file)
+            yield from _read(path, str(path))
+
+
+def local_model(spec: str) -> LocalModel:
+    """One model by its name or path. Raises ModelNotFoundError, ModelFileError."""
+    path = resolve(spec).path
+    used_s = _used_s(path)
+    return _described(check_model(path), spec, used_s)
+
+
+# --- one file ---------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, spec: str) -> Iterator[LocalModel]:
+    """The model that a file is, or what is wrong with it; nothing for what goes with a model and is none."""
+    if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
+        return
+    if path.is_symlink() and not path.exists():
+        yield LocalModel(spec, path, path.stem, problem=f"it is a broken link to {path.readlink()}")
+        return
+    used_s = _used_s(path)  # before the header is read, which counts as use
+    try:
+        header = read_header(path)
+        if not {header.architecture, header.metadata.get("general.type")} & _EXTRAS:
+            yield _described(check_model(header), spec, used_s)
+    except EdgespecError as error:
+        problem, size_bytes = error.why or error.what, _size_bytes(path)
+        yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, used_s=used_s)
+
+
+def _used_s(path: Path) -> float | None:
+    with suppress(OSError):
+        if hasattr(os, "ST_NOATIME") and os.statvfs(path).f_flag & os.ST_NOATIME:
+            return None
+        return path.stat().st_atime
+    return None
+
+
+def _size_bytes(path: Path) -> int:
+    """Of all parts that are there."""
+    size_bytes = 0
+    for part in parts_of(path.name):
+        with suppress(OSError):
+            size_bytes += path.with_name(part).stat().st_size
+    return size_bytes
+
+
+def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
+    return LocalModel(
+        spec=spec,
+        path=header.path,
+        name=header.name,
+        architecture=header.architecture,
+        n_params=header.n_params,
+        quantisation=quantisation(header),
+        size_bytes=header.size_bytes,
+        n_ctx_train=header.number("context_length"),
+        n_vocab=header.n_vocab,
+        default_draft=resolve(spec).default_draft,
+        used_s=used_s,
+        header=header,
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+# Architectures and types (general.type) of files that go with a model
+_EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))

@@ -1,0 +1,85 @@
+"""What was probably meant by a spec that names nothing: a file of this machine, or a name of the catalogue."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from edgespec.models.hub.quants import models_in
+from edgespec.models.names.catalog import near
+from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.known import name_of
+from edgespec.models.names.spec import HOW_TO_NAME_A_MODEL, NAMES, is_path
+
+MOST = 3  # suggestions
+_SIZE = re.compile(r"(\d+(?:\.\d+)?[bm])(?![a-z0-9])")  # of a model, which other programs write behind the ":"
+
+
+def hint_for_name(name: str) -> str:
+    """What to do about a name that is neither in the catalogue nor a file. Raises UsageError for a catalogue with
+    errors."""
+    files = _similar(name, gguf_files())
+    if files and _stem(name) == _stem(files[0].name):
+        return _did_you_mean(map(_spec, files))
+    known = [*difflib.get_close_matches(name.lower(), NAMES, n=1), *_near_in_catalogue(name)]
+    if known or files:
+        hint = _did_you_mean(map(repr, known) if known else map(_spec, files))
+        return f"{hint} 'edgespec ls --catalog' lists the names"
+    return f"{HOW_TO_NAME_A_MODEL}; 'edgespec ls --catalog' lists names"
+
+
+def hint_for_file(spec: str, path: Path) -> str:
+    """What to do about a path where nothing is. A bare name may mean a file of any of the folders that are looked into
+    for models."""
+    try:
+        beside = sorted(each for each in path.parent.iterdir() if each.name.lower().endswith(".gguf"))
+    except OSError:
+        beside = []
+    if path.name == spec:
+        similar = [_spec(each) for each in _similar(spec, [*beside, *gguf_files()])]
+    else:
+        folder = spec.removesuffix(path.name) if spec.endswith(path.name) else ""
+        similar = [folder + each.name for each in _similar(path.name, beside)]
+    if similar:
+        return _did_you_mean(similar)
+    names = [each.name for each in beside if each.is_file()]
+    return f"GGUF files there: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}" if names else ""
+
+
+def _near_in_catalogue(spec: str) -> list[str]:
+    """Its names that are near, those of the size that is behind the ":" first."""
+    name, _, behind = spec.lower().partition(":")
+    size = _SIZE.match(behind)
+    if size is None:
+        return near(name)
+    return sorted(near(f"{name}-{size[1]}"), key=lambda other: size[1] not in other.split("-"))
+
+
+def _similar(name: str, files: Iterable[Path]) -> list[Path]:
+    """The models among the files that are called that, with or without .gguf, or else nearly that."""
+    by_name: dict[str, dict[Path, None]] = {}
+    for path in files:
+        if models_in([path.name]) and path.is_file():
+            by_name.setdefault(_stem(path.name), {})[path.absolute()] = None
+    wanted = _stem(name)
+    names = [wanted] if wanted in by_name else difflib.get_close_matches(wanted, by_name, n=MOST)
+    return [path for each in names for path in by_name[each]][:MOST]
+
+
+def _stem(name: str) -> str:
+    return name.lower().removesuffix(".gguf")
+
+
+def _spec(path: Path) -> str:
+    """What to type for a file, from this folder."""
+    spec = name_of(path)
+    with suppress(ValueError, OSError):  # it lies elsewhere; this folder is gone
+        return str(path.relative_to(Path.cwd())) if is_path(spec) else spec
+    return spec
+
+
+def _did_you_mean(specs: Iterable[str]) -> str:
+    return f"did you mean {' or '.join(specs)}?"

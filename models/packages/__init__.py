@@ -1,0 +1,1 @@
+"""Models in wheels of the Python package index."""

@@ -1,0 +1,1 @@
+"""Whether one model can draft for another, and at what cost."""

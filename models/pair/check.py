@@ -1,0 +1,266 @@
+"""Can one model draft for another? Told from the headers of both files, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import compress
+from operator import ne
+from typing import Literal
+
+from edgespec.drafters.translation import LEAST_OVERLAP
+from edgespec.gguf_file.header import Header
+from edgespec.models.pair.sizes import RelativeSize, memory_bytes, read_bytes, relative_size
+from edgespec.models.pair.vocabulary import Vocabulary
+from edgespec.text.figures import percent
+
+Verdict = Literal["works", "shared", "no"]
+
+MAX_PADDING = 128  # tokens by which vocabularies of one family may differ in length, as in llama.cpp
+CTX_SIZE = 8192  # of the cache that `memory_bytes` counts, where the target was trained for as much
+EXAMPLES = 5  # of tokens that differ
+
+
+@dataclass(frozen=True, slots=True)
+class PairVerdict:
+    """How a draft fits a target: as it is, through the tokens that both share, or not at all, and why.
+
+    `overlap` is the share of the target's tokens that the draft has too. `size` is no part of the verdict: a draft that
+    fits may still slow its target down. `memory_bytes` is what the draft takes: weights and a 16-bit cache.
+    """
+
+    verdict: Verdict
+    reasons: list[str]
+    overlap: float
+    size: RelativeSize
+    memory_bytes: int
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a few words."""
+        if self.verdict == "works":
+            return "works"
+        if self.verdict == "shared":
+            return overlap_of(self.overlap)
+        return f"no: {overlap_of(self.overlap) if self.overlap < LEAST_OVERLAP else self.reasons[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token's id, and its text as `shown` puts it."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One model of a pair: what it is, what its tokens are, and what it takes.
+
+    `read_bytes` are the weights that a pass over one token reads, `memory_bytes` weights and a 16-bit cache.
+    """
+
+    architecture: str
+    n_params: int
+    weights_bytes: int
+    read_bytes: int
+    memory_bytes: int
+    n_ctx_train: int
+    vocabulary: str
+    tokenizer: str
+    n_vocab: int
+    bos: Token | None
+    eos: Token | None
+    eot: Token | None
+    adds_bos: bool
+    has_chat_template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A pair in detail.
+
+    `n_differing` of the ids that both have stand for different texts; `differing` has the first of them, the target's
+    token and the draft's. `same_chat_template` means something where both have one. `notes` are worth knowing, and no
+    obstacle. `n_ctx` is what the caches are counted for.
+    """
+
+    verdict: PairVerdict
+    target: Side
+    draft: Side
+    n_differing: int
+    differing: list[tuple[Token, Token]]
+    same_chat_template: bool
+    notes: list[str]
+    n_ctx: int
+
+
+def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
+    """Whether `draft` can guess for `target`, both as `check_model` gives them; takes a moment for large vocabularies.
+
+    `vocabulary` is the target's, where it was read before. Raises ModelFileError if the files can no longer be read.
+    """
+    ours, theirs = vocabulary or Vocabulary.of(target), Vocabulary.of(draft)
+    return _verdict(target, draft, ours, theirs, differing_ids(ours, theirs))
+
+
+def compare_pair(target: Header, draft: Header) -> Comparison:
+    """The same in detail."""
+    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    differing = differing_ids(ours, theirs)
+    n_ctx = _n_ctx(target)
+    return Comparison(
+        _verdict(target, draft, ours, theirs, differing),
+        _side(target, ours, n_ctx),
+        _side(draft, theirs, n_ctx),
+        len(differing),
+        [(_token(ours, id), _token(theirs, id)) for id in differing[:EXAMPLES]],
+        target.metadata.get(CHAT_TEMPLATE) == draft.metadata.get(CHAT_TEMPLATE),
+        list(_notes(target, draft)),
+        n_ctx,
+    )
+
+
+def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary, differing: list[int]) -> PairVerdict:
+    obstacles = [
+        f"the state of a {header.architecture} model cannot be rolled back"
+        for header, unable in ((target, NO_TARGETS), (draft, NO_DRAFTS))
+        if header.architecture in unable
+    ]
+    differences = vocabulary_differences(ours, theirs, differing)
+    overlap = shared_tokens(ours, theirs) if differences else 1.0
+    verdict: Verdict = "shared" if differences else "works"
+    if obstacles or overlap < LEAST_OVERLAP:
+        verdict = "no"
+    return PairVerdict(
+        verdict,
+        reasons=obstacles + differences,
+        overlap=overlap,
+        size=relative_size(target, draft),
+        memory_bytes=memory_bytes(draft, _n_ctx(target)),
+    )
+
+
+def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> list[str]:
+    """Why the draft's token ids do not mean what the target's mean, `differing_ids` known; empty when they do."""
+    both = (target, draft)
+    first = differing[0] if differing else None
+    same_kind = target.kind == draft.kind
+    if same_kind and first is None and abs(len(target.texts) - len(draft.texts)) <= MAX_PADDING:
+        starts = [f"BOS {vocabulary.bos}" if vocabulary.adds_bos else "no BOS" for vocabulary in both]
+        differ = "they add different tokens at the start of a text ({} and {})"
+        return [] if starts[0] == starts[1] else [differ.format(*starts)]
+    kinds = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in both]
+    reasons = ["their vocabularies differ: {} in the target, {} in the draft".format(*kinds)]
+    if first is not None:
+        texts = [shown(vocabulary.texts[first]) for vocabulary in both]
+        reasons.append("token {} is {} in the target, {} in the draft".format(first, *texts))
+    elif same_kind:
+        reasons.append(f"they start alike, but one has more than {MAX_PADDING} additional tokens")
+    return reasons
+
+
+def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
+    """The ids that stand for different texts, of those that both have."""
+    n = min(len(target.texts), len(draft.texts))
+    if target.texts[:n] == draft.texts[:n]:  # as is usual, and found a good deal sooner
+        return []
+    return list(compress(range(n), map(ne, target.texts, draft.texts)))
+
+
+def vocabulary_difference(target: Header, draft: Header) -> str:
+    """The same of two files, as one text."""
+    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
+
+
+def overlap_of(share: float) -> str:
+    """The share of the target's tokens that the draft has too, in words."""
+    return f"vocabulary overlap {percent(share)}"
+
+
+def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
+    """The share of the target's tokens that the draft has too, by what they stand for (TLI, arXiv 2502.05202)."""
+    ours, others = target.spellings(), draft.spellings()
+    if ours is None or others is None:
+        ours, others = target.pieces(), draft.pieces()
+    theirs = set(others)
+    theirs.discard(b"")
+    return sum(map(theirs.__contains__, ours)) / max(1, len(target.texts))
+
+
+def shown(text: bytes) -> str:
+    """A token's text in quotes, without what would upset a terminal; as bytes if it is no text."""
+    try:
+        quoted = repr(text.decode("utf-8"))
+    except UnicodeDecodeError:
+        quoted = repr(text)
+    return quoted if len(quoted) <= 40 else f"{quoted[:37]}..."
+
+
+def _side(header: Header, vocabulary: Vocabulary, n_ctx: int) -> Side:
+    def special(id: int | None) -> Token | None:
+        return None if id is None else _token(vocabulary, id)
+
+    return Side(
+        architecture=header.architecture,
+        n_params=header.n_params,
+        weights_bytes=header.weights_bytes,
+        read_bytes=read_bytes(header),
+        memory_bytes=memory_bytes(header, n_ctx),
+        n_ctx_train=header.number("context_length"),
+        vocabulary=vocabulary.kind,
+        tokenizer=vocabulary.tokenizer,
+        n_vocab=header.n_vocab,
+        bos=special(vocabulary.bos),
+        eos=special(vocabulary.eos),
+        eot=special(_end_of_turn(header, vocabulary)),
+        adds_bos=vocabulary.adds_bos,
+        has_chat_template=CHAT_TEMPLATE in header.metadata,
+    )
+
+
+def _token(vocabulary: Vocabulary, id: int) -> Token:
+    return Token(id, shown(vocabulary.texts[id]))
+
+
+def _end_of_turn(header: Header, vocabulary: Vocabulary) -> int | None:
+    """The token that ends a turn, by the file or else by the texts such tokens have, of which llama.cpp takes any."""
+    id = header.metadata.get("tokenizer.ggml.eot_token_id")
+    if isinstance(id, int) and 0 <= id < header.n_vocab:
+        return id
+    found = set(_ENDS_OF_TURNS).intersection(vocabulary.texts)
+    return next((vocabulary.texts.index(text) for text in _ENDS_OF_TURNS if text in found), None)
+
+
+def _notes(target: Header, draft: Header) -> Iterator[str]:
+    ours, theirs = (header.metadata.get(CHAT_TEMPLATE) for header in (target, draft))
+    if not ours:
+        yield "the target has no chat template: prompts are completed verbatim (--raw)"
+    elif not theirs:
+        yield "the draft has no chat template: it sees the target's, which may be new to it"
+    elif ours != theirs:
+        yield "their chat templates differ: the draft sees the target's"
+    n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
+    if n_ctx_draft < n_ctx:
+        yield f"the draft was trained for {n_ctx_draft:,} tokens of context: beyond that its drafts may be worse"
+
+
+def _n_ctx(target: Header) -> int:
+    return min(CTX_SIZE, target.number("context_length") or CTX_SIZE)
+
+
+CHAT_TEMPLATE = "tokenizer.chat_template"
+_TURNS = "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT]"
+_DEEPSEEK = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+_ENDS_OF_TURNS = [text.encode() for text in (*_TURNS.split(), _DEEPSEEK, "<end_of_utterance>")]  # the first one counts
+# Architectures of llama.cpp 0c1e57098 with a state that tokens cannot be taken out of again, in all layers or in some
+_RECURRENT = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7"
+_HYBRID = """
+    bailingmoe3 deepseek4 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01 nemotron_h
+    nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next qwen4exp
+"""
+# Hybrid ones of which it keeps no old states either
+_HYBRID_WITHOUT_COPIES = "falcon-h1 granitehybrid jamba kimi-linear minimax-01 plamo2 qwen3next"
+NO_DRAFTS = frozenset(f"{_RECURRENT} {_HYBRID}".split())
+NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())

@@ -1,0 +1,78 @@
+"""What passes of a pair take on this machine, as earlier runs have measured it; nothing is loaded to find it."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgespec.files.paths import cache_dir, file_facts, read_cache
+
+if TYPE_CHECKING:
+    from edgespec.bench.theory import CostCurve
+
+FOLDER = "pace"  # where `edgespec.engine.calibrate.Tuning` keeps what it learnt of each pair
+DRAFTER = "draft"  # as the costs name what a draft model does
+ALPHAS = (0.4, 0.6, 0.8)
+_DAMAGES = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """With the share `alpha` of the guesses right: the length of drafts that pays most, 0 for none, and the speedup."""
+
+    alpha: float
+    length: int
+    speedup: float
+
+
+def measured_curve(target: Path, draft: Path) -> CostCurve | None:
+    """The costs of this pair as they were measured last, under whatever settings; None unless those of a guess and of
+    wider passes were."""
+    wanted = [file_facts(target), file_facts(draft)]
+    for name in _newest_first():
+        with suppress(*_DAMAGES):
+            state = json.loads(read_cache(f"{FOLDER}/{name}") or "{}")
+            facts = state["facts"]
+            if [_file(model) for model in (facts["target"], *facts["drafts"])] == wanted:
+                curve = _curve(state["costs"])
+                if curve is not None:
+                    return curve
+    return None
+
+
+def predicted(curve: CostCurve) -> list[Predicted]:
+    """What arithmetic promises for each of `ALPHAS`."""
+    return [Predicted(alpha, *curve.best(alpha)) for alpha in ALPHAS]
+
+
+def _newest_first() -> list[str]:
+    with suppress(OSError):
+        files = [file for file in (cache_dir() / FOLDER).iterdir() if file.suffix == ".json"]
+        return [file.name for file in sorted(files, key=lambda file: -file.stat().st_mtime_ns)]
+    return []
+
+
+def _file(model: dict[str, Any]) -> list[Any]:
+    """Which file it was, as `file_facts` has it."""
+    return [model["file"], model["size"], model["mtime"]]
+
+
+def _curve(stored: dict[str, Any]) -> CostCurve | None:
+    """What was measured where the least stands before a pass. Raises what `Costs.restore` does."""
+    from edgespec.bench.theory import cost_curve
+    from edgespec.core.policy.costs import Costs
+
+    costs = Costs({1: 1.0})
+    costs.restore(stored)
+    tables = costs.state()
+    if not tables:
+        return None
+    table = tables[min(tables, key=int)]
+    target = {int(width): math.exp(log_s) for width, (log_s, _) in table["target"].items()}
+    if len(target) < 2 or DRAFTER not in table["step"]:
+        return None
+    return cost_curve({"target": target, "draft": math.exp(table["step"][DRAFTER][0])})

@@ -1,0 +1,73 @@
+"""How large the models of a pair are beside each other, and what each takes, told from their headers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from edgespec.gguf_file.header import Header
+from edgespec.models.memory.kv_cache import bytes_per_token
+from edgespec.text.figures import percent
+
+USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target pays best, as a rule of thumb
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeSize:
+    """How a draft's size compares to its target's; `str()` of it says so, against the rule of thumb.
+
+    `times_smaller` counts parameters; `cost_ratio` is about what a guess costs in passes of the target, by the weights
+    that both read.
+    """
+
+    times_smaller: float
+    cost_ratio: float
+    is_same_file: bool = False
+
+    @property
+    def slows_down(self) -> bool:
+        """Whether it is larger, or as large and not of smaller types, so that guesses cost more than they can bring."""
+        return self.times_smaller < 1 or (self.times_smaller == 1 and self.cost_ratio >= 1)
+
+    def __str__(self) -> str:
+        if self.slows_down:
+            relation = "larger than" if self.times_smaller < 1 else "as large as"
+            return f"{'the same file as' if self.is_same_file else relation} the target: it would slow decoding down"
+        if self.times_smaller == 1:
+            return (
+                "as many parameters as the target, with smaller weights: a draft pass reads "
+                f"{percent(self.cost_ratio)} as much"
+            )
+        low, high = USUAL_RATIO
+        ratio = f"{self.times_smaller:.1f}" if self.times_smaller < high else f"{self.times_smaller:.0f}"
+        if self.times_smaller < low:
+            return f"only {ratio} times smaller than the target: {low} to {high} times is best"
+        return f"{ratio} times smaller than the target"
+
+
+def relative_size(target: Header, draft: Header) -> RelativeSize:
+    """How large `draft` is beside `target`; their vocabularies are not looked at."""
+    return RelativeSize(
+        target.n_params / max(1, draft.n_params),
+        read_bytes(draft) / max(1, read_bytes(target)),
+        os.path.realpath(target.path) == os.path.realpath(draft.path),
+    )
+
+
+def memory_bytes(header: Header, n_ctx: int) -> int:
+    """About what a model takes: weights and the 16-bit keys and values of `n_ctx` tokens."""
+    return header.weights_bytes + int(n_ctx * bytes_per_token(header))
+
+
+def read_bytes(header: Header) -> int:
+    """About what of the weights a pass over one token reads: of the experts those used, of the embedding next to
+    nothing, unless it is the output too."""
+    used, n_experts = header.number("expert_used_count"), header.number("expert_count")
+    has_output = "output.weight" in header.tensors
+    n_bytes = 0
+    for name, tensor in header.tensors.items():
+        if "_exps." in name and 0 < used < n_experts:
+            n_bytes += tensor.size_bytes * used // n_experts
+        elif name != "per_layer_token_embd.weight" and not (name == "token_embd.weight" and has_output):
+            n_bytes += tensor.size_bytes
+    return n_bytes

@@ -1,0 +1,175 @@
+"""Which models could draft for a target: the files of this machine, and the drafts that the catalogue knows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgespec.errors import EdgespecError
+from edgespec.gguf_file.header import Header
+from edgespec.models.hub.cache import repository_of
+from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.entry_files import files_here
+from edgespec.models.names.known import name_of
+from edgespec.models.names.local import LocalModel
+from edgespec.models.names.spec import sources
+from edgespec.models.packages.wheels import PackageSpec, packaged_at
+from edgespec.models.pair.check import PairVerdict, Verdict, check_pair, overlap_of
+from edgespec.models.pair.costs import measured_curve
+from edgespec.models.pair.sizes import USUAL_RATIO, relative_size
+from edgespec.models.pair.vocabulary import Vocabulary
+from edgespec.text.figures import percent
+
+LEAST_RATIO = 3.0  # times a draft has to be smaller to be taken without being asked for
+LEAST_OFFERED = 0.5  # of the target's tokens that a draft has to have to be suggested; -md takes it with fewer
+ALPHA = 0.6  # the share of right guesses for which a speedup is predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A draft that may be used, or cannot be, as `spec` names it, and why.
+
+    `is_here` is false for one of the catalogue that would have to be fetched first. Sizes are None where they are
+    unknown. `reasons` are all that stands against it or makes it fit in part, as `check_pair` has them. `slows_down` is
+    said of one that is no smaller than the target: whatever its tokens are, it is not suggested.
+    """
+
+    spec: str
+    verdict: Verdict
+    why: str
+    is_here: bool
+    times_smaller: float | None = None
+    size_bytes: int | None = None
+    reasons: tuple[str, ...] = ()
+    slows_down: bool = False
+
+    @property
+    def label(self) -> str:
+        """The verdict, that it is too large, or that it has to be fetched, in a word."""
+        if not self.is_here:
+            return "pull"
+        return "large" if self.slows_down else self.verdict
+
+    @property
+    def command(self) -> str:
+        """What fetches it."""
+        return f"edgespec pull {self.spec}"
+
+
+def suggestions(target: Header, models: Iterable[LocalModel], entries: Iterable[Entry] = ()) -> list[Suggestion]:
+    """The drafts for a target, the best first, those that cannot be used last.
+
+    `target` is as `check_model` gives it. `entries` are drafts for it of the catalogue, as `catalogue_drafts` gives
+    them; those that are not here follow what is. Raises ModelFileError if the target can no longer be read.
+    """
+    vocabulary, itself = Vocabulary.of(target), os.path.realpath(target.path)
+    others = [model for model in models if os.path.realpath(model.path) != itself]
+    found = [judged(target, vocabulary, model) for model in others]
+    return sorted([*found, *to_fetch(entries)], key=place)
+
+
+def judged(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggestion:
+    """What one model would be as a draft; `vocabulary` is the target's."""
+    spec = name_of(model.path)
+    if model.header is None:
+        return Suggestion(spec, "no", model.problem, is_here=True, size_bytes=model.size_bytes)
+    size = relative_size(target, model.header)
+    if size.slows_down:  # and its tokens need not be looked at
+        return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True)
+    try:
+        found = check_pair(target, model.header, vocabulary)
+        why = _why(found, target.path, model.path)
+    except EdgespecError as error:  # it went away meanwhile
+        return Suggestion(spec, "no", error.why or error.what, is_here=True)
+    verdict: Verdict = "no" if found.overlap < LEAST_OFFERED else found.verdict
+    return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
+
+
+def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
+    """Those of the catalogue's drafts that are not here."""
+    return (found for found in of_catalogue(entries) if not found.is_here)
+
+
+def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
+    """The catalogue's drafts on its word alone, in its order."""
+    for entry in entries:
+        about = entry.about or entry.source
+        if files := files_here(entry):
+            yield Suggestion(name_of(files[0]), "works", about, is_here=True)
+        else:
+            found = Suggestion(entry.name, "works", about, is_here=False)
+            yield replace(found, why=f"{about}: {found.command}")
+
+
+def place(suggestion: Suggestion) -> tuple[int, bool, float, int]:
+    """What to sort by: the best first, then what would have to be fetched, then what cannot be used.
+
+    Of those that fit as well, those nearest to the rule of thumb come first; one that is nearly as large as the target
+    comes after them all.
+    """
+    rank = {"works": 0, "shared": 1, "no": 3}[suggestion.verdict] if suggestion.is_here else 2
+    ratio, (least, most) = suggestion.times_smaller or 1.0, USUAL_RATIO
+    n_times_off = max(least / ratio, ratio / most, 1.0)
+    return rank, ratio < LEAST_RATIO, n_times_off, suggestion.size_bytes or 0
+
+
+def best(found: Iterable[Suggestion]) -> Suggestion | None:
+    """The best draft that is here and can be taken without asking: of the same vocabulary, and a good deal smaller."""
+    fitting = (each for each in found if each.is_here and each.verdict == "works")
+    return next((each for each in fitting if (each.times_smaller or 0.0) >= LEAST_RATIO), None)
+
+
+def instead(found: Collection[Suggestion]) -> str:
+    """What can be done where none that is here can draft; nothing where one can."""
+    if any(each.is_here and each.verdict != "no" for each in found):
+        return ""
+    if commands := [each.command for each in found if not each.is_here]:
+        return f"no model here can draft for it; '{commands[0]}' downloads one that can"
+    without = "speculative decoding also works without a draft model (--spec-type suffix)"
+    return f"no model here can draft for it, and the catalogue has none; {without}"
+
+
+def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
+    """The drafts that the catalogue has for a target: one named there, from a repository named there or called as one
+    of them is, or at least with the name of a file of such a repository.
+
+    `path` is the target's file, None if that is not here. Raises UsageError for a catalogue with errors.
+    """
+    entries = catalogue()
+    source = sources(spec)[0] if path is None else packaged_at(path)
+    if isinstance(source, PackageSpec):
+        return [entries[draft] for draft in entries[source.name].drafts if draft in entries]
+    repository = source.repository if source else (repository_of(path) or [""])[0] if path else ""
+
+    def is_owner(entry: Entry) -> bool:
+        if entry.package:
+            return False
+        called = _called(entry.repository)
+        if path is None or repository:
+            return _called(repository) == called
+        is_named = entry.name == spec.lower().partition(":")[0]
+        return is_named or path.name.lower().startswith(called.removesuffix("-gguf"))
+
+    names = dict.fromkeys(draft for entry in entries.values() if is_owner(entry) for draft in entry.drafts)
+    return [entries[draft] for draft in names if draft in entries]
+
+
+def _why(found: PairVerdict, target: Path, draft: Path) -> str:
+    """The reason against it, or what is known of its worth."""
+    if found.overlap < LEAST_OFFERED:
+        return f"{overlap_of(found.overlap)}, too little to pay off"
+    if found.verdict == "no":
+        return found.reasons[0]
+    facts = [found.summary] if found.verdict == "shared" else []
+    with suppress(OSError):  # it went away meanwhile
+        if (curve := measured_curve(target, draft)) is not None:
+            facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x at {percent(ALPHA)} acceptance")
+    return ", ".join([*facts, str(found.size)])
+
+
+def _called(repository: str) -> str:
+    """A repository's name without its owner: others convert the same models."""
+    return repository.rpartition("/")[2].lower()

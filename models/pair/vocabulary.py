@@ -1,0 +1,181 @@
+"""What a GGUF header says about its tokens, as llama.cpp reads it, without llama.cpp.
+
+Written from llama.cpp's `llama-vocab.cpp`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from edgespec.gguf_file.header import Header
+
+NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a model by id: `texts` as the file has them, escapes and all, `types` as numbers of llama.cpp's.
+
+    No types are as many normal ones. `bos` and `eos` are ids, `adds_bos` is whether prompts begin with the first.
+    `texts` are not to be changed.
+    """
+
+    kind: str
+    tokenizer: str
+    texts: list[bytes]
+    types: np.ndarray[Any, Any]
+    bos: int | None
+    eos: int | None
+    adds_bos: bool
+
+    @classmethod
+    def of(cls, header: Header) -> Vocabulary:
+        """Reads the tokens from the file."""
+        model, pre = (str(header.metadata.get(f"tokenizer.ggml.{key}", "")) for key in ("model", "pre"))
+        pre = "gemma4" if model == "gemma4" else pre
+        kind = KINDS.get(model, "another kind")
+        bos, eos = _USUAL_IDS.get(model, (None, None))
+        adds_bos = header.metadata.get("tokenizer.ggml.add_bos_token")
+        if not isinstance(adds_bos, bool) or pre == "gemma4":
+            adds_bos = model in ("llama", "bert") or (kind == _BPE and pre in _BEGIN_WITH_BOS)
+        return cls(
+            kind=kind,
+            tokenizer=pre if kind == _BPE else model,
+            texts=header.strings("tokenizer.ggml.tokens"),
+            types=header.numbers("tokenizer.ggml.token_type"),
+            bos=_special(header, "bos", None if pre in _WITHOUT_BOS else bos),
+            eos=_special(header, "eos", eos),
+            adds_bos=adds_bos,
+        )
+
+    def pieces(self) -> list[bytes]:
+        """What each token stands for, empty for none; a control token for its part, or its name after `NO_TEXT`.
+
+        llama.cpp takes a few more tokens for control tokens, by their texts.
+        """
+        if self._is_spelt:
+            pieces = _decoded(self.texts)
+        else:
+            space = _SPACE if self.tokenizer != "plamo2" else b" "
+            pieces = [text.replace(space, b" ") for text in self.texts]
+        for id, piece in self._special_pieces():
+            pieces[id] = piece
+        return pieces
+
+    def spellings(self) -> list[bytes] | None:
+        """`pieces`, their bytes as the characters of byte-level BPE, which most texts are already: sooner at hand.
+
+        None for other vocabularies, and where a text has another character.
+        """
+        if not self._is_spelt:
+            return None
+        texts = self.texts.copy()
+        for id, piece in self._special_pieces():
+            texts[id] = piece and piece.decode("latin-1").translate(_CHARACTERS).encode()
+        try:
+            return None if _OTHER_CHARACTER.search(b"!".join(texts).decode()) else texts
+        except UnicodeDecodeError:
+            return None
+
+    @property
+    def _is_spelt(self) -> bool:
+        return self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED
+
+    def _special_pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Ids of tokens that are not what their texts say, and their pieces; the last one for an id counts."""
+        special = np.flatnonzero(self.types[: len(self.texts)] != _NORMAL)
+        for id, type in zip(special.tolist(), self.types[special].tolist(), strict=True):
+            yield id, _special_piece(self.texts[id], type) if type in _WITH_PIECES else b""
+        for named, part in ((self.eos, b"end"), (self.bos, b"begin")):  # one token may be both
+            if named is not None:
+                yield named, NO_TEXT + part
+
+
+def _special(header: Header, name: str, usual: int | None) -> int | None:
+    """A token's id as the file gives it, or the tokenizer's usual one where that is none of its tokens."""
+    id = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+    if isinstance(id, int) and 0 <= id < header.n_vocab:
+        return id
+    return usual if usual is not None and usual < header.n_vocab else None
+
+
+def _decoded(texts: list[bytes]) -> list[bytes]:
+    """Texts in the alphabet whose characters stand for bytes, all at once: one by one takes three times as long.
+
+    A text with other characters stands for itself, whatever llama.cpp makes of it.
+    """
+    joined = b"\0".join(texts)
+    if joined.count(b"\0") >= len(texts):  # some text has a zero, which then ends nothing
+        return list(map(_bytes_of, texts))
+    characters = np.frombuffer(joined.decode("utf-8", "surrogateescape").encode("utf-16-le", "surrogatepass"), "<u2")
+    ends, codes = np.flatnonzero(characters == 0), _BYTE_OF[characters]
+    joined = codes.astype(np.uint8).tobytes()
+    pieces = [joined[start + 1 : end] for start, end in pairwise((-1, *ends.tolist(), len(joined)))]
+    for id in np.searchsorted(ends, np.flatnonzero(codes == _NO_BYTE)).tolist():
+        pieces[id] = texts[id]
+    return pieces
+
+
+def _bytes_of(text: bytes) -> bytes:
+    """The same of one text."""
+    try:
+        return text.decode("utf-8").translate(_BYTES).encode("latin-1")
+    except UnicodeError:
+        return text
+
+
+def _special_piece(text: bytes, type: int) -> bytes:
+    if type == _CONTROL:
+        return NO_TEXT + b"name " + text
+    if type == _BYTE:  # "<0x0A>"
+        with suppress(ValueError):
+            return bytes([int(text[3:5], 16)])
+    return text  # defined by the user: never escaped
+
+
+_NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6
+_WITH_PIECES = (_CONTROL, _USER_DEFINED, _BYTE)  # unknown and unused ones have none
+_BPE = "byte-level BPE"
+KINDS = {  # tokenizer.ggml.model
+    "llama": "SentencePiece",
+    "gpt2": _BPE,
+    "gemma4": _BPE,
+    "hybriddna": _BPE,
+    "whitespace": _BPE,
+    "bert": "WordPiece",
+    "t5": "Unigram",
+    "rwkv": "RWKV",
+    "plamo2": "PLaMo-2",
+}
+_USUAL_IDS: dict[str, tuple[int | None, int | None]] = {  # of the tokens that begin and end a text
+    "llama": (1, 2),
+    "plamo2": (1, 2),
+    "gpt2": (11, 11),
+    "hybriddna": (11, 11),
+    "whitespace": (11, 11),
+    "bert": (101, None),
+    "t5": (None, 1),
+}
+# Of the splitting rules (tokenizer.ggml.pre) that llama.cpp 0c1e57098 has for models that write, those that change more
+_BOS_RULES = "chameleon falcon-h1 falcon3 gemma4 lfm2 llama-bpe llama-v3 llama3 midm-2.0 pixtral tekken"
+_BEGIN_WITH_BOS = frozenset(_BOS_RULES.split())
+_WITHOUT_BOS = frozenset(("chatglm-bpe", "glm4", "glm5"))
+_SPACES_ESCAPED = frozenset(("gemma4", "sarvam-moe"))
+
+_SPACE = "▁".encode()
+_VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+# Bytes that are no visible character of Latin-1 are written as the characters from 256 on (GPT-2).
+_BYTES = {256 + rank: byte for rank, byte in enumerate(byte for byte in range(256) if byte not in _VISIBLE)}
+_CHARACTERS = {byte: character for character, byte in _BYTES.items()}
+_OTHER_CHARACTER = re.compile(f"[^{re.escape(''.join(map(chr, [*_VISIBLE, *_BYTES])))}]")
+_NO_BYTE = 256
+_BYTE_OF = np.full(1 << 16, _NO_BYTE, np.uint16)  # by UTF-16 code
+_BYTE_OF[:256] = range(256)
+_BYTE_OF[list(_BYTES)] = list(_BYTES.values())
