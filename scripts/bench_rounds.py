@@ -82,8 +82,8 @@ def main() -> None:
 
 def measure(llm: Runtime, prompt: str, args: argparse.Namespace) -> Answer:
     """One answer between two measurements of the passes it consists of."""
-    width = 1 + llm.engine.draft_n_max
-    drafts = [drafter.context for drafter in llm.engine.drafters if isinstance(drafter, ModelDrafter)]
+    width = 1 + llm.engine.speculator.n_max
+    drafts = [drafter.context for drafter in llm.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
     before = passes(llm, width, drafts)
     rate, outside, tokens_per_round = answer_rate(llm, prompt, [llm.context, *drafts], args)
     after = passes(llm, width, drafts)
@@ -110,7 +110,7 @@ def answer_rate(
         counted += event.round > 1
     took_s = perf_counter() - started_s
     native_s = sum(context.decode_s for context in contexts) - native_s
-    assert bool(llm.stats.proposed) == bool(llm.engine.draft_n_max), llm.notes
+    assert bool(llm.stats.proposed) == bool(llm.engine.speculator.n_max), llm.notes
     return counted / took_s, 1 - native_s / took_s, counted / max(1, rounds)
 
 

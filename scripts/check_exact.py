@@ -169,7 +169,9 @@ def compare(
                     count = Count()
                     wrong = Wrong()
                     if mode in WRONG:
-                        llm.engine.drafters = [wrong, *llm.engine.drafters] if mode == "and all" else [wrong]
+                        llm.engine.speculator.drafters = (
+                            [wrong, *llm.engine.speculator.drafters] if mode == "and all" else [wrong]
+                        )
                     for (prompt, seed), want in zip(jobs, wanted, strict=True):
                         wrong.truth = tuple(event.id for event in want if event.id >= 0)
                         wrong.n_prompt = len(llm.model.tokenize(prompt, add_special=True))

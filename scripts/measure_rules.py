@@ -110,10 +110,10 @@ def one_round(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyR
     """A round after `tokens`, of which `n_decoded` are in the cache, with a seed that is not the text's."""
     engine = llm.engine
     chooser = Chooser(SamplingSettings(temperature=temperature), 10**6 + len(tokens), 0, llm.model.n_vocab)
-    most = 1 + engine.draft_n_max
-    sequence = engine.start(tokens, chooser, most, CancelFlag(), rule=rule, n_decoded=n_decoded)
-    engine.round()
-    engine.end(sequence)
+    most = 1 + engine.speculator.n_max
+    sequence = engine.add(tokens, chooser, most, CancelFlag(), rule=rule, n_cached=n_decoded)
+    engine.step()
+    engine.finish(sequence)
     return sequence.stats
 
 

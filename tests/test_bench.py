@@ -144,7 +144,7 @@ def test_no_draft_finds_a_prompt_in_its_cache() -> None:
         [question], _ = ask(llm, ITEMS[:1], 4, reference=False)
         decodes = []
         for _ in range(2):
-            [drafter] = llm.engine.drafters
+            [drafter] = llm.engine.speculator.drafters
             assert isinstance(drafter, ModelDrafter)
             before = drafter.context.decodes
             mode.answer(question, CancelFlag())

@@ -64,7 +64,7 @@ def llm() -> Iterator[Runtime]:
 
 def confidences(llm: Runtime, **settings: object) -> list[tuple[float, bool]]:
     """Calibrated confidence of each first guess of a round, and whether it was right."""
-    [drafter] = llm.engine.drafters
+    [drafter] = llm.engine.speculator.drafters
     found: list[tuple[float, bool]] = []
     propose = drafter.propose
 
@@ -98,7 +98,7 @@ def test_confidences_come_near_to_the_share_of_right_guesses(llm: Runtime, tempe
 
 
 def test_nothing_is_learnt_where_the_text_depends_on_the_guesses(llm: Runtime) -> None:
-    [drafter] = llm.engine.drafters
+    [drafter] = llm.engine.speculator.drafters
     assert isinstance(drafter, ModelDrafter)
     texts = []
     for _ in range(2):

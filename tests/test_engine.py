@@ -19,7 +19,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.engine import Sequence as Answer
+from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -68,12 +68,12 @@ def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Choose
 def run(engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed: int = 1) -> Answer:
     """Run one prompt to its end and give the slot back."""
     model = engine.context.model
-    sequence = engine.start(model.tokenize(prompt), chooser_for(model, temperature, seed), n, CancelFlag())
+    sequence = engine.add(model.tokenize(prompt), chooser_for(model, temperature, seed), n, CancelFlag())
     while sequence.finish is None:
-        engine.round()
+        engine.step()
         assert sequence.finish or sequence.n_decoded <= len(sequence.tokens) - 1
         assert engine.context.length(sequence.slot) == sequence.n_decoded
-    engine.end(sequence)
+    engine.finish(sequence)
     return sequence
 
 
@@ -173,7 +173,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
     warnings: list[str] = []
     drafter = Scripted(guess)
     engine, plain = make(target, drafter), make(target)
-    engine.warn = warnings.append
+    engine.speculator.warn = warnings.append
     assert run(engine, PROMPTS[1]).tokens == run(plain, PROMPTS[1]).tokens
     assert drafter.proposals == 1
     assert len(warnings) == 1
@@ -191,13 +191,13 @@ def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small
         # One of them is longer than a batch: it takes several rounds, the others do not wait for it.
         prompts = [PROMPTS[0], PROMPTS[1], "x = 1\n" * 130]
         answers = [
-            engine.start(target.tokenize(text), chooser_for(target, 0.8, seed), 24, CancelFlag())
+            engine.add(target.tokenize(text), chooser_for(target, 0.8, seed), 24, CancelFlag())
             for seed, text in enumerate(prompts)
         ]
         rounds = 0
         while any(answer.finish is None for answer in answers):
             before = engine.context.decodes
-            engine.round()
+            engine.step()
             rounds += 1
             assert engine.context.decodes == before + 1
         for answer in answers:
@@ -211,11 +211,11 @@ def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small
 def test_a_long_prompt_lets_short_ones_go_first(target: Model) -> None:
     engine = make(target, slots=2, n_ctx=1024)
     long, short = (
-        engine.start(target.tokenize(text), chooser_for(target), 4, CancelFlag()) for text in ("x = 1\n" * 130, "def")
+        engine.add(target.tokenize(text), chooser_for(target), 4, CancelFlag()) for text in ("x = 1\n" * 130, "def")
     )
-    assert [emission.sequence for emission in engine.round()] == [short]
+    assert [emission.sequence for emission in engine.step()] == [short]
     assert long.n_decoded > 400
-    assert {id(emission.sequence) for emission in engine.round()} == {id(long), id(short)}
+    assert {id(emission.sequence) for emission in engine.step()} == {id(long), id(short)}
     engine.context.close()
 
 
@@ -224,13 +224,12 @@ def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> N
     with Context(small, n_ctx=64, sequences=slots, max_outputs=slots) as draft_context:
         engine = make(small, ModelDrafter(draft_context), n_max=3, slots=slots, n_ctx=64)
         warnings: list[str] = []
-        engine.warn = warnings.append
+        engine.speculator.warn = warnings.append
         answers = [
-            engine.start(small.tokenize("def"), chooser_for(small, 1.0, seed), 12, CancelFlag())
-            for seed in range(slots)
+            engine.add(small.tokenize("def"), chooser_for(small, 1.0, seed), 12, CancelFlag()) for seed in range(slots)
         ]
         while any(answer.finish is None for answer in answers):
-            engine.round()
+            engine.step()
         assert not warnings
         proposed, accepted = (sum(getattr(a.stats, name) for a in answers) for name in ("proposed", "accepted"))
         # A model that drafts for itself is right, but for the rounding of kernels.
@@ -245,8 +244,8 @@ def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> No
     engine = make(target, Scripted(lambda tokens, budget: [end, 11, 12, 13][:budget]))
     # A bias makes the target say the end token as soon as it speaks.
     chooser = Chooser(SamplingSettings(temperature=0, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
-    sequence = engine.start(prompt, chooser, 20, CancelFlag())
-    emissions = engine.round()
+    sequence = engine.add(prompt, chooser, 20, CancelFlag())
+    emissions = engine.step()
     assert [choice.id for choice in emissions[0].choices] == [end]
     assert sequence.finish == "stop"
     assert engine.context.length(sequence.slot) == sequence.n_decoded == len(prompt)
@@ -257,9 +256,9 @@ def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, smal
     with Context(small, n_ctx=256, max_outputs=1) as draft_context:
         engine = make(target, ModelDrafter(draft_context), n_ctx=256)
         model = engine.context.model
-        sequence = engine.start(model.tokenize("x = 1\n" * 30), chooser_for(model), 10**6, CancelFlag())
+        sequence = engine.add(model.tokenize("x = 1\n" * 30), chooser_for(model), 10**6, CancelFlag())
         while sequence.finish is None:
-            engine.round()
+            engine.step()
         assert sequence.finish == "length"
         assert len(sequence.tokens) == 256
         engine.context.close()
@@ -269,12 +268,12 @@ def test_a_cancelled_answer_leaves_a_usable_context(target: Model) -> None:
     engine = make(target)
     want = run(engine, PROMPTS[0], n=10).tokens
     cancel = CancelFlag()
-    sequence = engine.start(target.tokenize("x = 1\n" * 50), chooser_for(target), 20, cancel)
+    sequence = engine.add(target.tokenize("x = 1\n" * 50), chooser_for(target), 20, cancel)
     engine.context.watch(cancel)
     cancel.set()
-    assert engine.round() == []
+    assert engine.step() == []
     assert sequence.finish == "cancelled"
-    engine.end(sequence)
+    engine.finish(sequence)
     engine.context.watch(None)
     assert run(engine, PROMPTS[0], n=10).tokens == want
     engine.context.close()
@@ -284,21 +283,21 @@ def test_a_decode_that_is_aborted_half_way_is_taken_back(target: Model) -> None:
     """The native flag is set while the sequence's own is not looked at before the decode."""
     draft_context = Context(target, n_ctx=512, max_outputs=1)
     engine = make(target, ModelDrafter(draft_context))
-    engine.warn = pytest.fail
+    engine.speculator.warn = pytest.fail
     cancel, native = CancelFlag(), CancelFlag()
-    sequence = engine.start(target.tokenize(PROMPTS[0]), chooser_for(target), 20, cancel)
-    engine.round()
+    sequence = engine.add(target.tokenize(PROMPTS[0]), chooser_for(target), 20, cancel)
+    engine.step()
     n_decoded = sequence.n_decoded
     engine.context.watch(native)
     native.set()
-    assert engine.round() == []
+    assert engine.step() == []
     assert sequence.finish is None
     assert engine.context.length(sequence.slot) == n_decoded
     native.clear()
     while sequence.finish is None:
-        engine.round()
+        engine.step()
     engine.context.watch(None)
-    engine.end(sequence)
+    engine.finish(sequence)
     assert sequence.stats.accepted > 0
     plain = make(target)
     assert sequence.tokens == run(plain, PROMPTS[0], n=20).tokens
@@ -334,10 +333,10 @@ def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> N
         engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=AutoPace(Costs({1: 1.0, 64: 1.1})))
         for seed in range(4):
             chooser = chooser_for(target, 0.8, seed)
-            engine.start(target.tokenize(PROMPTS[seed]), chooser, 20, CancelFlag(), rule="rejection")
-        while any(sequence.finish is None for sequence in engine.active):
-            engine.round()
-        assert all(sequence.error is None and sequence.stats.proposed > 0 for sequence in engine.active)
+            engine.add(target.tokenize(PROMPTS[seed]), chooser, 20, CancelFlag(), rule="rejection")
+        while any(sequence.finish is None for sequence in engine.scheduler.active):
+            engine.step()
+        assert all(sequence.error is None and sequence.stats.proposed > 0 for sequence in engine.scheduler.active)
 
 
 @pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
@@ -351,8 +350,8 @@ def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: Model
     with Context(target, n_ctx=256, sequences=2, max_outputs=18, exact=True, streams=True) as context:
         engine = Engine(context, drafters=[Scripted(guess)], draft_n_max=8, pace=pace)
         for prompt in ([1, 2, 3], [4, 5, 6]):
-            engine.start(prompt, chooser_for(target), 100, CancelFlag())
-        while any(sequence.finish is None for sequence in engine.active):
-            engine.round()
-        assert all(sequence.stats.proposed == 0 for sequence in engine.active)
+            engine.add(prompt, chooser_for(target), 100, CancelFlag())
+        while any(sequence.finish is None for sequence in engine.scheduler.active):
+            engine.step()
+        assert all(sequence.stats.proposed == 0 for sequence in engine.scheduler.active)
     assert pace.verdicts("coupled, greedy")[0].gain < 0.1

@@ -15,7 +15,8 @@ from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
-from edgespec.engine.engine import WIDE, Engine
+from edgespec.engine.engine import Engine
+from edgespec.engine.scheduler import WIDE
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
@@ -173,12 +174,12 @@ def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(targe
     for branches in (0, 1):
         with Context(target, n_ctx=256, max_outputs=9, branches=branches, flash_attention="on", exact=True) as context:
             engine = Engine(context, drafters=[SecondBranch(text)] * branches, draft_n_max=8, tree_width=2)
-            answer = engine.start(prompt, chooser, 40, CancelFlag())
+            answer = engine.add(prompt, chooser, 40, CancelFlag())
             while len(answer.tokens) < len(prompt) + 17:
-                engine.round()
+                engine.step()
             answer.finish = "stop"
             assert (answer.n_decoded < len(prompt) + 16) == bool(branches)
-            engine.end(answer)
+            engine.finish(answer)
             text = answer.tokens
             context.truncate(0, len(text) - 1)
             context.decode(text[-1:], [len(text) - 1], [(0,)], [True])
@@ -268,7 +269,7 @@ def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention:
 def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *_: Widths(63, 0.1, None, 1))
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=64, store=False, threads=1) as llm:
-        assert llm.engine.draft_n_max == 62
+        assert llm.engine.speculator.n_max == 62
         assert answer(llm, PROMPTS[1], 0.0)
 
 

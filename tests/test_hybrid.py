@@ -14,7 +14,7 @@ import edgespec
 from edgespec.core.draft import Draft
 from edgespec.core.sampling import FloatRow
 from edgespec.datastore.corpus import build
-from edgespec.engine.engine import LOOK_EVERY
+from edgespec.engine.speculator import LOOK_EVERY
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths
@@ -123,7 +123,7 @@ def test_several_answers_share_the_branches_that_there_are_until_the_context_is_
     drafting: dict[str, Any] = {"spec_tree": 16, "spec_draft_n_max": n_max, "pace": f"fixed:{n_max}", "store": False}
     with edgespec.load("demo", **common, **drafting) as llm:
         assert texts(llm, requests) == want
-        assert llm.context.free_branches == llm.engine.tree_width - 1
+        assert llm.context.free_branches == llm.engine.speculator.tree_width - 1
         assert not any("is off for this answer" in note for note in llm.notes)
 
 
@@ -139,7 +139,7 @@ def test_where_the_text_depends_on_the_guesses_the_same_seed_still_gives_the_sam
 
 def test_a_drafter_that_rests_looks_now_and_then_only(home: Any) -> None:
     with edgespec.load("demo", spec_type="recycling", threads=1) as llm:
-        recycling, pace = llm.engine.drafters[0], llm.engine.pace
+        recycling, pace = llm.engine.speculator.drafters[0], llm.engine.speculator.pace
         seen: list[int] = []
         see = recycling.see
 
@@ -173,7 +173,7 @@ def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
         build([tmp_path / "a.txt"], vocabulary, tmp_path / "x.corpus")
     monkeypatch.setattr("edgespec.runtime.loading.measured_widths", lambda *rest: Widths(4, 0.1, None, 1))
     with edgespec.load("demo", strict=True, corpus=str(tmp_path / "x.corpus"), threads=1) as llm:
-        assert not llm.engine.drafters and "decoding without speculation" in llm.notes[0]
+        assert not llm.engine.speculator.drafters and "decoding without speculation" in llm.notes[0]
 
 
 def texts(llm: Runtime, requests: list[Request]) -> list[str]:
@@ -186,13 +186,13 @@ def texts(llm: Runtime, requests: list[Request]) -> list[str]:
 def test_a_target_that_cannot_be_rolled_back_decodes_plainly_without_a_word(tmp_path: Path, home: Any) -> None:
     write_model(tmp_path / "m.gguf", "mamba")
     with edgespec.load(str(tmp_path / "m.gguf"), threads=1) as llm:
-        assert not llm.engine.drafters and not llm.notes
+        assert not llm.engine.speculator.drafters and not llm.notes
         assert list(llm.generate("a", max_tokens=4, ignore_eos=True))
 
 
 def test_one_that_fails_leaves_the_others_alone(home: Any) -> None:
     with edgespec.load("demo", spec_type="auto", pace="fixed:4", spec_tree=2, threads=1) as llm:
-        drafter = next(drafter for drafter in llm.engine.drafters if drafter.name == "recycling")
+        drafter = next(drafter for drafter in llm.engine.speculator.drafters if drafter.name == "recycling")
         drafter.propose = lambda sequences, budgets: 1 / 0  # type: ignore[assignment, method-assign, return-value]
         list(llm.generate(TEXT, max_tokens=48, temperature=0.0, ignore_eos=True))
         assert any("drafter recycling failed and is off" in note for note in llm.notes)

@@ -87,7 +87,7 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
         )
         for first in range(0, N_ANSWERS, SLOTS):
             running = [
-                engine.start(
+                engine.add(
                     prompt,
                     Chooser(CHAIN, first + index, 0, target.n_vocab),
                     N_TOKENS,
@@ -97,11 +97,11 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
                 for index in range(SLOTS)
             ]
             while any(sequence.finish is None for sequence in running):
-                engine.round()
+                engine.step()
             for sequence in running:
                 written[tuple(sequence.tokens[len(prompt) :])] += 1
                 accepted += sequence.stats.accepted
-                engine.end(sequence)
+                engine.finish(sequence)
     return written, accepted
 
 

@@ -237,7 +237,7 @@ def test_in_a_stream_what_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
         assert errors[2] == "cannot use this regular expression"
         assert errors[4].startswith("the prompt has")
         assert errors[6] == "cannot sample a token"
-        assert not llm.engine.active
+        assert not llm.engine.scheduler.active
 
 
 def test_a_row_without_numbers_ends_the_answer_with_an_error(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +358,7 @@ def test_messages_and_texts_that_are_none_are_refused(llm: Runtime) -> None:
 
 
 def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    [drafter] = llm.engine.drafters
+    [drafter] = llm.engine.speculator.drafters
     assert isinstance(drafter, ModelDrafter)
     decoded: list[int] = []
     original = drafter.context.decode

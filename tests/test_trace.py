@@ -245,7 +245,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def answer(llm: Runtime, pace: Pace, temperature: float) -> list[int]:
-    llm.engine.pace = pace
+    llm.engine.speculator.pace = pace
     events = list(llm.generate("import os\n", max_tokens=80, temperature=temperature, seed=7))
     return [token.id for token in events if token.id >= 0]
 

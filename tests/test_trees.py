@@ -24,7 +24,7 @@ from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.tree import ROOT, Tree
 from edgespec.engine.engine import Engine
-from edgespec.engine.engine import Sequence as Answer
+from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.settings import Request
@@ -181,17 +181,17 @@ def start(
 ) -> Answer:
     model = engine.context.model
     chooser = Chooser(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
-    return engine.start(model.tokenize(prompt), chooser, n, CancelFlag(), rule=rule)
+    return engine.add(model.tokenize(prompt), chooser, n, CancelFlag(), rule=rule)
 
 
 def finish(engine: Engine, *answers: Answer) -> None:
     while any(answer.finish is None for answer in answers):
-        engine.round()
+        engine.step()
         assert engine.context.free_branches == (LEAVES - 1) * engine.context.sequences
         for answer in answers:
             assert engine.context.length(answer.slot) == answer.n_decoded
     for answer in answers:
-        engine.end(answer)
+        engine.finish(answer)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -271,11 +271,11 @@ def test_a_tree_of_the_draft_model_leaves_every_text_as_it_is(target: Model, sma
         finish(plain, want)
         while got.finish is None:
             before = got.stats.rounds, list(got.stats.proposed_per_pos)
-            engine.round()
+            engine.step()
             gained = np.array(got.stats.proposed_per_pos, int)
             gained[: len(before[1])] -= np.array(before[1], int)
             shapes.add(tuple(gained[gained > 0]))
-        engine.end(got)
+        engine.finish(got)
         assert got.tokens == want.tokens
         assert got.stats.accepted > 0
     assert len(shapes) > 5  # how deep and how broad a tree is depends on how sure the draft model is
@@ -290,7 +290,7 @@ def test_a_tree_finds_more_than_a_chain_of_the_same_size(target: Model, small: M
         drafter = tree_drafter(small)
         drafter.width = width
         engine = make(target, drafter)
-        engine.tree_width = width
+        engine.speculator.tree_width = width
         answers = []
         for seed, prompt in enumerate(PROMPTS):
             answers.append(start(engine, prompt, 80, 0.8, seed))
@@ -360,7 +360,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
     model = engine.context.model
     prompt = model.tokenize("import os\nimport sys\n" * 10 + "def")
     answers = [
-        engine.start(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag())
+        engine.add(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag())
         for sample in range(4)
     ]
     n_tokens = []
@@ -372,7 +372,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
 
     monkeypatch.setattr(engine.context, "decode", recording)
     while any(answer.finish is None for answer in answers):
-        engine.round()
+        engine.step()
     assert n_tokens[0] == len(prompt)
     assert max(n_tokens[1:]) <= 4 * (1 + N_MAX)
     texts = {tuple(answer.tokens) for answer in answers}
@@ -380,7 +380,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
     assert [answer.stats.cached_tokens for answer in answers] == [0, *[len(prompt) - 1] * 3]
     alone = make(target)
     for sample in (0, 2):
-        answer = alone.start(
+        answer = alone.add(
             prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag()
         )
         finish(alone, answer)
@@ -395,14 +395,14 @@ def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: Model) -> No
     prompt = model.tokenize("x = 1\n" * 200)
     cancel = CancelFlag()
     first, second = (
-        engine.start(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 8, flag)
+        engine.add(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 8, flag)
         for sample, flag in ((0, cancel), (1, CancelFlag()))
     )
-    engine.round()
+    engine.step()
     assert 0 < first.n_decoded < len(prompt) and second.n_decoded == 0
     cancel.set()
     while second.finish is None:
-        engine.round()
+        engine.step()
     assert first.finish == "cancelled"
     assert second.stats.generated_tokens == 8 or second.finish == "stop"
     engine.context.close()
@@ -427,8 +427,8 @@ def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyR
     engine = make(target, Ending())
     # A bias makes the target say the end token as soon as it speaks.
     chooser = Chooser(SamplingSettings(temperature=0.5, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
-    sequence = engine.start([65], chooser, 20, CancelFlag(), rule=rule)
-    [emission] = engine.round()
+    sequence = engine.add([65], chooser, 20, CancelFlag(), rule=rule)
+    [emission] = engine.step()
     assert [choice.id for choice in emission.choices] == [end]
     assert (sequence.finish, sequence.stats.accepted, len(emission.sources)) == ("stop", 1, 1)
     assert engine.context.length(sequence.slot) == sequence.n_decoded == 1
@@ -478,7 +478,7 @@ def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: Model, 
 
     warnings: list[str] = []
     plain, engine = make(target), make(target, Bad())
-    engine.warn, engine.tree_width = warnings.append, 2
+    engine.speculator.warn, engine.speculator.tree_width = warnings.append, 2
     want, got = (start(each, PROMPTS[0], 10) for each in (plain, engine))
     finish(plain, want)
     finish(engine, got)
@@ -495,19 +495,19 @@ def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -
     finish(engine, want)
     cancel = CancelFlag()
     chooser = want.chooser
-    again = engine.start(target.tokenize(PROMPTS[0]), chooser, 30, CancelFlag())
-    engine.round()
+    again = engine.add(target.tokenize(PROMPTS[0]), chooser, 30, CancelFlag())
+    engine.step()
     for context in (engine.context, drafter.context):  # both are stopped in the middle of a pass
         context.watch(cancel)
         cancel.set()
         before = len(again.tokens)
-        engine.round()
+        engine.step()
         assert len(again.tokens) == before
         assert engine.context.free_branches == LEAVES - 1
         cancel.clear()
         context.watch(None)
     while again.finish is None:
-        engine.round()
+        engine.step()
     assert again.tokens == want.tokens
     for context in (engine.context, drafter.context):
         context.close()
@@ -555,10 +555,10 @@ def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: Model)
     engine = make(target, slots=3)
     prompt = target.tokenize("import os\nimport sys\n" * 6)
     answers = [
-        engine.start(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, target.n_vocab), n, CancelFlag())
+        engine.add(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, target.n_vocab), n, CancelFlag())
         for sample, n in enumerate((0, 4, 4))
     ]
     while any(answer.finish is None for answer in answers):
-        engine.round()
+        engine.step()
     assert [answer.stats.cached_tokens for answer in answers] == [0, 0, len(prompt) - 1]
     engine.context.close()

@@ -46,12 +46,12 @@ def remembered(home: Path) -> list[Path]:
 def test_what_was_learnt_is_where_the_next_start_begins(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         answer(llm)
-        assert isinstance(llm.engine.pace, AutoPace)
-        learnt = llm.engine.pace.state()
+        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        learnt = llm.engine.speculator.pace.state()
     assert len(remembered(fresh)) == 1
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        assert isinstance(llm.engine.pace, AutoPace)
-        assert llm.engine.pace.state() == learnt
+        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert llm.engine.speculator.pace.state() == learnt
         assert llm.notes == []
 
 
@@ -83,9 +83,9 @@ def test_half_of_a_file_leaves_nothing_behind(fresh: Path) -> None:
     state["drafters"] = {"draft": {"greedy, best": [[1.0], [2.0]]}}
     file.write_text(json.dumps(state), encoding="utf-8")
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        assert isinstance(llm.engine.pace, AutoPace)
-        assert llm.engine.pace.state() == {}
-        assert llm.engine.drafters[0].state() == {}
+        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert llm.engine.speculator.pace.state() == {}
+        assert llm.engine.speculator.drafters[0].state() == {}
 
 
 def test_without_a_place_to_remember_it_answers_all_the_same(fresh: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_pace_that_cannot_be_meant_is_refused(pace: Any) -> None:
 
 def test_a_fixed_pace_sets_the_most_tokens_too_unless_these_are_given() -> None:
     with edgespec.load("demo", spec_type="draft", pace="fixed:12", threads=1) as llm:
-        assert llm.engine.draft_n_max == 12 and llm.engine.pace == FixedPace(12)
+        assert llm.engine.speculator.n_max == 12 and llm.engine.speculator.pace == FixedPace(12)
     with pytest.raises(UsageError, match="spec-draft-n-max"):
         edgespec.load("demo", spec_type="draft", pace="fixed:12", spec_draft_n_max=4)
 
@@ -222,7 +222,7 @@ def test_a_drafter_that_fails_under_the_pace_is_switched_off_and_the_answer_goes
         llm.draft_with(pace="off")
         expected = answer(llm)
         llm.draft_with(pace="auto")
-        llm.engine.drafters = [Breaking(fails_in)]
+        llm.engine.speculator.drafters = [Breaking(fails_in)]
         assert answer(llm) == expected
         assert any("is off for this answer" in note for note in llm.notes)
 
@@ -243,7 +243,7 @@ def test_what_passes_cost_is_measured_once_at_every_width_of_a_draft(fresh: Path
     told: list[str] = []
     for times in (1, 2):
         with Runtime(LoadSettings("demo", spec_type="suffix", threads=1), lambda what, done: told.append(what)) as llm:
-            measured = llm.engine.pace
+            measured = llm.engine.speculator.pace
             assert isinstance(measured, AutoPace) and measured.longest == DRAFT_N_MAX
             known = {int(width) for width in measured.costs.state()["0"]["target"]}
             assert known >= {*pass_widths(DRAFT_N_MAX)} and 1 + DRAFT_N_MAX in known
@@ -255,7 +255,7 @@ def test_what_passes_cost_is_measured_once_at_every_width_of_a_draft(fresh: Path
 def test_of_a_large_model_some_widths_are_left_out(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.engine.calibrate.MEASURE_S", 0.0)
     with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
-        measured = llm.engine.pace
+        measured = llm.engine.speculator.pace
         assert isinstance(measured, AutoPace)
         assert set(measured.costs.state()["0"]["target"]) == {"1"}
         assert len(answer(llm)) == 48
@@ -280,16 +280,16 @@ def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft,lookup", threads=1) as llm:
         for rule in ("rejection", "block", "typical"):
             assert len(answer(llm, temperature=0.8, verify=rule)) == 48
-            assert isinstance(llm.engine.pace, AutoPace)
-            asked |= {verdict.drafter for verdict in llm.engine.pace.verdicts(rule)}
+            assert isinstance(llm.engine.speculator.pace, AutoPace)
+            asked |= {verdict.drafter for verdict in llm.engine.speculator.pace.verdicts(rule)}
     assert asked == {"draft", "lookup"}
 
 
 def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft", strict=True, exact=False, threads=1) as llm:
         first = answer(llm)
-        assert isinstance(llm.engine.pace, AutoPace)
-        assert llm.engine.pace.least_width == llm.engine.least_width >= 2
+        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert llm.engine.speculator.pace.least_width == llm.engine.least_width >= 2
         llm.draft_with(pace="off")
         assert answer(llm) == first
 
@@ -297,12 +297,12 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> N
 def test_after_a_trace_the_draft_tells_no_more_than_before(fresh: Path) -> None:
     request = Request(prompt=PROMPT, max_tokens=8, sampling=SamplingSettings(temperature=0))
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        [drafter], pace = llm.engine.drafters, llm.engine.pace
+        [drafter], pace = llm.engine.speculator.drafters, llm.engine.speculator.pace
         assert isinstance(drafter, ModelDrafter)
         with llm.recording(fresh / "t.jsonl", request):
             assert drafter.tells_certainty
             list(llm.answer(request))
-        assert not drafter.tells_certainty and llm.engine.pace is pace
+        assert not drafter.tells_certainty and llm.engine.speculator.pace is pace
 
 
 @pytest.mark.parametrize(("token_s", "depth", "n_widths"), [(1e-4, 64, 12), (3e-3, 64, 12), (1e-2, 0, 10), (0.3, 0, 1)])

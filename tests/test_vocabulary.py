@@ -178,7 +178,7 @@ def test_a_draft_never_proposes_what_the_target_does_not_know(
     with edgespec.load(
         str(target), spec_type="draft", draft_model=str(draft), spec_tree=2, pace="fixed:3", **EXACT
     ) as llm:
-        [drafter] = llm.engine.drafters
+        [drafter] = llm.engine.speculator.drafters
         assert isinstance(drafter, ModelDrafter)
         assert drafter.context.model.n_vocab == llm.model.n_vocab + MAX_PADDING
         original = drafter.propose

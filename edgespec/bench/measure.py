@@ -122,7 +122,11 @@ class _Bench:
 
     def __init__(self, llm: Runtime, plan: Plan, progress: Progress, cancel: CancelFlag, stack: ExitStack) -> None:
         self._llm, self._plan, self._progress, self._cancel = llm, plan, progress, cancel
-        self._settings, self._drafters, self._leaves = llm.settings, list(llm.engine.drafters), llm.engine.tree_width
+        self._settings, self._drafters, self._leaves = (
+            llm.settings,
+            list(llm.engine.speculator.drafters),
+            llm.engine.speculator.tree_width,
+        )
         modes, self._messages = self._possible()
         self._tokens = TOKENS if plan.tokens is None and not plan.reference else plan.tokens
         self._questions, messages = ask(llm, plan.items, self._tokens, reference=plan.reference)
@@ -264,7 +268,7 @@ class _Bench:
         )
 
     def _measure_passes(self) -> None:
-        costs = self._llm.measure_costs(pass_widths(self._llm.engine.draft_n_max), cancel=self._cancel)
+        costs = self._llm.measure_costs(pass_widths(self._llm.engine.speculator.n_max), cancel=self._cancel)
         self._passes.target.append(costs["target"])
         self._passes.draft += costs["step"].values()
 

@@ -98,12 +98,12 @@ def tune(
     Raises UsageError where nothing guesses, or no item fits.
     """
     tell, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
-    if not llm.engine.drafters:
+    if not llm.engine.speculator.drafters:
         raise UsageError(
             "there is nothing to tune: no drafter is loaded", hint="pass a draft model (-md), or --spec-type suffix"
         )
     started_s = perf_counter()
-    drafter = llm.engine.drafters[0].name
+    drafter = llm.engine.speculator.drafters[0].name
     mode = Mode(llm.settings.spelling(drafter))
     questions, messages = ask(llm, items, TOKENS, reference=False)
     if not questions:
@@ -128,7 +128,7 @@ def tune(
     llm.draft_with(pace="auto")
     # What the texts have shown need not be learnt again from answers.
     tapes = [(category, Tape.of(trace, drafter)) for category, trace in traces]
-    replay_auto([tape for _, tape in tapes], llm.engine.pace)
+    replay_auto([tape for _, tape in tapes], llm.engine.speculator.pace)
     result = run_bench(llm, plan, tell, cancel)
     cell = summarise(result).cell(mode.name, temperature)
     kinds = _kinds(tapes)

@@ -91,7 +91,7 @@ def measure_speed(
 
 def _warm_up(llm: Runtime, contestants: Sequence[Contestant], question: Question, cancel: CancelFlag) -> None:
     """Measure what passes cost, and let every mode answer once. Raises CancelledError."""
-    llm.measure_costs(pass_widths(llm.engine.draft_n_max), REPEAT, cancel)
+    llm.measure_costs(pass_widths(llm.engine.speculator.n_max), REPEAT, cancel)
     short = replace(question.request, max_tokens=min(WARM_UP_TOKENS, question.request.max_tokens))
     for contestant in contestants:
         _answer(contestant, replace(question, request=short), cancel)

@@ -172,15 +172,15 @@ class Loaded(Closable):
             is_measured = self._narrow < kernels.NARROW
             why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
             self._note(f"drafts are at most {self._narrow - 1} tokens: {why} (--fast allows them)")
-        self.engine.draft_n_max = min(n_max, self.context.rollback, self.engine.most_rows - 1) if names else 0
-        self.engine.drafters = [self.drafters[name] for name in names]
-        self.engine.pace, self.engine.tree_width = self._pace(names, pace, leaves), leaves
+        self.engine.speculator.n_max = min(n_max, self.context.rollback, self.engine.most_rows - 1) if names else 0
+        self.engine.speculator.drafters = [self.drafters[name] for name in names]
+        self.engine.speculator.pace, self.engine.speculator.tree_width = self._pace(names, pace, leaves), leaves
 
     def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
         if pace != "auto":
             return FixedPace(fixed_length(pace) or 0)
         measured = self.tuning.pace(names, leaves)
-        measured.longest = self.engine.draft_n_max
+        measured.longest = self.engine.speculator.n_max
         return measured
 
     def _open_corpus(self) -> Corpus | None:

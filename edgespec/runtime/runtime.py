@@ -22,8 +22,8 @@ from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.calibrate import measure_passes
-from edgespec.engine.engine import Emission, kind_of
-from edgespec.engine.engine import Sequence as EngineSequence
+from edgespec.engine.sequence import Sequence as EngineSequence
+from edgespec.engine.sequence import StepOutput, kind_of
 from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
@@ -134,7 +134,7 @@ class Runtime(Closable):
             "sequences": self.context.sequences,
             "threads": self.context.threads,
             "threads_batch": self.context.threads_batch,
-            "drafters": [drafter.name for drafter in self.engine.drafters],
+            "drafters": [drafter.name for drafter in self.engine.speculator.drafters],
             "pace": self.settings.pace,
             "strict": self.settings.strict,
             "fast": not self.settings.exact,
@@ -149,7 +149,7 @@ class Runtime(Closable):
 
     def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
         """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
-        pace = self.engine.pace
+        pace = self.engine.speculator.pace
         if isinstance(pace, Recorder):
             pace = pace.pace
         return pace.verdicts(_kind(request)) if isinstance(pace, AutoPace) else []
@@ -161,16 +161,16 @@ class Runtime(Closable):
             drafter.forget()
 
     def _draft_models(self) -> list[ModelDrafter]:
-        return [drafter for drafter in self.engine.drafters if isinstance(drafter, ModelDrafter)]
+        return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
 
     @contextmanager
     def recording(self, file: Path, request: Request) -> Iterator[Recorder]:
         """Trace answers to requests like this one into `file`. At every token where the policy drafts nothing, a draft
         is made but not verified. Measures passes first. Raises UsageError, EdgespecError."""
-        engine, n_max = self.engine, self.engine.draft_n_max
-        if not engine.drafters:
+        engine, n_max = self.engine, self.engine.speculator.n_max
+        if not engine.speculator.drafters:
             raise UsageError("a trace needs a drafter", hint="pass a draft model (-md), or --spec-type lookup")
-        if engine.tree_width > 1 or self.settings.sequences > 1:
+        if engine.speculator.tree_width > 1 or self.settings.sequences > 1:
             raise UsageError("a trace records chains of one answer", hint="leave out --spec-tree")
         header = {
             "kind": _kind(request),
@@ -183,15 +183,15 @@ class Runtime(Closable):
             "threads": self.context.threads,
             "costs": self.measure_costs(pass_widths(n_max)),
         }
-        pace, models = engine.pace, self._draft_models()
+        pace, models = engine.speculator.pace, self._draft_models()
         try:
             with closing(Recorder(pace, file, header)) as recorder:
-                engine.pace = recorder
+                engine.speculator.pace = recorder
                 for model in models:
                     model.tells_certainty = True
                 yield recorder
         finally:
-            engine.pace = pace
+            engine.speculator.pace = pace
             for model in models:
                 model.tells_certainty = False
 
@@ -367,27 +367,27 @@ class Runtime(Closable):
 
     def _note_limits(self, rule: VerifyRule) -> None:
         """Say what a verify rule cannot do with these drafters."""
-        for drafter in self.engine.drafters:
+        for drafter in self.engine.speculator.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
             if rule in ("rejection", "block") and named:
                 self.note(
                     f"{rule} accepts drafts of {drafter.name} only where the target samples the same token, since "
                     "they are not sampled"
                 )
-        if rule == "block" and self.engine.tree_width > 1:
+        if rule == "block" and self.engine.speculator.tree_width > 1:
             self.note("drafting chains only: block verification does not support trees")
 
     def _run(
         self, jobs: Iterator[_Job | None], cancel: CancelFlag, tell: Callable[[Iterable[_Answer]], None]
     ) -> Stream:
-        if self.engine.active:
+        if self.engine.scheduler.active:
             raise UsageError("this model is already generating", hint="finish or close the other answer first")
         answers: dict[int, _Answer] = {}
         is_last, n_taken = False, 0
         self._watch(cancel)
         try:
             while answers or not is_last:
-                while self.engine.has_room and not is_last:
+                while self.engine.scheduler.has_room and not is_last:
                     try:
                         job = next(jobs)
                     except StopIteration:
@@ -403,10 +403,10 @@ class Runtime(Closable):
                     else:
                         answers[started.sequence.slot] = started
                     n_taken += 1
-                if not self.engine.active:
+                if not self.engine.scheduler.active:
                     continue
-                for emission in self.engine.round():
-                    yield from answers[emission.sequence.slot].events(emission)
+                for output in self.engine.step():
+                    yield from answers[output.sequence.slot].events(output)
                 tell(answers.values())
                 for answer in [answer for answer in answers.values() if answer.sequence.finish]:
                     del answers[answer.sequence.slot]
@@ -453,8 +453,8 @@ class Runtime(Closable):
         if request.reference:
             chooser = ReferenceChooser(chooser, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
-        sequence = self.engine.start(
-            tokens, chooser, limit, cancel, rule=request.verify, n_decoded=self._reusable(request, tokens)
+        sequence = self.engine.add(
+            tokens, chooser, limit, cancel, rule=request.verify, n_cached=self._reusable(request, tokens)
         )
         self.stats = sequence.stats
         return _Answer(index, sequence, self.model, text)
@@ -475,7 +475,7 @@ class Runtime(Closable):
     def _end(self, sequence: EngineSequence) -> None:
         if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
             self.note(f"the context of {self.context.n_ctx} tokens is full")
-        self.engine.end(sequence)
+        self.engine.finish(sequence)
         self._cached = sequence.tokens[: sequence.n_decoded]
 
     def _tell_progress(self, answers: Iterable[_Answer]) -> None:
@@ -499,7 +499,7 @@ class Runtime(Closable):
         n_reused = common
         if common <= end:  # that prompt again, or another one in its place
             self._turns.pop()
-            n_reused = start + self.engine.reusable(common - start, end - start, len(tokens) - start)
+            n_reused = start + self.engine.scheduler.reusable(common - start, end - start, len(tokens) - start)
         else:  # the conversation goes on
             start = common
         self._turns.append((start, len(tokens)))
@@ -552,20 +552,20 @@ class _Answer:
     text: TextStream
     proposed: int = 0
 
-    def events(self, emission: Emission) -> Iterator[tuple[int, TokenEvent]]:
+    def events(self, output: StepOutput) -> Iterator[tuple[int, TokenEvent]]:
         """One event a token; end tokens and what follows a stop string are not for the reader."""
         number = self.sequence.stats.rounds - 1
         proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
-        for position, choice in enumerate(emission.choices):
+        for position, choice in enumerate(output.choices):
             if self.model.is_end(choice.id):
                 return
             text = self.text.push(self.model.token_bytes(choice.id))
-            drafted = position < len(emission.sources)
+            drafted = position < len(output.sources)
             event = TokenEvent(
                 choice.id,
                 text,
                 from_draft=drafted,
-                source=emission.sources[position] if drafted else "",
+                source=output.sources[position] if drafted else "",
                 round=number,
                 proposed=proposed,
                 gap=choice.gap,

@@ -175,7 +175,7 @@ class _Child:
         requests = self._requests
         while True:
             try:
-                request = requests.get(block=not runtime.engine.active)
+                request = requests.get(block=not runtime.engine.scheduler.active)
             except queue.Empty:
                 yield None
                 continue

@@ -1,0 +1,133 @@
+"""One answer in the making, and its share of a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.choose import Choice, Chooser
+from edgespec.core.draft import Draft
+from edgespec.core.policy.pace import Plan
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.stats import Stats
+from edgespec.core.verify import VerifyRule
+from edgespec.errors import GenerationError
+from edgespec.events import FinishReason
+
+Status = Literal["waiting", "prefill", "decoding", "finished"]
+
+
+def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: bool = False) -> str:
+    """How tokens are chosen and judged, on which it depends how many guesses are accepted."""
+    greedy, constrained = ", greedy" * (sampling.temperature == 0), ", constrained" * is_constrained
+    return f"{rule}{greedy}{constrained}"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
+
+    `rule` is how drafts are judged, `kind` that and how tokens are chosen, `off` names the drafters that failed,
+    `finish` is set when the sequence is over, `error` where that is why. `shares` is another sequence and how many
+    tokens of its prompt this one begins with and waits for.
+    """
+
+    slot: int
+    tokens: list[int]
+    chooser: Chooser
+    max_tokens: int
+    cancel: CancelFlag
+    rule: VerifyRule = "coupled"
+    kind: str = ""
+    stats: Stats = field(default_factory=Stats)
+    n_decoded: int = 0
+    n_prompt: int = 0
+    off: set[str] = field(default_factory=set)
+    shares: tuple[Sequence, int] | None = None
+    finish: FinishReason | None = None
+    error: GenerationError | None = None
+    started_s: float = 0.0
+    first_token_s: float = 0.0
+
+    @property
+    def status(self) -> Status:
+        """Waiting for a prompt that another sequence decodes, reading its own, generating, or over."""
+        if self.finish is not None:
+            return "finished"
+        if self.shares is not None:
+            return "waiting"
+        return "prefill" if self.is_prefill else "decoding"
+
+    @property
+    def remaining(self) -> int:
+        """How many tokens may still be generated."""
+        return self.n_prompt + self.max_tokens - len(self.tokens)
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.tokens[: self.n_prompt]
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether some of the prompt is still to be decoded."""
+        return len(self.tokens) == self.n_prompt
+
+    @property
+    def round(self) -> int:
+        return self.stats.rounds
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the text does not depend on what is guessed."""
+        return self.rule == "coupled" or self.chooser.settings.temperature == 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether guesses are to be drawn from a law; a law of one token has nothing to draw."""
+        return self.rule in ("rejection", "block") and self.chooser.settings.temperature > 0
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """A sequence's share of a forward pass: its next `n_pending` committed tokens, then the draft, from batch entry
+    `start` on.
+
+    `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
+    `branches` for the others. `awake` names the drafters that the policy thinks about, `plans` are those of who
+    drafted, by name, `value` is what the draft is worth, `whole` what it was chosen from.
+    """
+
+    sequence: Sequence
+    n_pending: int
+    draft: Draft = field(default_factory=Draft.empty)
+    whole: Draft = field(default_factory=Draft.empty)
+    awake: Collection[str] = ()
+    plans: dict[str, Plan] = field(default_factory=dict)
+    value: float = 0.0
+    start: int = 0
+    branches: list[int] = field(default_factory=list)
+    ids: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the pass ends with the sequence's last token, behind which tokens can be chosen."""
+        return self.sequence.n_decoded + self.n_pending == len(self.sequence.tokens)
+
+    def entry(self, node: int) -> int:
+        """The batch entry of a node of the draft; -1 is the last committed token."""
+        return self.start + self.n_pending + node
+
+    def drop(self) -> None:
+        """Verify nothing."""
+        self.draft, self.plans = Draft.empty(), {}
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step gave one sequence: its next tokens, and who drafted the first of them."""
+
+    sequence: Sequence
+    choices: list[Choice]
+    sources: list[str]

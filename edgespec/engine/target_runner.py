@@ -1,0 +1,97 @@
+"""Forward passes of the target: the batch of a step, its logits, and what of it stays in the KV cache."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from edgespec.core.sampling import FloatRow
+from edgespec.engine.scheduler import Scheduler
+from edgespec.engine.sequence import Scheduled, Sequence
+from edgespec.errors import GenerationError
+from edgespec.llama.context import Batch, CacheFullError, CancelledError, Context
+
+
+class TargetRunner:
+    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence. Passes are padded to `least_width`."""
+
+    def __init__(self, context: Context, scheduler: Scheduler, least_width: int) -> None:
+        self.context, self.scheduler, self.least_width = context, scheduler, least_width
+
+    def run(self, scheduled: list[Scheduled]) -> None:
+        """Decode the pending tokens and the drafts of all in one pass, without drafts where they have no room.
+
+        Raises CacheFullError when not even the pending tokens have room, CancelledError, GenerationError.
+        """
+        batch = Batch.empty()
+        for part in scheduled:
+            part.start = batch.size
+            self._append(part, batch)
+        if batch.size < self.least_width:
+            pad, last = self.least_width - batch.size, batch.tokens[-1]
+            for position in range(batch.positions[-1] + 1, batch.positions[-1] + 1 + pad):
+                batch.add([last], position, batch.sequence_ids[-1], wanted=batch.wanted[-1])
+        started_s = perf_counter()
+        try:
+            self.context.decode(*batch)
+        except CacheFullError:
+            if not any(part.draft for part in scheduled):
+                raise
+            for part in scheduled:
+                self.release(part)
+                part.drop()
+            self.run(scheduled)
+            return
+        took_s = perf_counter() - started_s
+        for part in scheduled:
+            sequence = part.sequence
+            if not sequence.is_prefill:
+                sequence.stats.target_s += took_s / len(scheduled)
+            if not part.is_complete:
+                sequence.n_decoded += part.n_pending
+
+    def logits(self, part: Scheduled, node: int = -1) -> FloatRow:
+        """float32[V] behind a node of the draft, or behind the last committed token; valid until the next pass."""
+        return self.context.logits(part.entry(node))
+
+    def commit(self, part: Scheduled, path: list[int], first: int) -> None:
+        """Keep of a draft what was accepted: `path`, which begins at position `first`.
+
+        What lies on another branch is taken over; but in an exact context it is decoded again beside the next draft:
+        its cells lie behind those of the first branch, and the order of cells is the order of sums.
+        """
+        slot, length = part.sequence.slot, len(part.sequence.tokens) - 1
+        astray = next((depth for depth, node in enumerate(path) if slot not in part.ids[node]), None)
+        if astray is not None and self.context.exact:
+            length = first + astray
+        elif astray is not None:
+            self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))
+        self.scheduler.keep(part.sequence, length)
+
+    def release(self, part: Scheduled) -> None:
+        """Give the branches of a draft back."""
+        self.context.release(part.branches)
+        part.branches = []
+
+    def catch_up(self, sequence: Sequence) -> None:
+        """Decode what a finished answer has taken over from a second branch: in a next prompt, with which it would be
+        read, it might come in a wide pass."""
+        start, end = sequence.n_decoded, len(sequence.tokens) - 1
+        if sequence.n_prompt <= start < end:
+            tokens, ids = sequence.tokens[start:end], [(sequence.slot,)] * (end - start)
+            try:
+                self.context.decode(tokens, range(start, end), ids, [False] * (end - start - 1) + [True])
+                sequence.n_decoded = end
+            except (CancelledError, CacheFullError, GenerationError):  # the answer itself is whole
+                self.scheduler.keep(sequence, start)
+
+    def _append(self, part: Scheduled, batch: Batch) -> None:
+        """A sequence's pending tokens and its draft, each drafted token in the sequences of all leaves below it."""
+        sequence, draft = part.sequence, part.draft
+        while len(part.branches) < draft.n_leaves - 1:
+            part.branches.append(self.context.fork(sequence.slot, sequence.n_decoded))
+        ids = [sequence.slot, *part.branches]
+        part.ids = [tuple(ids[leaf] for leaf in below) for below in draft.leaves()]
+        pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
+        batch.add(pending, sequence.n_decoded, tuple(ids), wanted=part.is_complete)
+        for token, depth, owners in zip(draft.tokens, draft.depths(), part.ids, strict=True):
+            batch.add([token], sequence.n_decoded + part.n_pending + depth, owners, wanted=True)
