@@ -22,7 +22,7 @@ import numpy as np
 from edgespec.core.choose import Chooser
 from edgespec.core.sampling import SamplingSettings
 from edgespec.datastore.corpus import Corpus, find
-from edgespec.drafters.base import Budget, Drafter
+from edgespec.drafters.base import Budget, Drafter, Outcome
 from edgespec.drafters.corpus import CorpusDrafter
 from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
@@ -86,10 +86,13 @@ def measured(drafter: Drafter, tokens: list[int], context: int, leaves: int, n_v
     random = np.random.default_rng(0)
     rows = [random.standard_normal(n_vocab).astype(np.float32) for _ in range(8)]
     looks: list[float] = []
-    if drafter.looks:
+    drafter.begin(text)
+    if drafter.needs_logits:
         for number, token in enumerate(tokens[:context]):
+            row = rows[number % len(rows)]
+            outcome = Outcome(text, [token], [row].__getitem__)
             started_s = perf_counter()
-            drafter.see(token, rows[number % len(rows)])
+            drafter.observe(outcome)
             looks.append(perf_counter() - started_s)
     started_s = perf_counter()
     drafter.propose([text], [budget])
@@ -115,6 +118,7 @@ def make_again(drafter: Drafter, text: Text, budget: Budget, n_vocab: int) -> Dr
     if isinstance(drafter, CorpusDrafter):
         return drafter
     again = make(drafter.name, n_vocab, None)
+    again.begin(text)
     again.propose([text], [budget])
     return again
 

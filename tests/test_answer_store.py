@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_program import edgespec_here
-from test_suffix import Text
+from drafted import Text, first_draft
 
 import edgespec
 from edgespec.datastore import answer_store
@@ -29,8 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def guess(store: AnswerStore, tokens: list[int]) -> list[int]:
-    [draft] = SuffixDrafter(store).propose([Text(tokens)], [Budget(4)])
-    return draft.tokens
+    return first_draft(SuffixDrafter(store), Text(tokens), Budget(4)).tokens
 
 
 def test_an_answer_is_known_at_once_and_to_the_next_process(home: Path) -> None:
@@ -47,7 +46,7 @@ def test_an_answer_is_known_at_once_and_to_the_next_process(home: Path) -> None:
 def test_a_text_in_the_making_hears_of_answers_that_end_beside_it(home: Path) -> None:
     store = AnswerStore("v", "m.gguf")
     drafter, text = SuffixDrafter(store), Text([1, 10, 11])
-    assert not drafter.propose([text], [Budget(4)])[0]
+    assert not first_draft(drafter, text, Budget(4))
     store.add(ANSWER)
     text.tokens += [12]
     assert drafter.propose([text], [Budget(4)])[0].tokens == [13, 14, 15, 16]

@@ -234,7 +234,7 @@ def test_an_attention_that_somebody_asked_for_is_left_alone() -> None:
 def test_kernels_are_as_llama_cpp_has_them_where_speed_was_asked_for() -> None:
     with edgespec.load("demo", exact=False, store=False) as llm:
         assert not llm.context.exact
-        assert llm.engine.most_rows == llm.context.n_batch
+        assert llm.engine.scheduler.most_rows == llm.context.n_batch
         assert llm.rounding is None
 
 

@@ -12,8 +12,8 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.core.sampling import FloatRow
 from edgespec.datastore.corpus import build
+from edgespec.drafters.base import Outcome
 from edgespec.engine.speculator import LOOK_EVERY
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
@@ -141,13 +141,13 @@ def test_a_drafter_that_rests_looks_now_and_then_only(home: Any) -> None:
     with edgespec.load("demo", spec_type="recycling", threads=1) as llm:
         recycling, pace = llm.engine.speculator.drafters[0], llm.engine.speculator.pace
         seen: list[int] = []
-        see = recycling.see
+        observe = recycling.observe
 
-        def seeing(token: int, row: FloatRow) -> None:
-            seen.append(token)
-            see(token, row)
+        def observing(outcome: Outcome) -> None:
+            seen.extend(outcome.tokens)
+            observe(outcome)
 
-        recycling.see = seeing  # type: ignore[method-assign]
+        recycling.observe = observing  # type: ignore[method-assign]
         pace.awake = lambda kind, drafters: tuple(drafters)  # type: ignore[method-assign]
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
         assert len(seen) == llm.stats.generated_tokens == 33

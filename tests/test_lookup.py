@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from drafted import Text, first_draft
 from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec.core.choose import Chooser
-from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget
 from edgespec.drafters.lookup import GRAM, Index, LookupDrafter
 
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
-
-
-@dataclass
-class Text:
-    tokens: list[int]
-    slot: int = 0
-    chooser: Chooser = Chooser(SamplingSettings(), 0, 0, 100)  # noqa: RUF009 - it has no state
-    draws: bool = False
-    is_settled: bool = True
-    round: int = 0
 
 
 def by_rescan(tokens: list[int]) -> tuple[int, int]:
@@ -84,7 +72,7 @@ def test_each_token_is_indexed_once() -> None:
     ],
 )
 def test_what_followed_the_last_time_is_guessed(tokens: list[int], guess: list[int]) -> None:
-    [draft] = LookupDrafter().propose([Text(tokens)], [Budget(8)])
+    draft = first_draft(LookupDrafter(), Text(tokens), Budget(8))
     assert draft.tokens == guess
     assert draft.is_chain
     assert set(draft.laws) <= {None}
@@ -92,16 +80,18 @@ def test_what_followed_the_last_time_is_guessed(tokens: list[int], guess: list[i
 
 def test_the_budget_is_kept_and_a_longer_match_is_surer() -> None:
     long, short = Text([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5]), Text([5, 9, 5], slot=1)
-    sure, unsure = LookupDrafter().propose([long, short], [Budget(2), Budget(2)])
+    drafter = LookupDrafter()
+    drafter.begin(long)
+    drafter.begin(short)
+    sure, unsure = drafter.propose([long, short], [Budget(2), Budget(2)])
     assert sure.tokens == [9, 1]
     assert sure.confidence[0] > unsure.confidence[0]
 
 
 def test_a_slot_that_holds_another_text_is_indexed_anew() -> None:
     drafter = LookupDrafter()
-    drafter.propose([Text([1, 2, 3, 1, 2])], [Budget(4)])
-    [draft] = drafter.propose([Text([5, 6, 1, 2])], [Budget(4)])
-    assert not draft
+    assert first_draft(drafter, Text([1, 2, 3, 1, 2]), Budget(4))
+    assert not first_draft(drafter, Text([5, 6, 1, 2]), Budget(4))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+from drafted import Text, first_draft
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,19 +20,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget
 from edgespec.drafters.suffix import SuffixDrafter
 
-GREEDY = Chooser(SamplingSettings(temperature=0), 0, 0, 100)
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
-
-
-@dataclass
-class Text:
-    tokens: list[int]
-    slot: int = 0
-    chooser: Chooser = field(default_factory=lambda: GREEDY)
-    draws: bool = False
-    is_settled: bool = True
-    round: int = 0
 
 
 def occurrences(text: Sequence[int], run: Sequence[int]) -> list[int]:
@@ -171,14 +160,14 @@ def test_a_run_that_anything_followed_says_nothing() -> None:
     ],
 )
 def test_what_followed_most_often_is_guessed(tokens: list[int], guess: list[int]) -> None:
-    [draft] = SuffixDrafter().propose([Text(tokens)], [Budget(4)])
+    draft = first_draft(SuffixDrafter(), Text(tokens), Budget(4))
     assert draft.tokens == guess[: len(draft)] and bool(draft) == bool(guess)
     assert draft.is_chain and set(draft.laws) <= {None}
 
 
 def test_a_tree_has_what_else_may_come() -> None:
     text = Text([1, 2, 5, 0, 1, 2, 6, 0, 1, 2])
-    [draft] = SuffixDrafter().propose([text], [Budget(8, leaves=2)])
+    draft = first_draft(SuffixDrafter(), text, Budget(8, leaves=2))
     assert draft.n_leaves == 2 and {draft.tokens[node] for node in draft.children(-1)} == {5, 6}
     assert draft.reaches() and max(draft.confidence) < 1
 
@@ -187,28 +176,26 @@ def test_with_noise_the_target_s_own_noise_chooses_between_tokens() -> None:
     chosen = set()
     for seed in range(20):
         text = Text([1, 2, 5, 0, 1, 2, 6, 0, 1, 2], chooser=Chooser(SamplingSettings(temperature=1), seed, 0, 100))
-        [draft] = SuffixDrafter().propose([text], [Budget(1)])
-        chosen |= set(draft.tokens)
+        chosen |= set(first_draft(SuffixDrafter(), text, Budget(1)).tokens)
     assert chosen == {5, 6}
 
 
 def test_a_slot_that_holds_another_text_is_indexed_anew() -> None:
     drafter = SuffixDrafter()
-    drafter.propose([Text([1, 2, 3, 1, 2])], [Budget(4)])
-    [draft] = drafter.propose([Text([5, 6, 1, 2])], [Budget(4)])
-    assert not draft
+    assert first_draft(drafter, Text([1, 2, 3, 1, 2]), Budget(4))
+    assert not first_draft(drafter, Text([5, 6, 1, 2]), Budget(4))
 
 
 def test_guesses_that_come_true_become_surer() -> None:
     drafter, text = SuffixDrafter(), Text([1, 2, 3, 4] * 3)
-    [first] = drafter.propose([text], [Budget(4)])
+    first = first_draft(drafter, text, Budget(4))
     for _ in range(20):
         text.tokens += [1, 2, 3, 4]
         [last] = drafter.propose([text], [Budget(4)])
     assert last.confidence[0] > first.confidence[0]
     again = SuffixDrafter()
     again.restore(drafter.state())
-    [restored] = again.propose([Text([1, 2, 3, 4] * 3)], [Budget(4)])
+    restored = first_draft(again, Text([1, 2, 3, 4] * 3), Budget(4))
     assert restored.confidence[0] > first.confidence[0]
 
 
@@ -228,9 +215,11 @@ def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature:
 
 def test_what_it_has_to_read_first_is_known() -> None:
     drafter, text = SuffixDrafter(), Text([1, 2, 3, 4, 5])
+    drafter.begin(text)
     assert drafter.lag(text) == 4
     drafter.propose([text], [Budget(4)])
     assert drafter.lag(text) == 0
     text.tokens += [6, 7, 8]
     assert drafter.lag(text) == 2
-    assert drafter.lag(Text([1, 2, 3])) == 2  # another text in the same slot
+    drafter.begin(Text([1, 2, 3]))  # another text in the same slot
+    assert drafter.lag(Text([1, 2, 3])) == 2

@@ -263,7 +263,7 @@ def test_of_a_large_model_some_widths_are_left_out(fresh: Path, monkeypatch: pyt
 
 def test_no_pass_verifies_more_rows_than_are_allowed(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="suffix", pace="fixed:20", sequences=2, threads=1) as llm:
-        llm.engine.most_rows, widths, decode = 9, list[int](), llm.context.decode
+        llm.engine.scheduler.most_rows, widths, decode = 9, list[int](), llm.context.decode
 
         def counting(tokens: list[int], *rest: Any) -> None:
             widths.append(len(tokens))

@@ -50,19 +50,30 @@ class Budget:
     worth: Callable[[Sequence[float], float], bool] = always
 
 
-class Drafter(ABC):
-    """Guesses for several sequences at once. One without an idea returns an empty draft; it never raises for that.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave a sequence. `tokens` are the last one before the step and those drafted ones that were accepted;
+    `logits(i)` is the target's float32[n_vocab] for what follows `tokens[i]`, valid until its next pass."""
 
-    What became of a draft shows in `sequence.tokens` the next time; a slot may hold another sequence by then.
+    sequence: Guessable
+    tokens: list[int]
+    logits: Callable[[int], FloatRow]
+
+
+class Drafter(ABC):
+    """Guesses for several sequences at once: `begin` for each, then `propose` and `observe` in turn, at last `end`. One
+    without an idea returns an empty draft; it never raises for that.
+
+    What became of a draft shows in `sequence.tokens` at the next `propose`, to which not every step comes.
     `passes` counts the drafter's passes: over its model, or over its index.
-    `looks` asks for the target's rows (`see`).
+    `needs_logits` asks for `observe`.
     `assumed_s` are the seconds of a guess, and of reading a token, before any was measured; None takes them to be a
     share of the target's.
     """
 
     name: str
     passes: int = 0
-    looks: bool = False
+    needs_logits: bool = False
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
 
     def can_guess(self, sequence: Guessable) -> bool:
@@ -81,9 +92,15 @@ class Drafter(ABC):
         """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
         cannot have returned."""
 
-    def see(self, token: int, row: FloatRow) -> None:  # noqa: B027 - most do not look
-        """The target's logits, float32[n_vocab], for what follows `token`; `row` is valid until the next pass."""
+    def begin(self, sequence: Guessable) -> None:  # noqa: B027 - some keep nothing
+        """From now on its slot holds this sequence."""
 
     @abstractmethod
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         """One draft a sequence, within its budget."""
+
+    def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most do not look
+        """After a step: of each, or of one now and then while the policy has no use for the drafter."""
+
+    def end(self, sequence: Guessable) -> None:  # noqa: B027 - some keep nothing
+        """Its slot is free."""

@@ -25,7 +25,6 @@ class _Slot:
     """The index of a sequence, and the last guess: behind how many tokens, which ones, by a match of what length. What
     became of guesses of the first `n_learnt` tokens is learnt already."""
 
-    sequence: Guessable
     index: Index = field(default_factory=lambda: Index())
     n_tokens: int = 0
     guessed: list[int] = field(default_factory=list)
@@ -42,6 +41,12 @@ class LookupDrafter(Drafter):
         self._slots: dict[int, _Slot] = {}
         self._calibrations = Calibrations()
 
+    def begin(self, sequence: Guessable) -> None:
+        self._slots[sequence.slot] = _Slot()
+
+    def end(self, sequence: Guessable) -> None:
+        self._slots.pop(sequence.slot, None)
+
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         self.passes += 1
         return [self._guess(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
@@ -53,10 +58,8 @@ class LookupDrafter(Drafter):
         self._calibrations.restore(state)
 
     def _guess(self, sequence: Guessable, n_max: int) -> Draft:
-        slot = self._slots.get(sequence.slot)
-        if slot is None or slot.sequence is not sequence:
-            slot = self._slots[sequence.slot] = _Slot(sequence)
-        self._learn(slot)
+        slot = self._slots[sequence.slot]
+        self._learn(slot, sequence)
         index = slot.index
         index.extend(sequence.tokens)
         end, length = index.longest_match()
@@ -68,12 +71,12 @@ class LookupDrafter(Drafter):
         slot.n_tokens, slot.guessed, slot.length = n, guessed, length
         return Draft.chain(guessed, [self._confidence(sequence, length, at) for at in range(len(guessed))], self.name)
 
-    def _learn(self, slot: _Slot) -> None:
+    def _learn(self, slot: _Slot, sequence: Guessable) -> None:
         """See what the text says where the last guess was."""
-        if slot.sequence.is_settled:
-            for at, (guess, token) in enumerate(zip(slot.guessed, slot.sequence.tokens[slot.n_tokens :], strict=False)):
+        if sequence.is_settled:
+            for at, (guess, token) in enumerate(zip(slot.guessed, sequence.tokens[slot.n_tokens :], strict=False)):
                 if slot.n_tokens + at >= slot.n_learnt:
-                    self._calibrations[_sort(slot.sequence, at)].observe(reliability(slot.length), guess == token)
+                    self._calibrations[_sort(sequence, at)].observe(reliability(slot.length), guess == token)
                     slot.n_learnt = slot.n_tokens + at + 1
                 if guess != token:
                     break

@@ -24,16 +24,16 @@ from edgespec.llama.context import Batch, Context
 @dataclass(slots=True)
 class _Slot:
     """What the draft's cache holds of a slot: `held`, a prefix of the sequence's tokens, and behind it the paths that
-    were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them. `compared` is
-    another sequence, and how many of its first tokens are held.
+    were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them. `shared` is how
+    many of the first tokens of a new sequence are held, `read` what a draft of another vocabulary has of the sequence.
     """
 
     number: int
     held: list[int] = field(default_factory=list)
     paths: dict[int, list[int]] = field(default_factory=dict)
     grown: _Growth | None = None
-    compared: tuple[Guessable, int] | None = None
-    read: _Read | None = None
+    shared: int | None = None
+    read: _Read = field(default_factory=lambda: _Read())
 
     @property
     def branches(self) -> list[int]:
@@ -48,7 +48,6 @@ class _Slot:
 class _Read:
     """The first `n` tokens of a sequence, as a draft of another vocabulary reads them."""
 
-    sequence: Guessable
     n: int = 0
     tokens: list[int] = field(default_factory=list)
 
@@ -89,15 +88,17 @@ class ModelDrafter(Drafter):
         self._slots = [_Slot(number) for number in range(context.sequences)]
         self._estimates = Estimates()
 
-    def lag(self, sequence: Guessable) -> int:
+    def begin(self, sequence: Guessable) -> None:
         slot = self._slots[sequence.slot]
-        last = slot.grown
-        if last is not None and last.sequence is sequence:  # what it guessed may be right
-            return max(0, len(self._text(sequence)) - 1 - max(map(slot.end_of, slot.paths)))
-        text = self._text(sequence)
-        if slot.compared is None or slot.compared[0] is not sequence:
-            slot.compared = sequence, common_prefix(slot.held, text[:-1])
-        return len(text) - 1 - slot.compared[1]
+        slot.grown, slot.shared, slot.read = None, None, _Read()
+
+    def lag(self, sequence: Guessable) -> int:
+        slot, text = self._slots[sequence.slot], self._text(sequence)
+        if slot.grown is not None:  # what it guessed may be right
+            return max(0, len(text) - 1 - max(map(slot.end_of, slot.paths)))
+        if slot.shared is None:
+            slot.shared = common_prefix(slot.held, text[:-1])
+        return len(text) - 1 - slot.shared
 
     def state(self) -> dict[str, Any]:
         return self._estimates.state()
@@ -118,8 +119,8 @@ class ModelDrafter(Drafter):
         try:
             for growth in growing:
                 last = growth.slot.grown
-                if last is not None and last.sequence is growth.sequence:
-                    growth.n_learnt = self._estimates.learn(last.tree, last.sequence, last.n_tokens, last.n_learnt)
+                if last is not None:
+                    growth.n_learnt = self._estimates.learn(last.tree, growth.sequence, last.n_tokens, last.n_learnt)
                 self._rewind(growth)
             growing = [growth for growth in growing if self._knows(growth)]
             self._catch_up(growing)
@@ -158,10 +159,7 @@ class ModelDrafter(Drafter):
         """A sequence in the draft's own tokens."""
         if self.translation is None:
             return sequence.tokens
-        slot = self._slots[sequence.slot]
-        if slot.read is None or slot.read.sequence is not sequence:
-            slot.read = _Read(sequence)
-        read = slot.read
+        read = self._slots[sequence.slot].read
         for token in sequence.tokens[read.n :]:
             read.tokens += self.translation.tokens(token)
         read.n = len(sequence.tokens)
@@ -180,12 +178,12 @@ class ModelDrafter(Drafter):
     def _rewind(self, growth: _Growth) -> None:
         """Keep of the cache what the sequence became; its last token is always left to decode."""
         slot, text, last = growth.slot, self._text(growth.sequence), growth.slot.grown
-        went_on = last is not None and last.sequence is growth.sequence and len(slot.held) < len(text)
+        went_on = last is not None and len(slot.held) < len(text)
         agreed = self._follow(slot, text) if went_on else self._restart(slot, text)
         self.context.release(slot.branches)
         slot.held[len(slot.held) :] = text[len(slot.held) : agreed]
         del slot.held[agreed:]
-        slot.paths, slot.grown, slot.compared = {slot.number: []}, growth, None
+        slot.paths, slot.grown = {slot.number: []}, growth
 
     def _restart(self, slot: _Slot, text: list[int]) -> int:
         """Cut the slot's own cells to what another sequence begins with, or the same one after a round that failed;

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.sampling import FloatRow, largest
-from edgespec.drafters.base import Guessable
+from edgespec.drafters.base import Guessable, Outcome
 from edgespec.drafters.walk import WalkingDrafter
 
 SUCCESSORS = 8
@@ -25,14 +25,18 @@ class RecyclingDrafter(WalkingDrafter[int]):
     """A table that all sequences share: int32[n_vocab, 8] successors, -1 where there is none, and their logits."""
 
     name = "recycling"
-    looks = True
+    needs_logits = True
 
     def __init__(self, n_vocab: int) -> None:
         super().__init__()
         self._successors: NDArray[np.int32] = np.full((n_vocab, SUCCESSORS), -1, np.int32)
         self._logits: NDArray[np.float32] = np.zeros((n_vocab, SUCCESSORS), np.float32)
 
-    def see(self, token: int, row: FloatRow) -> None:
+    def observe(self, outcome: Outcome) -> None:
+        for index, token in enumerate(outcome.tokens):
+            self._learn(token, outcome.logits(index))
+
+    def _learn(self, token: int, row: FloatRow) -> None:
         best = (row >= row.max() - UNLIKELY).nonzero()[0]
         if len(best) > MANY:
             best = largest(row, SUCCESSORS)

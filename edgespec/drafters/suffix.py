@@ -48,7 +48,6 @@ class _Cursor:
 class _Text:
     """What is known of a sequence's first `n_tokens` tokens: their automaton, and where they stand in other answers."""
 
-    sequence: Guessable
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     others: _Cursor | None = None
     n_tokens: int = 0
@@ -64,11 +63,19 @@ class SuffixDrafter(ContinuingDrafter):
         self.answers = answers
         self._texts: dict[int, _Text] = {}
 
+    def begin(self, sequence: Guessable) -> None:
+        super().begin(sequence)
+        self._texts[sequence.slot] = _Text()
+
+    def end(self, sequence: Guessable) -> None:
+        super().end(sequence)
+        self._texts.pop(sequence.slot, None)
+
     def lag(self, sequence: Guessable) -> int:
-        return max(0, len(sequence.tokens) - 1 - self._text(sequence).n_tokens)
+        return max(0, len(sequence.tokens) - 1 - self._texts[sequence.slot].n_tokens)
 
     def start(self, sequence: Guessable) -> list[Place]:
-        text = self._text(sequence)
+        text = self._texts[sequence.slot]
         tokens, automaton, answers = sequence.tokens, text.automaton, self.answers
         new = tokens[text.n_tokens :]
         automaton.extend(new)
@@ -81,9 +88,3 @@ class SuffixDrafter(ContinuingDrafter):
             text.others.read(new)
             places += [*text.others.places(), *answers.places(tokens)]
         return places
-
-    def _text(self, sequence: Guessable) -> _Text:
-        text = self._texts.get(sequence.slot)
-        if text is None or text.sequence is not sequence:
-            text = self._texts[sequence.slot] = _Text(sequence)
-        return text

@@ -25,7 +25,6 @@ class _Grown:
     """The last tree of a sequence, behind `n_tokens` tokens. What became of guesses of the first `n_learnt` tokens is
     learnt already."""
 
-    sequence: Guessable
     tree: Tree
     n_tokens: int
     n_learnt: int = 0
@@ -56,14 +55,20 @@ class WalkingDrafter(Drafter, Generic[Place]):
     def restore(self, state: dict[str, Any]) -> None:
         self._estimates.restore(state)
 
+    def begin(self, sequence: Guessable) -> None:
+        self._grown.pop(sequence.slot, None)
+
+    def end(self, sequence: Guessable) -> None:
+        self._grown.pop(sequence.slot, None)
+
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
         self.passes += 1
         return [self._guess(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
 
     def _guess(self, sequence: Guessable, budget: Budget) -> Draft:
         last, tree = self._grown.get(sequence.slot), Tree(budget)
-        grown = self._grown[sequence.slot] = _Grown(sequence, tree, len(sequence.tokens))
-        if last is not None and last.sequence is sequence:
+        grown = self._grown[sequence.slot] = _Grown(tree, len(sequence.tokens))
+        if last is not None:
             grown.n_learnt = self._estimates.learn(last.tree, sequence, last.n_tokens, last.n_learnt)
         leaves = budget.leaves
         # For each node where the walk has come to, and which position of the sequence is guessed there.

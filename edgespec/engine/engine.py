@@ -40,17 +40,10 @@ class Engine:
         warn: Callable[[str], None] = logger.warning,
     ) -> None:
         self.context, self.least_width = context, least_width
-        self.most_rows = min(most_rows or context.n_batch, context.n_batch)
-        self.scheduler = Scheduler(context, self.most_rows)
+        self.scheduler = Scheduler(context, min(most_rows or context.n_batch, context.n_batch))
         self.runner = TargetRunner(context, self.scheduler, least_width)
         self.speculator = Speculator(
-            context,
-            drafters,
-            n_max=draft_n_max,
-            pace=pace,
-            tree_width=tree_width,
-            most_rows=self.most_rows,
-            warn=warn,
+            self.scheduler, drafters, n_max=draft_n_max, pace=pace, tree_width=tree_width, warn=warn
         )
 
     def add(
@@ -64,12 +57,15 @@ class Engine:
         n_cached: int = 0,
     ) -> Sequence:
         """Admit a prompt of at least one token. `n_cached` tokens of it are in the cache of the free slot already."""
-        return self.scheduler.add(tokens, chooser, max_tokens, cancel, rule=rule, n_cached=n_cached)
+        sequence = self.scheduler.add(tokens, chooser, max_tokens, cancel, rule=rule, n_cached=n_cached)
+        self.speculator.begin(sequence)
+        return sequence
 
     def finish(self, sequence: Sequence) -> None:
         """Give the slot of a sequence back."""
         if self.context.exact and sequence.finish in ("stop", "length"):
             self.runner.catch_up(sequence)
+        self.speculator.end(sequence)
         self.scheduler.remove(sequence)
 
     def step(self) -> list[StepOutput]:

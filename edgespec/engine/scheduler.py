@@ -17,8 +17,11 @@ WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads promp
 
 
 class Scheduler:
-    """Sequences with a slot each. In an exact context a token's logits depend on its own sequence alone: what is
-    generated never shares a pass with prompts, and these none with each other."""
+    """Sequences with a slot each. Passes that verify drafts have at most `most_rows` tokens.
+
+    In an exact context a token's logits depend on its own sequence alone: what is generated never shares a pass with
+    prompts, and these none with each other.
+    """
 
     def __init__(self, context: Context, most_rows: int) -> None:
         self.context, self.most_rows = context, most_rows

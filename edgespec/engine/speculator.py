@@ -5,38 +5,63 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
+from typing import TypeVar
 
 from edgespec.core.draft import Draft
 from edgespec.core.policy.pace import FixedPace, Pace, Plan, Turn
-from edgespec.drafters.base import Budget, Drafter
-from edgespec.engine.sequence import Scheduled, StepOutput
+from edgespec.drafters.base import Budget, Drafter, Outcome
+from edgespec.engine.scheduler import Scheduler
+from edgespec.engine.sequence import Scheduled, Sequence, StepOutput
 from edgespec.engine.target_runner import TargetRunner
-from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.context import CancelledError
 
 logger = logging.getLogger("edgespec.engine")
+
+Told = TypeVar("Told", Sequence, Outcome)
 
 LOOK_EVERY = 16  # steps, for a drafter that rests
 
 
 class Speculator:
     """Drafters are asked in turn, and `pace` says which and for how much; without one every draft is as long as it may
-    be. `n_max` is the most tokens of a draft, `tree_width` the most leaves, `most_rows` the most tokens of a pass that
-    verifies drafts. A drafter that fails is off for the rest of the answer, of which `warn` hears."""
+    be. `n_max` is the most tokens of a draft, `tree_width` the most leaves. A drafter that fails is off for the rest of
+    the answer, of which `warn` hears."""
 
     def __init__(
         self,
-        context: Context,
+        scheduler: Scheduler,
         drafters: Iterable[Drafter],
         *,
         n_max: int,
         pace: Pace | None,
         tree_width: int,
-        most_rows: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.context, self.drafters, self.warn = context, list(drafters), warn
-        self.n_max, self.tree_width, self.most_rows = n_max, tree_width, most_rows
+        self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
+        self.drafters, self.n_max, self.tree_width = list(drafters), n_max, tree_width
         self.pace = pace or FixedPace(n_max)
+
+    def use(self, drafters: Iterable[Drafter], n_max: int, pace: Pace, tree_width: int) -> None:
+        """Draft in another way from now on, also for answers that have begun."""
+        self.drafters, self.n_max, self.pace, self.tree_width = [], n_max, pace, tree_width
+        for drafter in drafters:
+            self.drafters.append(drafter)
+            for sequence in self.scheduler.active:
+                self._tell(drafter, sequence, drafter.begin, sequence)
+
+    def begin(self, sequence: Sequence) -> None:
+        for drafter in self.drafters:
+            self._tell(drafter, sequence, drafter.begin, sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        for drafter in self.drafters:
+            self._tell(drafter, sequence, drafter.end, sequence)
+
+    def _tell(self, drafter: Drafter, sequence: Sequence, what: Callable[[Told], None], told: Told) -> None:
+        try:
+            what(told)
+        except Exception as error:
+            self._switch_off(drafter, [sequence], error)
 
     # --- before the pass ------------------------------------------------------------------------------------------
 
@@ -70,7 +95,7 @@ class Speculator:
         if (sequence.is_prefill and part.n_pending > 1) or not part.is_complete:
             return 0
         room = self.context.n_ctx - len(sequence.tokens)
-        return min(self.n_max, self.most_rows - 1, sequence.remaining - 1, room)
+        return min(self.n_max, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
 
     def _plan(self, drafter: Drafter, part: Scheduled, n_parts: int) -> Plan | None:
         sequence = part.sequence
@@ -91,24 +116,24 @@ class Speculator:
         try:
             return self.pace.plan(turn)
         except Exception as error:
-            self._switch_off(drafter, [part], error)
+            self._switch_off(drafter, [sequence], error)
             return None
 
     def _ask(self, drafter: Drafter, plans: list[tuple[Scheduled, Plan]], scheduled: list[Scheduled]) -> None:
         """Let one drafter guess; whatever it does, the answers go on without it."""
         started_s, passes = perf_counter(), drafter.passes
-        asked = [part for part, _ in plans]
+        asked = [part.sequence for part, _ in plans]
         n_vocab = self.context.model.n_vocab
         took_s = 0.0
         try:
             budgets = self._budgets(plans, scheduled)
-            drafts = drafter.propose([part.sequence for part in asked], budgets)
+            drafts = drafter.propose(asked, budgets)
             took_s = (perf_counter() - started_s) / len(plans)
             for (part, plan), draft, budget in zip(plans, drafts, budgets, strict=True):
                 try:
                     check_draft(draft, budget, n_vocab)
                 except ValueError as error:
-                    self._switch_off(drafter, [part], error)
+                    self._switch_off(drafter, [part.sequence], error)
                     continue
                 plan.spent(drafter.passes - passes, took_s)
                 _take(part, plan, draft, budget.leaves)
@@ -122,7 +147,7 @@ class Speculator:
 
     def _budgets(self, plans: list[tuple[Scheduled, Plan]], scheduled: list[Scheduled]) -> list[Budget]:
         drafted = sum(len(part.draft) for part in scheduled)
-        room = self.most_rows - sum(part.n_pending for part in scheduled) - drafted
+        room = self.scheduler.most_rows - sum(part.n_pending for part in scheduled) - drafted
         # What was drawn is verified as a whole, or else what it is would tell whether it is.
         drawn_room = min(room, max(0, self.context.max_outputs - len(scheduled) - drafted))
         return [
@@ -145,17 +170,17 @@ class Speculator:
             return
         offers = [(part.plans[part.draft.source], part.draft) for part in guessing]
         width, depth = sum(part.n_pending for part in scheduled), scheduled[0].sequence.n_decoded
-        room = min(self.most_rows - width, self.context.max_outputs - len(scheduled))
+        room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
         for part, draft in zip(guessing, self.pace.share_width(offers, width, depth, room), strict=True):
             part.draft = draft
             if not draft:
                 part.drop()
 
-    def _switch_off(self, drafter: Drafter, parts: list[Scheduled], error: Exception) -> None:
+    def _switch_off(self, drafter: Drafter, sequences: list[Sequence], error: Exception) -> None:
         logger.debug("drafter failed", exc_info=error)
         self.warn(f"drafter {drafter.name} failed and is off for this answer ({error!r})")
-        for part in parts:
-            part.sequence.off.add(drafter.name)
+        for sequence in sequences:
+            sequence.off.add(drafter.name)
 
     # --- after the pass -------------------------------------------------------------------------------------------
 
@@ -174,14 +199,14 @@ class Speculator:
         looking = [
             drafter
             for drafter in self.drafters
-            if drafter.looks and (drafter.name in part.awake or part.sequence.round % LOOK_EVERY == 0)
+            if drafter.needs_logits and (drafter.name in part.awake or part.sequence.round % LOOK_EVERY == 0)
         ]
         if looking:
             last = part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1]
-            for node, token in [(-1, last), *((node, part.draft.tokens[node]) for node in path)]:
-                logits = runner.logits(part, node)
-                for drafter in looking:
-                    drafter.see(token, logits)
+            tokens, nodes = [last, *(part.draft.tokens[node] for node in path)], [-1, *path]
+            outcome = Outcome(part.sequence, tokens, lambda index: runner.logits(part, nodes[index]))
+            for drafter in looking:
+                self._tell(drafter, part.sequence, drafter.observe, outcome)
 
     def observe(self, scheduled: list[Scheduled], outputs: list[StepOutput], least_width: int, took_s: float) -> None:
         """Tell the policy what a step took and brought; what prompts take is none of its business."""

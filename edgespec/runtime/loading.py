@@ -160,7 +160,9 @@ class Loaded(Closable):
         self.tuning = Tuning(self.context, drafters, self.engine.least_width, self._note)
         if drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
             self.tuning.measure(
-                self.context, min(1 + self._n_max, self.engine.most_rows), lambda done: self._progress("costs", done)
+                self.context,
+                min(1 + self._n_max, self.engine.scheduler.most_rows),
+                lambda done: self._progress("costs", done),
             )
         self.n_max = self._n_max
         self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
@@ -172,15 +174,15 @@ class Loaded(Closable):
             is_measured = self._narrow < kernels.NARROW
             why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
             self._note(f"drafts are at most {self._narrow - 1} tokens: {why} (--fast allows them)")
-        self.engine.speculator.n_max = min(n_max, self.context.rollback, self.engine.most_rows - 1) if names else 0
-        self.engine.speculator.drafters = [self.drafters[name] for name in names]
-        self.engine.speculator.pace, self.engine.speculator.tree_width = self._pace(names, pace, leaves), leaves
+        n_max = min(n_max, self.context.rollback, self.engine.scheduler.most_rows - 1) if names else 0
+        drafters = [self.drafters[name] for name in names]
+        self.engine.speculator.use(drafters, n_max, self._pace(names, pace, leaves, n_max), leaves)
 
-    def _pace(self, names: Sequence[str], pace: str, leaves: int) -> Pace:
+    def _pace(self, names: Sequence[str], pace: str, leaves: int, n_max: int) -> Pace:
         if pace != "auto":
             return FixedPace(fixed_length(pace) or 0)
         measured = self.tuning.pace(names, leaves)
-        measured.longest = self.engine.speculator.n_max
+        measured.longest = n_max
         return measured
 
     def _open_corpus(self) -> Corpus | None:

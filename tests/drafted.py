@@ -1,0 +1,29 @@
+"""A text that drafters guess about, without a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgespec.core.choose import Chooser
+from edgespec.core.draft import Draft
+from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.base import Budget, Drafter
+
+GREEDY = Chooser(SamplingSettings(temperature=0), 0, 0, 100)
+
+
+@dataclass
+class Text:
+    tokens: list[int]
+    slot: int = 0
+    chooser: Chooser = field(default_factory=lambda: GREEDY)
+    draws: bool = False
+    is_settled: bool = True
+    round: int = 0
+
+
+def first_draft(drafter: Drafter, text: Text, budget: Budget) -> Draft:
+    """What is guessed of a text whose answer has just begun."""
+    drafter.begin(text)
+    [draft] = drafter.propose([text], [budget])
+    return draft
