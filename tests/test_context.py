@@ -10,11 +10,13 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.features import ARCHITECTURES
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
@@ -86,6 +88,41 @@ def test_a_set_flag_stops_a_decode_and_the_context_can_be_used_again(context: Co
     context.truncate(0, 0)
     cancel.clear()
     np.testing.assert_array_equal(decode_chain(context, [5, 6, 7]), wanted)
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_what_flows_into_layers_is_read_of_all_tokens(tmp_path: Path, architecture: str) -> None:
+    path = write_model(tmp_path / "tiny.gguf", architecture)
+    tensors = {tensor.name: tensor.data for tensor in GGUFReader(path).tensors}
+    tokens = [5, 6, 7, 8]
+    with Model(path) as model, Context(model, n_ctx=64, threads=1) as context:
+        context.watch_layers([0, 1])
+        context.decode(tokens, range(4), [(0,)] * 4, [False, False, False, True])
+        first, second = context.layer_inputs(0).copy(), context.layer_inputs(1).copy()
+        np.testing.assert_array_equal(first, tensors["token_embd.weight"][tokens])
+        assert second.shape == (4, model.n_embd) and np.abs(second - first).max() > 0
+        logits = context.logits(3).copy()
+        context.truncate(0, 3)
+        context.decode([8], [3], [(0,)], [True])
+        np.testing.assert_allclose(context.layer_inputs(1)[0], second[3], atol=1e-4)
+        context.watch_layers([])
+        context.truncate(0, 3)
+        context.decode([8], [3], [(0,)], [True])
+        np.testing.assert_allclose(context.logits(0), logits, atol=1e-3)
+        with pytest.raises(ValueError, match="layer 1 is not watched"):
+            context.layer_inputs(1)
+        with pytest.raises(UsageError, match="has the layers 0 to 1"):
+            context.watch_layers([2])
+
+
+def test_an_architecture_that_does_not_give_what_flows_into_layers_is_refused(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "tiny.gguf", "qwen2")
+    with (
+        Model(path) as model,
+        Context(model, n_ctx=64) as context,
+        pytest.raises(UsageError, match="of a qwen2 model cannot be read"),
+    ):
+        context.watch_layers([0])
 
 
 def test_hidden_states_come_beside_the_logits(context: Context) -> None:

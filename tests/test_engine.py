@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from edgespec.core.draft import Draft
 from edgespec.core.law import Law
 from edgespec.core.policy.auto_pace import AutoPace
 from edgespec.core.policy.costs import Costs
-from edgespec.core.sampling import SamplingSettings
+from edgespec.core.policy.pace import FixedPace
+from edgespec.core.sampling import FloatRow, SamplingSettings
 from edgespec.drafters.base import Budget, Drafter, Guessable
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
@@ -58,6 +59,20 @@ class Scripted(Drafter):
         return [
             draft if isinstance(draft, Draft) else Draft.chain(draft, [0.5] * len(draft), self.name) for draft in drafts
         ]
+
+
+class Reading(Scripted):
+    """One that keeps what flowed into layer 1 behind each token."""
+
+    name = "reading"
+    needs_layers = (1,)
+
+    def __init__(self, guess: object) -> None:
+        super().__init__(guess)
+        self.rows: dict[int, FloatRow] = {}
+
+    def read(self, sequence: Guessable, start: int, layers: Mapping[int, FloatRow]) -> None:
+        self.rows |= {start + number: row.copy() for number, row in enumerate(layers[1])}
 
 
 def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Chooser:
@@ -219,6 +234,18 @@ def test_a_long_prompt_lets_short_ones_go_first(target: Model) -> None:
     engine.context.close()
 
 
+def test_a_prompt_may_fill_batches_to_the_last_token(target: Model) -> None:
+    texts = []
+    for n_batch in (8, 16, 32):
+        with Context(target, n_ctx=64, n_batch=n_batch, threads=1) as context:
+            engine = Engine(context)
+            answer = engine.add([*range(300, 332)], chooser_for(target), 4, CancelFlag())
+            while answer.finish is None:
+                engine.step()
+            texts.append(answer.tokens)
+    assert answer.finish == "length" and texts[0] == texts[1] == texts[2]
+
+
 def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> None:
     slots = 130
     with Context(small, n_ctx=64, sequences=slots, max_outputs=slots) as draft_context:
@@ -235,6 +262,24 @@ def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> N
         # A model that drafts for itself is right, but for the rounding of kernels.
         assert accepted > 0.9 * proposed > 0
         engine.context.close()
+
+
+def test_a_drafter_reads_what_flows_into_layers_of_every_token(target: Model) -> None:
+    drafter = Reading(lambda tokens, n: [7] * n)
+    with Context(target, n_ctx=512, max_outputs=5, n_batch=16) as context:
+        engine = Engine(context, drafters=[drafter], draft_n_max=3)
+        answer = run(engine, PROMPTS[0] * 4, n=12)
+        assert answer.n_prompt > 16 and answer.stats.proposed > answer.stats.accepted
+        known = len(answer.tokens) - 1
+        assert {*range(known)} <= {*drafter.rows}
+        context.forget(0)
+        for start in range(0, known, 16):
+            tokens = answer.tokens[:known][start : start + 16]
+            context.decode(tokens, range(start, start + len(tokens)), [(0,)] * len(tokens), [False] * len(tokens))
+            for number, row in enumerate(context.layer_inputs(1)):
+                np.testing.assert_allclose(drafter.rows[start + number], row, atol=0.05)
+        engine.speculator.use([], 0, FixedPace(0), 1)
+        assert not context.layers
 
 
 def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,7 +66,7 @@ class Drafter(ABC):
 
     What became of a draft shows in `sequence.tokens` at the next `propose`, to which not every step comes.
     `passes` counts the drafter's passes: over its model, or over its index.
-    `needs_logits` asks for `observe`.
+    `needs_logits` asks for `observe`, `needs_layers` for `read`: with what flows into these layers of the target.
     `assumed_s` are the seconds of a guess, and of reading a token, before any was measured; None takes them to be a
     share of the target's.
     """
@@ -74,6 +74,7 @@ class Drafter(ABC):
     name: str
     passes: int = 0
     needs_logits: bool = False
+    needs_layers: tuple[int, ...] = ()
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
 
     def can_guess(self, sequence: Guessable) -> bool:
@@ -94,6 +95,11 @@ class Drafter(ABC):
 
     def begin(self, sequence: Guessable) -> None:  # noqa: B027 - some keep nothing
         """From now on its slot holds this sequence."""
+
+    def read(self, sequence: Guessable, start: int, layers: Mapping[int, FloatRow]) -> None:  # noqa: B027
+        """What flowed into each of the layers it needs, float32[n, D], while the target decoded n tokens: those of the
+        prompt or the answer from position `start` on, then those of the draft. Views, valid until the target's next
+        pass. Tokens that were in the target's cache already do not come."""
 
     @abstractmethod
     def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:

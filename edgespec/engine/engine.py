@@ -77,6 +77,7 @@ class Engine:
             self.speculator.propose(scheduled)
             started_s = perf_counter()
             self.runner.run(scheduled)
+            self.speculator.read(scheduled)
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
             self.speculator.observe(scheduled, outputs, self.least_width, perf_counter() - started_s)

@@ -80,7 +80,7 @@ class Scheduler:
             if self.context.exact and sequence.is_prefill and 0 < n_left - n_pending < WIDE:
                 n_pending = n_left - WIDE  # so that the end of the prompt is read as the rest of it
             if n_pending:
-                scheduled.append(Scheduled(sequence, n_pending))
+                scheduled.append(Scheduled(sequence, n_pending, n_pending == n_left))
                 room -= n_pending
         return scheduled
 

@@ -92,7 +92,7 @@ class Sequence:
 @dataclass(slots=True)
 class Scheduled:
     """A sequence's share of a forward pass: its next `n_pending` committed tokens, then the draft, from batch entry
-    `start` on.
+    `start` on. It `is_complete` if the last token is among them, behind which tokens can be chosen.
 
     `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
     `branches` for the others. `awake` names the drafters that the policy thinks about, `plans` are those of who
@@ -101,6 +101,7 @@ class Scheduled:
 
     sequence: Sequence
     n_pending: int
+    is_complete: bool
     draft: Draft = field(default_factory=Draft.empty)
     whole: Draft = field(default_factory=Draft.empty)
     awake: Collection[str] = ()
@@ -109,11 +110,6 @@ class Scheduled:
     start: int = 0
     branches: list[int] = field(default_factory=list)
     ids: list[tuple[int, ...]] = field(default_factory=list)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the pass ends with the sequence's last token, behind which tokens can be chosen."""
-        return self.sequence.n_decoded + self.n_pending == len(self.sequence.tokens)
 
     def entry(self, node: int) -> int:
         """The batch entry of a node of the draft; -1 is the last committed token."""

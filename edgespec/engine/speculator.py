@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import TypeVar
+from typing import ParamSpec
 
 from edgespec.core.draft import Draft
 from edgespec.core.policy.pace import FixedPace, Pace, Plan, Turn
@@ -17,7 +17,7 @@ from edgespec.llama.context import CancelledError
 
 logger = logging.getLogger("edgespec.engine")
 
-Told = TypeVar("Told", Sequence, Outcome)
+P = ParamSpec("P")
 
 LOOK_EVERY = 16  # steps, for a drafter that rests
 
@@ -38,16 +38,16 @@ class Speculator:
         warn: Callable[[str], None],
     ) -> None:
         self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
-        self.drafters, self.n_max, self.tree_width = list(drafters), n_max, tree_width
-        self.pace = pace or FixedPace(n_max)
+        self.use(drafters, n_max, pace or FixedPace(n_max), tree_width)
 
     def use(self, drafters: Iterable[Drafter], n_max: int, pace: Pace, tree_width: int) -> None:
         """Draft in another way from now on, also for answers that have begun."""
-        self.drafters, self.n_max, self.pace, self.tree_width = [], n_max, pace, tree_width
-        for drafter in drafters:
-            self.drafters.append(drafter)
-            for sequence in self.scheduler.active:
-                self._tell(drafter, sequence, drafter.begin, sequence)
+        self.drafters, self.n_max, self.pace, self.tree_width = [*drafters], n_max, pace, tree_width
+        layers = {layer for drafter in self.drafters for layer in drafter.needs_layers}
+        if layers != self.context.layers:
+            self.context.watch_layers(sorted(layers))
+        for sequence in self.scheduler.active:
+            self.begin(sequence)
 
     def begin(self, sequence: Sequence) -> None:
         for drafter in self.drafters:
@@ -57,9 +57,11 @@ class Speculator:
         for drafter in self.drafters:
             self._tell(drafter, sequence, drafter.end, sequence)
 
-    def _tell(self, drafter: Drafter, sequence: Sequence, what: Callable[[Told], None], told: Told) -> None:
+    def _tell(
+        self, drafter: Drafter, sequence: Sequence, what: Callable[P, None], *args: P.args, **options: P.kwargs
+    ) -> None:
         try:
-            what(told)
+            what(*args, **options)
         except Exception as error:
             self._switch_off(drafter, [sequence], error)
 
@@ -183,6 +185,15 @@ class Speculator:
             sequence.off.add(drafter.name)
 
     # --- after the pass -------------------------------------------------------------------------------------------
+
+    def read(self, scheduled: list[Scheduled]) -> None:
+        """Give drafters what flowed into the layers that they need, in this pass."""
+        for drafter in self.drafters:
+            for part in scheduled if drafter.needs_layers else ():
+                rows = slice(part.start, part.entry(len(part.draft)))
+                layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
+                start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
+                self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 
     def accepted(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
         """Tell the drafters' plans how much of what each had guessed was accepted, and let drafters look at the rows of

@@ -20,6 +20,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
+from edgespec.llama.features import check_layers, inputs, switch
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.settings import CACHE_TYPES, CacheType
@@ -150,6 +151,7 @@ class Context(Closable):
         self._last_start: dict[int, int] = {}
         self._unknown: set[int] = set()
         self._batch = _Batch(n_batch, sequences + branches)
+        self.layers: set[int] = set()
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
     def close(self) -> None:
@@ -217,6 +219,24 @@ class Context(Closable):
         """Switch hidden states on or off. While on, every token of a batch is an output and counts as one."""
         self._batch.all_outputs = on
         api.llama_set_embeddings(self._handle, on)
+
+    def watch_layers(self, layers: Sequence[int]) -> None:
+        """Keep what flows into these layers, and no others, from the next decode on (`layer_inputs`), prompts included.
+
+        Raises UsageError where this model or build does not give it.
+        """
+        check_layers(self.model.header.architecture, self.model.n_layer, [*layers])
+        for layer in self.layers.symmetric_difference(layers):
+            switch(self._handle, layer, on=layer in layers)
+        self.layers = {*layers}
+
+    def layer_inputs(self, layer: int) -> NDArray[np.float32]:
+        """float32[n, D] of the n tokens of the last decode in the order of the batch: what flowed into a watched layer,
+        0 being the first, before its norm. A view that is valid until the next decode."""
+        if layer not in self.layers:
+            raise ValueError(f"layer {layer} is not watched")
+        api.llama_synchronize(self._handle)
+        return inputs(self._handle, layer, self._batch.native.n_tokens, self.model.n_embd)
 
     # --- memory ---------------------------------------------------------------------------------------------------
 
