@@ -21,7 +21,7 @@ from edgespec.bench.paired import ALL, bootstrap_interval, guessing
 from edgespec.bench.plot import plot
 from edgespec.bench.report import cells, table, to_csv
 from edgespec.bench.summary import Cell, Guesser, Result, summarise
-from edgespec.bench.theory import acceptance_probability, cost_curve, expected_tokens
+from edgespec.core.theory import acceptance_probability, cost_curve, expected_tokens
 from edgespec.errors import EdgespecError, UsageError
 
 MODES = ["plain", "draft auto", "draft fixed:2", "draft fixed:8", "lookup auto", "llama-cpp-python lookup"]

@@ -30,12 +30,12 @@ def test_before_anything_is_measured_the_shape_counts_in_passes_over_one_token()
 
 def test_what_a_drafter_is_assumed_to_take_holds_until_it_is_measured_whatever_the_leaves() -> None:
     costs = Costs(SHAPE, {"suffix": (0.001, 0.00002)})
-    assert costs.step("suffix") == costs.step("suffix, 4 leaves") == 0.001
+    assert costs.step("suffix") == costs.step("suffix", leaves=4) == 0.001
     assert costs.read("suffix", 100) == pytest.approx(0.002)
-    costs.observe_step("suffix, 4 leaves", 0.003)
+    costs.observe_step("suffix", 0.003, leaves=4)
     costs.observe_read("suffix", 10, 0.0001)
     assert costs.step("suffix") == 0.001
-    assert costs.step("suffix, 4 leaves") == pytest.approx(0.003)
+    assert costs.step("suffix", leaves=4) == costs.step("suffix", leaves=4, sequences=3) == pytest.approx(0.003)
     assert 0.001 < costs.read("suffix", 100) < 0.002
 
 

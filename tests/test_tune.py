@@ -17,9 +17,9 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.bench.fastest import Expected, fastest
 from edgespec.bench.suites import sample, shipped
-from edgespec.bench.theory import CostCurve
 from edgespec.bench.tune import Kind, break_even, tune, verdict
 from edgespec.cancel import CancelFlag
+from edgespec.core.theory import CostCurve
 from edgespec.errors import UsageError
 from edgespec.models.names.spec import resolve
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgespec.bench.paired import PLAIN
 from edgespec.bench.report import duration, machine_line
 from edgespec.bench.summary import Result, Summary, summarise
-from edgespec.bench.theory import CostCurve
+from edgespec.core.theory import CostCurve
 from edgespec.errors import EdgespecError, UsageError
 
 if TYPE_CHECKING:

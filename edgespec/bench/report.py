@@ -13,7 +13,7 @@ from edgespec.bench.headroom import Headroom
 from edgespec.bench.paired import ALL, PLAIN, Temperature, guessing
 from edgespec.bench.summary import Cell, Result, Summary, summarise
 from edgespec.bench.tables import Figures, Lines, stacked
-from edgespec.bench.theory import CostCurve
+from edgespec.core.theory import CostCurve
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

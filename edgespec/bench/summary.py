@@ -23,7 +23,7 @@ from edgespec.bench.paired import (
     median,
     ratios,
 )
-from edgespec.bench.theory import CostCurve, acceptance_probability, cost_curve
+from edgespec.core.theory import CostCurve, acceptance_probability, cost_curve
 
 Result = dict[str, Any]
 Key = tuple[str, Temperature, str]  # mode, temperature, category

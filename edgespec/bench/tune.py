@@ -22,9 +22,9 @@ from edgespec.bench.questions import Question, ask
 from edgespec.bench.replay import Tape, new_pace, replay_all, replay_auto, table
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import summarise
-from edgespec.bench.theory import CostCurve, cost_curve
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.theory import CostCurve, cost_curve
 from edgespec.engine.trace import Trace, read_trace
 from edgespec.errors import UsageError
 from edgespec.events import Progress

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgespec.core.policy.costs import Costs
+from edgespec.core.theory import CostCurve, cost_curve
 from edgespec.files.paths import cache_dir, file_facts, read_cache
-
-if TYPE_CHECKING:
-    from edgespec.bench.theory import CostCurve
 
 FOLDER = "pace"  # where `edgespec.engine.calibrate.Tuning` keeps what it learnt of each pair
 DRAFTER = "draft"  # as the costs name what a draft model does
@@ -63,16 +61,8 @@ def _file(model: dict[str, Any]) -> list[Any]:
 
 def _curve(stored: dict[str, Any]) -> CostCurve | None:
     """What was measured where the least stands before a pass. Raises what `Costs.restore` does."""
-    from edgespec.bench.theory import cost_curve
-    from edgespec.core.policy.costs import Costs
-
     costs = Costs({1: 1.0})
     costs.restore(stored)
-    tables = costs.state()
-    if not tables:
-        return None
-    table = tables[min(tables, key=int)]
-    target = {int(width): math.exp(log_s) for width, (log_s, _) in table["target"].items()}
-    if len(target) < 2 or DRAFTER not in table["step"]:
-        return None
-    return cost_curve({"target": target, "draft": math.exp(table["step"][DRAFTER][0])})
+    target, step = costs.measured()
+    drafting = step.get((DRAFTER, 1, 1))
+    return cost_curve({"target": target, "draft": drafting}) if len(target) > 1 and drafting is not None else None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from edgespec.bench.theory import CostCurve
+    from edgespec.core.theory import CostCurve
     from edgespec.gguf_file.header import Header
     from edgespec.models.pair.check import Comparison, PairVerdict, Side, Token
     from edgespec.models.pair.suggest import Suggestion

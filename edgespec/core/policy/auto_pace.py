@@ -159,7 +159,7 @@ class AutoPace:
 
     def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1, drafters: int = 1) -> None:
         self.costs, self.least_width = costs, least_width
-        self._leaves, self._share = leaves, 1 / max(1, drafters)
+        self.leaves, self._share = leaves, 1 / max(1, drafters)
         self._kinds: dict[str, _Kind] = {}
         self._plain = self._depth = 0
 
@@ -247,12 +247,6 @@ class AutoPace:
         """Seconds of a target pass over so many tokens, padded or not."""
         return self.costs.target(max(self.least_width, tokens), depth)
 
-    def work(self, drafter: str, sequences: int = 1) -> str:
-        """What a drafter's passes are called in the costs: those over several leaves take longer, and what each of
-        several sequences has of one takes less."""
-        leaves, shares = [f"{self._leaves} leaves"] * (self._leaves > 1), [f"{sequences} sequences"] * (sequences > 1)
-        return ", ".join([drafter, *leaves, *shares])
-
     def _kind(self, name: str) -> _Kind:
         kind = self._kinds.get(name)
         if kind is None:
@@ -270,7 +264,7 @@ class AutoPace:
                 record.rests,
                 record.earned + (cost := record.cost if record.count else record.needed),
                 cost,
-                self.costs.step(self.work(name), self._depth) / plain_s,
+                self.costs.step(name, self._depth, leaves=self.leaves) / plain_s,
                 {width: self.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS},
             )
             for name, record in known.records.items()
@@ -334,9 +328,9 @@ class AutoPlan:
         self.tokens, self.value, self.is_drawn = turn.n_max, 0.0, False
         costs, depth = pace.costs, turn.depth
         self._lag = turn.lag()
-        self._work = pace.work(turn.drafter, turn.sequences)
-        self.step_s = costs.step(self._work, depth)
-        self.reading_s = costs.read(self._work, self._lag, depth) if self._lag > FEW else 0.0
+        self._shape = {"leaves": pace.leaves, "sequences": turn.sequences}
+        self.step_s = costs.step(turn.drafter, depth, **self._shape)
+        self.reading_s = costs.read(turn.drafter, self._lag, depth, **self._shape) if self._lag > FEW else 0.0
         self.first_s = max(self.step_s, self.reading_s)
         self.plain_s = pace.target(turn.sequences, depth) / turn.sequences
         self.rate = max(1.0, kind.tokens / kind.passes if kind.passes else 0.0) / self.plain_s
@@ -376,9 +370,10 @@ class AutoPlan:
         if not passes:
             return
         if self._lag > FEW:
-            costs.observe_read(self._work, self._lag, seconds - (passes - 1) * self.step_s, turn.depth)
+            took_s = seconds - (passes - 1) * self.step_s
+            costs.observe_read(turn.drafter, self._lag, took_s, turn.depth, **self._shape)
         else:
-            costs.observe_step(self._work, seconds / passes, turn.depth)
+            costs.observe_step(turn.drafter, seconds / passes, turn.depth, **self._shape)
         self._passes = passes
         took_s = (passes - 1) * self.step_s + self.first_s
         self.kind.passes += took_s / self.plain_s

@@ -9,7 +9,6 @@ keeps what matters for decisions, the ratios.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,9 @@ from typing import Any
 
 Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in passes over one token; widths between are interpolated."""
+
+Work = tuple[str, int, int]
+"""A drafter, the leaves its drafts may have, and how many sequences share its passes: each has less of one then."""
 
 LOAD_GAIN = 1 / 4  # the load changes within a few passes of the target,
 LEAST_GAIN = 1 / 64  # the table does not
@@ -33,6 +35,9 @@ class Estimate:
     log_s: float
     count: int = 1
 
+    def state(self) -> tuple[float, int]:
+        return self.log_s, self.count
+
     def update(self, log_s: float) -> None:
         self.count += 1
         self.log_s += max(LEAST_GAIN, 1 / self.count) * _clipped(log_s - self.log_s)
@@ -43,8 +48,8 @@ class _Table:
     """The estimates at one depth of the context: target passes by width, passes and reading by drafter."""
 
     target: dict[int, Estimate] = field(default_factory=dict)
-    step: dict[str, Estimate] = field(default_factory=dict)
-    read: dict[str, Estimate] = field(default_factory=dict)
+    step: dict[Work, Estimate] = field(default_factory=dict)
+    read: dict[Work, Estimate] = field(default_factory=dict)
     curve: dict[int, float] = field(default_factory=dict)  # seconds by width, as far as they were asked for
 
 
@@ -66,6 +71,13 @@ class Costs:
         """Whether a pass of the target was ever measured."""
         return any(table.target for table in self._tables.values())
 
+    def measured(self) -> tuple[dict[int, float], dict[Work, float]]:
+        """Seconds of target passes by width, and of drafters' passes, as far as they were measured, where the context
+        was least deep."""
+        table = self._tables[min(self._tables)] if self._tables else _Table()
+        target = {width: math.exp(known.log_s) for width, known in table.target.items()}
+        return target, {work: math.exp(known.log_s) for work, known in table.step.items()}
+
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def target(self, width: int, depth: int = 0) -> float:
@@ -76,24 +88,22 @@ class Costs:
             seconds = table.curve[width] = math.exp(self._log_target(table, width))
         return seconds
 
-    def step(self, drafter: str, depth: int = 0) -> float:
+    def step(self, drafter: str, depth: int = 0, *, leaves: int = 1, sequences: int = 1) -> float:
         """Seconds of one pass of a drafter, or of one guess where it makes no passes."""
-        steps, assumed = self._table(depth).step, self._assumption(drafter)
-        known = steps.get(drafter) or steps.get(re.sub(", [0-9]+ sequences$", "", drafter))
+        steps, assumed = self._table(depth).step, self._assumed.get(drafter)
+        known = steps.get((drafter, leaves, sequences)) or steps.get((drafter, leaves, 1))
         if known is None:
             return assumed[0] if assumed else DRAFT_SHARE * self.target(1, depth)
         return math.exp(known.log_s)
 
-    def read(self, drafter: str, tokens: int, depth: int = 0) -> float:
+    def read(self, drafter: str, tokens: int, depth: int = 0, *, leaves: int = 1, sequences: int = 1) -> float:
         """Seconds for a drafter to read tokens that it has not seen yet, a prompt for instance."""
-        known, assumed = self._table(depth).read.get(drafter), self._assumption(drafter)
-        if known is None:
-            return tokens * (assumed[1] if assumed else READ_SHARE * self.step(drafter, depth))
-        return tokens * math.exp(known.log_s)
-
-    def _assumption(self, work: str) -> tuple[float, float] | None:
-        """What is assumed of the drafter that does this work ("suffix, 4 leaves")."""
-        return self._assumed.get(work.partition(",")[0])
+        known, assumed = self._table(depth).read.get((drafter, leaves, sequences)), self._assumed.get(drafter)
+        if known is not None:
+            return tokens * math.exp(known.log_s)
+        return tokens * (
+            assumed[1] if assumed else READ_SHARE * self.step(drafter, depth, leaves=leaves, sequences=sequences)
+        )
 
     # --- measuring ------------------------------------------------------------------------------------------------
 
@@ -103,15 +113,20 @@ class Costs:
         if self._observe(table.target, width, seconds, LOAD_GAIN):
             table.curve.clear()
 
-    def observe_step(self, drafter: str, seconds: float, depth: int = 0) -> None:
-        self._observe(self._table(depth).step, drafter, seconds, self._gain(seconds, depth))
+    def observe_step(
+        self, drafter: str, seconds: float, depth: int = 0, *, leaves: int = 1, sequences: int = 1
+    ) -> None:
+        work = drafter, leaves, sequences
+        self._observe(self._table(depth).step, work, seconds, self._gain(seconds, depth))
 
-    def observe_read(self, drafter: str, tokens: int, seconds: float, depth: int = 0) -> None:
-        estimates, assumed = self._table(depth).read, self._assumption(drafter)
-        if assumed and drafter not in estimates:
+    def observe_read(
+        self, drafter: str, tokens: int, seconds: float, depth: int = 0, *, leaves: int = 1, sequences: int = 1
+    ) -> None:
+        work, estimates, assumed = (drafter, leaves, sequences), self._table(depth).read, self._assumed.get(drafter)
+        if assumed and work not in estimates:
             # Little is ever read: a first time that was disturbed must not be what is believed from then on.
-            estimates[drafter] = Estimate(math.log(assumed[1]), PRIOR)
-        self._observe(estimates, drafter, seconds / tokens, self._gain(seconds, depth))
+            estimates[work] = Estimate(math.log(assumed[1]), PRIOR)
+        self._observe(estimates, work, seconds / tokens, self._gain(seconds, depth))
 
     def _gain(self, seconds: float, depth: int) -> float:
         """What takes microseconds, whose noise is as large as itself, tells next to nothing about the load."""
@@ -163,8 +178,9 @@ class Costs:
         """What was measured, as plain data."""
         return {
             str(level): {
-                name: {str(key): [estimate.log_s, estimate.count] for key, estimate in getattr(table, name).items()}
-                for name in ("target", "step", "read")
+                "target": [[width, *estimate.state()] for width, estimate in table.target.items()],
+                "step": [[*work, *estimate.state()] for work, estimate in table.step.items()],
+                "read": [[*work, *estimate.state()] for work, estimate in table.read.items()],
             }
             for level, table in self._tables.items()
         }
@@ -174,10 +190,16 @@ class Costs:
         cannot have returned."""
         tables = {}
         for level, stored in state.items():
-            target = {int(width): _estimate(known) for width, known in stored["target"].items()}
+            target = {int(width): _estimate(known) for width, *known in stored["target"]}
             if any(width < 1 for width in target):
                 raise ValueError("a pass has at least one token")
-            step, read = ({key: _estimate(known) for key, known in stored[name].items()} for name in ("step", "read"))
+            step, read = (
+                {
+                    (str(drafter), int(leaves), int(sequences)): _estimate(known)
+                    for drafter, leaves, sequences, *known in stored[name]
+                }
+                for name in ("step", "read")
+            )
             tables[int(level)] = _Table(target, step, read)
         self._tables = tables
 
