@@ -38,6 +38,7 @@ from edgespec.settings import (
     check_load_settings,
     check_request,
     check_rule,
+    drafting_changes,
     schema_text,
 )
 from edgespec.text.textstream import TextStream
@@ -79,15 +80,24 @@ class Runtime(Closable):
         *,
         spec_type: str | None = None,
         pace: str | None = None,
+        spec_draft_n_max: int | None = None,
+        spec_tree: int | None = None,
         n_max: int | None = None,
         tree: int | None = None,
     ) -> None:
         """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
 
-        Raises UsageError for a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
+        The keywords are fields of LoadSettings; `n_max` and `tree` are old names of the last two. Raises UsageError for
+        a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
         """
-        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": n_max, "spec_tree": tree}
-        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        given = drafting_changes(
+            spec_type=spec_type,
+            pace=pace,
+            spec_draft_n_max=spec_draft_n_max,
+            spec_tree=spec_tree,
+            n_max=n_max,
+            tree=tree,
+        )
         wanted = replace(self.settings, **({"spec_draft_n_max": self.settings.draft_n_max} | given))
         check_load_settings(wanted)
         if wanted.draft_n_max > self._loaded.n_max:
