@@ -7,6 +7,7 @@ import asyncio
 import gc
 import inspect
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing
 from dataclasses import MISSING, fields, replace
@@ -17,8 +18,9 @@ from test_contracts import loaded_after
 
 import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
+from edgespec.cli.commands.run import run
 from edgespec.core.stats import Stats
-from edgespec.errors import UsageError
+from edgespec.errors import FLAGS, EdgespecError, UsageError
 from edgespec.runtime.answer_thread import AnswerThread
 from edgespec.runtime.options import AnswerOptions
 
@@ -269,3 +271,28 @@ def test_an_answer_ends_when_its_event_loop_is_gone(thread: AnswerThread) -> Non
     assert endless.ended.wait(60)
     del events
     gc.collect()
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_in_messages_are_translated_for_python(llm: Runtime) -> None:
+    with pytest.raises(UsageError) as caught:
+        llm.complete("x = 1\n" * 2000)
+    assert "ctx_size" not in str(caught.value)
+    assert traceback.format_exception(caught.value)[-1] == "  in Python: -c is ctx_size\n"
+    error = EdgespecError("no", hint="pass one (-md MODEL), or --spec-type lookup; --spec-type none, or --clean")
+    assert error.__notes__ == ["  in Python: -md is draft_model, --spec-type is spec_type"]
+    assert not hasattr(EdgespecError("a low-c file, and --c"), "__notes__")
+
+
+def test_the_translations_are_the_names_of_the_options() -> None:
+    declared = {flag: param.name for param in run.params for flag in (*param.opts, *param.secondary_opts)}
+    for flag, name in FLAGS.items():
+        if name in LoadSettings.__dataclass_fields__:
+            assert declared[flag] == name
+    assert declared["--fast"] == "exact"
+    assert {name for name in FLAGS.values() if name not in LoadSettings.__dataclass_fields__} == {
+        "exact=False",
+        "generate()",
+    }
