@@ -3,33 +3,120 @@
 with edgespec.load("demo") as llm:
     for token in llm.generate("def quicksort(xs):", max_tokens=64, seed=7):
         print(token.text, end="", flush=True)
+
+docs/python.md has more. `import edgespec` is cheap: what needs numpy or llama.cpp is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from edgespec.cancel import CancelFlag
+    from edgespec.core.sampling import SamplingSettings
+    from edgespec.core.stats import Stats
+    from edgespec.errors import (
+        EdgespecError,
+        FailedRowsError,
+        GenerationError,
+        ModelFileError,
+        ModelNotFoundError,
+        OutOfMemoryError,
+        PairError,
+        UsageError,
+    )
+    from edgespec.events import Completion, TokenEvent
     from edgespec.runtime.runtime import Runtime
+    from edgespec.runtime.worker import Worker
+    from edgespec.settings import LoadSettings, Message, Offload, Request
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "load"]
+__all__ = [
+    "CancelFlag",
+    "Completion",
+    "EdgespecError",
+    "FailedRowsError",
+    "GenerationError",
+    "LoadSettings",
+    "Message",
+    "ModelFileError",
+    "ModelNotFoundError",
+    "OutOfMemoryError",
+    "PairError",
+    "Request",
+    "Runtime",
+    "SamplingSettings",
+    "Stats",
+    "TokenEvent",
+    "UsageError",
+    "Worker",
+    "__version__",
+    "load",
+]
+
+_MODULES = {
+    "CancelFlag": "edgespec.cancel",
+    "Completion": "edgespec.events",
+    "LoadSettings": "edgespec.settings",
+    "Message": "edgespec.settings",
+    "Request": "edgespec.settings",
+    "Runtime": "edgespec.runtime.runtime",
+    "SamplingSettings": "edgespec.core.sampling",
+    "Stats": "edgespec.core.stats",
+    "TokenEvent": "edgespec.events",
+    "Worker": "edgespec.runtime.worker",
+}
 
 
-def load(model: str, **settings: Any) -> Runtime:
-    """Load a target model (`"demo"` or a path) with the fields of `LoadSettings` as keywords.
+def load(
+    model: str,
+    *,
+    draft_model: str | None = None,
+    spec_type: str = "auto",
+    spec_draft_n_max: int | None = None,
+    pace: str = "auto",
+    spec_tree: int = 1,
+    exact: bool = True,
+    strict: bool = False,
+    measure_rounding: bool = False,
+    store: bool = True,
+    corpus: str | None = None,
+    ctx_size: int = 0,
+    ctx_size_draft: int = 0,
+    threads: int = 0,
+    threads_draft: int = 0,
+    threads_batch: int = 0,
+    threads_batch_draft: int = 0,
+    gpu_layers: Offload = "auto",
+    gpu_layers_draft: Offload = "auto",
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
+    cache_type_k_draft: str | None = None,
+    cache_type_v_draft: str | None = None,
+    flash_attention: Literal["auto", "on", "off"] = "auto",
+    sequences: int = 1,
+) -> Runtime:
+    """Load a target model (`"demo"`, another name or a path); `LoadSettings` describes the other settings.
 
     What makes CPU kernels exact is set for the whole process at every forward pass: models with other settings or
     types of weights may be loaded beside each other, but must not generate in two threads at once. For that, use
-    processes (`edgespec.runtime.worker`).
+    processes (`Worker`). Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
-    from edgespec.errors import UsageError
+    settings = locals()
     from edgespec.runtime.runtime import Runtime
     from edgespec.settings import LoadSettings
 
-    unknown = [name for name in settings if name not in LoadSettings.__dataclass_fields__]
-    if unknown:
-        raise UsageError(
-            f"unknown setting {unknown[0]}", hint=f"one of: {', '.join(LoadSettings.__dataclass_fields__)}"
-        )
-    return Runtime(LoadSettings(model, **settings))
+    return Runtime(LoadSettings(**settings))
+
+
+def __getattr__(name: str) -> Any:
+    """Import what `__all__` promises when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'edgespec' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES.get(name, "edgespec.errors")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

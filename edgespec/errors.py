@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import re
+
+FLAGS = {
+    "-c": "ctx_size",
+    "-md": "draft_model",
+    "-ngl": "gpu_layers",
+    "-ctv": "cache_type_v",
+    "--corpus": "corpus",
+    "--spec-draft-n-max": "spec_draft_n_max",
+    "--spec-tree": "spec_tree",
+    "--spec-type": "spec_type",
+    "--fast": "exact=False",
+    "--raw": "generate()",
+}
+"""Options that messages of the runtime name, and what they are in Python."""
+
 
 class EdgespecError(Exception):
-    """Base of every error a user may see; `str()` is the whole message. Exit code 1: the generation failed."""
+    """Base of every error a user may see; `str()` is the whole message. Exit code 1: the generation failed.
+
+    Options of the command line that it names are translated in a note, which Python's tracebacks show.
+    """
 
     exit_code = 1
 
     def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
         super().__init__(what, why, hint)
         self.what, self.why, self.hint = what, why, hint
+        named = dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", f"{what} {why} {hint}"))
+        translated = [f"{flag} is {FLAGS[flag]}" for flag in named if flag in FLAGS]
+        if translated:
+            self.add_note(f"  in Python: {', '.join(translated)}")
 
     def __str__(self) -> str:
         reason = f": {self.why}" if self.why else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from edgespec.core.stats import Stats
+from edgespec.errors import UsageError
 
 Progress = Callable[[str, float], None]
 """Hears of what how much is done, 0 to 1."""
@@ -29,13 +30,13 @@ class TokenEvent:
     """One token of an answer, or its end.
 
     `text` is complete UTF-8 only: bytes of an unfinished character, and text that may become a stop string, are held
-    back and come with a later event. The last event has `id` -1, the rest of the text, `finish_reason`, `stats`, and
-    whether the text was `cut` at a stop string, in which case the tokens hold more than the text. `logprob` is the
-    natural logarithm of the token's probability after bias and penalties, before truncation and temperature;
-    `top_logprobs` holds (id, logprob) pairs, best first. `source` names the drafter if `from_draft`. `round` counts the
-    steps (target passes) of this answer from 0, `proposed` is the number of draft tokens verified in it; `gap` is the
-    distance of the token's score from the second best, and `near_tie` whether the measured rounding of kernels could
-    have changed it.
+    back and come with a later event. The last event (`is_last`) is no token: it has `id` -1, the rest of the text,
+    `finish_reason`, the `stats` of this answer, and whether the text was `cut` at a stop string, in which case the
+    tokens hold more than the text. `logprob` is the natural logarithm of the token's probability after bias and
+    penalties, before truncation and temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names
+    the drafter if `from_draft`. `round` counts the steps (target passes) of this answer from 0, `proposed` is the
+    number of draft tokens verified in it; `gap` is the distance of the token's score from the second best, and
+    `near_tie` whether the measured rounding of kernels could have changed it.
     """
 
     id: int
@@ -51,3 +52,42 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     stats: Stats | None = None
     cut: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the end of the answer, and no token."""
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer.
+
+    `tokens` are its ids, without the end token; if the text was `cut` at a stop string, they hold more than `text`.
+    `stats` are those of this answer. `logprobs` and `top_logprobs` have one entry per token, as `TokenEvent` describes
+    them, and are empty unless they were asked for.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    stats: Stats
+    cut: bool = False
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+    @classmethod
+    def of(cls, events: Iterable[TokenEvent]) -> Completion:
+        """The answer that these events make. Raises UsageError if they have no last one: the model was closed."""
+        *tokens, last = [*events] or [TokenEvent(-1, "")]
+        if last.finish_reason is None or last.stats is None:
+            raise UsageError("this model is closed", why="it was closed in the middle of the answer")
+        return cls(
+            "".join(event.text for event in (*tokens, last)),
+            tuple(event.id for event in tokens),
+            last.finish_reason,
+            last.stats,
+            last.cut,
+            tuple(event.logprob for event in tokens if event.logprob is not None),
+            tuple(event.top_logprobs for event in tokens if event.logprob is not None),
+        )

@@ -63,8 +63,9 @@ def write_random(folder: Path, billions: float) -> Path:
 def compare(path: Path, n: int, threads: int, *, text: bool) -> None:
     """Time both on every prompt, in turns, and print the table."""
     native = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=threads, n_threads_batch=threads, verbose=False)
-    settings = {"threads": threads, "threads_batch": threads, "ctx_size": 1024, "flash_attention": "off"}
-    with edgespec.load(str(path), spec_type="none", **settings) as llm:
+    with edgespec.load(
+        str(path), spec_type="none", threads=threads, threads_batch=threads, ctx_size=1024, flash_attention="off"
+    ) as llm:
         runs: dict[str, Callable[[str], Iterator[object]]] = {
             "edgespec": lambda p: llm.generate(p, max_tokens=n, temperature=0, ignore_eos=True),
             "Llama, text": lambda p: native.create_completion(p, max_tokens=n, temperature=0, stream=True),

@@ -120,11 +120,11 @@ class FakeEngine:
         *,
         spec_type: str | None = None,
         pace: str | None = None,
-        n_max: int | None = None,
-        tree: int | None = None,
+        spec_draft_n_max: int | None = None,
+        spec_tree: int | None = None,
     ) -> None:
         self.calls.append(f"pace {pace}" if pace else "draft_with")
-        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": n_max, "spec_tree": tree}
+        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": spec_draft_n_max, "spec_tree": spec_tree}
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         self.settings = replace(self.settings, **given)
 

@@ -72,8 +72,8 @@ def test_weights_of_other_types_are_exact_too(tmp_path: Path, type: str) -> None
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("tree", [1, 4])
 def test_drafts_leave_texts_beyond_512_tokens_bit_for_bit(temperature: float, tree: int) -> None:
-    texts = []
-    for settings in ({"spec_type": "none"}, {}, {"pace": "fixed:6"}, {"pace": "fixed:30"}):
+    texts, drafting = [], list[dict[str, Any]]([{"spec_type": "none"}, {}, {"pace": "fixed:6"}, {"pace": "fixed:30"}])
+    for settings in drafting:
         with edgespec.load("demo", spec_tree=tree, store=False, ctx_size=2048, threads=1, **settings) as llm:
             texts.append([answer(llm, prompt, temperature) for prompt in PROMPTS])
             assert llm.rounding in (0.0, None)

@@ -20,6 +20,7 @@ from edgespec.chat.settings import ChatSettings, changed, setting
 from edgespec.core.choose import Chooser
 from edgespec.core.guess import guesses
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.llama.constraint import constraint_text, settled
@@ -39,7 +40,7 @@ PERSON = {
 }
 SCHEMA = json.dumps(PERSON)
 GBNF = 'root ::= "yes " word+\nword ::= [a-z]{2,6} " "?'
-STRICT = {"strict": True, "store": False, "threads": 1}
+STRICT: dict[str, Any] = {"strict": True, "store": False, "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def test_guessing_changes_no_byte(kind: str, text: str, temperature: float) -> N
 
 
 @pytest.mark.parametrize("verify", ["coupled", "rejection", "block", "typical"])
-def test_answers_fit_the_schema_under_every_rule(verify: str) -> None:
+def test_answers_fit_the_schema_under_every_rule(verify: VerifyRule) -> None:
     with edgespec.load("demo", pace="fixed:4", store=False, threads=1) as runtime:
         for seed in range(4):
             events = runtime.generate("A person: ", seed=seed, json_schema=SCHEMA, verify=verify, max_tokens=90)

@@ -292,8 +292,9 @@ def test_settings_that_cannot_be_meant_are_refused(llm: Runtime) -> None:
     with pytest.raises(UsageError, match="temperature must be"):
         llm.generate("x", temperature=-1)
     with pytest.raises(UsageError, match="unknown setting temprature"):
-        llm.generate("x", temprature=1)
-    for settings in ({"threads": -1}, {"ctx_size": -5}, {"spec_draft_n_max": 10_000}, {"sequences": -1}):
+        llm.generate("x", temprature=1)  # type: ignore[call-arg]
+    refused: list[dict[str, Any]] = [{"threads": -1}, {"ctx_size": -5}, {"spec_draft_n_max": 10_000}, {"sequences": -1}]
+    for settings in refused:
         with pytest.raises(UsageError):
             edgespec.load("demo", **settings)
 

@@ -15,6 +15,7 @@ from tiny_gguf import EXACT, write_model
 import edgespec
 from edgespec.core.choose import Chooser
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -213,7 +214,7 @@ def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "typical"])
-def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: str) -> None:
+def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: VerifyRule) -> None:
     with edgespec.load("demo", spec_type="draft", measure_rounding=True, spec_tree=4, pace="fixed:3", threads=1) as llm:
         list(llm.generate(PROMPTS[0], max_tokens=16, temperature=0.8, verify=rule))
         assert llm.stats.near_ties is None

@@ -27,7 +27,7 @@ def plain(home: Path) -> dict[float, list[int]]:
 
 
 def answer(path: Path, temperature: float, **more: Any) -> tuple[list[int], float, list[str]]:
-    settings = {"spec_type": "draft", "pace": "fixed:3", "threads": 1, "flash_attention": "off"} | more
+    settings: dict[str, Any] = {"spec_type": "draft", "pace": "fixed:3", "threads": 1, "flash_attention": "off"} | more
     with edgespec.load("demo", draft_model=str(path), **settings) as llm:
         ids = [event.id for event in llm.generate("import os\n", temperature=temperature, **SETTINGS)]
         return ids, llm.stats.acceptance_rate, llm.notes

@@ -145,7 +145,7 @@ def test_the_fewer_bits_a_weight_has_the_steeper_a_curve_is_assumed(tmp_path: Pa
 
 def test_drafting_can_be_changed_between_answers() -> None:
     with edgespec.load("demo", spec_type="draft,lookup", spec_tree=4, flash_attention="off", threads=1) as llm:
-        llm.draft_with(pace="off", tree=1)
+        llm.draft_with(pace="off", spec_tree=1)
         expected = answer(llm)
         llm.draft_with(pace="fixed:4")
         assert answer(llm) == expected
@@ -158,9 +158,21 @@ def test_drafting_can_be_changed_between_answers() -> None:
         assert answer(llm) == expected and llm.stats.draft_s == 0
 
 
+def test_draft_with_takes_the_names_of_load_settings_and_the_old_ones() -> None:
+    with edgespec.load("demo", spec_type="suffix", spec_tree=4, threads=1) as llm:
+        llm.draft_with(spec_draft_n_max=3, spec_tree=2)
+        assert (llm.settings.spec_draft_n_max, llm.settings.spec_tree) == (3, 2)
+        for old, new in (("n_max", "spec_draft_n_max"), ("tree", "spec_tree")):
+            with pytest.warns(DeprecationWarning, match=f"{old} is now {new}") as caught:
+                llm.draft_with(**{old: 1})  # type: ignore[arg-type]
+            assert caught[0].filename == __file__
+            assert getattr(llm.settings, new) == 1
+
+
 def test_what_was_not_loaded_cannot_be_asked_for() -> None:
     with edgespec.load("demo", spec_type="lookup", threads=1) as llm:
-        for wanted in ({"spec_type": "draft"}, {"tree": 4}, {"pace": f"fixed:{DRAFT_N_MAX + 1}"}, {"pace": "fast"}):
+        too_long = f"fixed:{DRAFT_N_MAX + 1}"
+        for wanted in ({"spec_type": "draft"}, {"spec_tree": 4}, {"pace": too_long}, {"pace": "fast"}):
             with pytest.raises(UsageError):
                 llm.draft_with(**wanted)
         assert llm.settings.spec_type == "lookup"

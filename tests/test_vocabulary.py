@@ -11,6 +11,7 @@ import pytest
 from tiny_gguf import Value, model_metadata, model_tensors, write_file, write_model
 
 import edgespec
+from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import PairError
 from edgespec.gguf_file.model_check import check_model
@@ -171,7 +172,7 @@ def test_padded_tails_are_no_difference(tmp_path: Path, longer: str, leaves: int
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block", "typical"])
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_a_draft_never_proposes_what_the_target_does_not_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, temperature: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: VerifyRule, temperature: float
 ) -> None:
     target, draft = write(tmp_path / "target.gguf"), write(tmp_path / "draft.gguf", more=padding(MAX_PADDING))
     proposed: list[int] = []

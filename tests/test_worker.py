@@ -192,17 +192,24 @@ def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> Non
 def test_drafting_changes_here_and_there(worker: Worker) -> None:
     before = worker.settings
     try:
-        worker.draft_with(pace="off", n_max=2)
+        worker.draft_with(pace="off", spec_draft_n_max=2)
         assert worker.settings == replace(before, pace="off", spec_draft_n_max=2)
         assert worker.describe()["pace"] == "off"
         list(worker.answer(SHORT))
         assert worker.stats.proposed == 0
         with pytest.raises(UsageError, match="do not fit") as refused:
-            worker.draft_with(n_max=50)
+            worker.draft_with(spec_draft_n_max=50)
         assert "--spec-draft-n-max" in refused.value.hint
         assert worker.settings.spec_draft_n_max == 2
     finally:
-        worker.draft_with(pace=before.pace, n_max=before.draft_n_max)
+        worker.draft_with(pace=before.pace, spec_draft_n_max=before.draft_n_max)
+
+
+def test_a_worker_takes_the_old_names_too() -> None:
+    with Worker(DEMO) as worker:
+        with pytest.warns(DeprecationWarning, match="n_max is now spec_draft_n_max"):
+            worker.draft_with(pace="off", n_max=2)
+        assert worker.settings.spec_draft_n_max == 2
 
 
 def test_verdicts_of_the_pace_come_over() -> None:

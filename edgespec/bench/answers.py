@@ -68,7 +68,9 @@ class OwnMode:
 
     def answer(self, question: Question, cancel: CancelFlag) -> Answer | None:
         llm, mode = self._llm, self._mode
-        llm.draft_with(spec_type=mode.spec_type, pace=mode.pace, n_max=self._n_max or None, tree=mode.tree)
+        llm.draft_with(
+            spec_type=mode.spec_type, pace=mode.pace, spec_draft_n_max=self._n_max or None, spec_tree=mode.tree
+        )
         llm.forget()
         tokens: list[int] = []
         widths: Counter[int] = Counter()

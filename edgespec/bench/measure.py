@@ -171,7 +171,9 @@ class _Bench:
         """Let the drafters guess again that were loaded to."""
         settings = self._settings
         names = in_order(settings.spelling(drafter.name) for drafter in self._drafters) or "none"
-        self._llm.draft_with(spec_type=names, pace=settings.pace, n_max=settings.draft_n_max, tree=self._leaves)
+        self._llm.draft_with(
+            spec_type=names, pace=settings.pace, spec_draft_n_max=settings.draft_n_max, spec_tree=self._leaves
+        )
 
     def finished(self) -> Result:
         """The result, with what can only be said at the end."""

@@ -153,7 +153,7 @@ def _shadowed(
 ) -> list[tuple[str, Trace]]:
     """Answers with a guess at every token, by category; at least one of each, then as many as there is time for."""
     seen: set[str] = set()
-    llm.draft_with(spec_type=mode.spec_type, pace="off", tree=1)
+    llm.draft_with(spec_type=mode.spec_type, pace="off", spec_tree=1)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"
         with llm.recording(file, questions[0].request) as recorder:

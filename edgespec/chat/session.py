@@ -54,8 +54,8 @@ class Answerer(Protocol):
         *,
         spec_type: str | None = None,
         pace: str | None = None,
-        n_max: int | None = None,
-        tree: int | None = None,
+        spec_draft_n_max: int | None = None,
+        spec_tree: int | None = None,
     ) -> None: ...
 
     def pace_verdicts(self, request: Request) -> list[PaceVerdict]: ...
@@ -214,8 +214,8 @@ class Session(Closable):
         wanted: dict[str, Any] = {
             "spec_type": settings.spec_type or loaded.spec_type,
             "pace": settings.pace or loaded.pace,
-            "n_max": loaded.draft_n_max if settings.n_max is None else settings.n_max,
-            "tree": loaded.spec_tree if settings.tree is None else settings.tree,
+            "spec_draft_n_max": loaded.draft_n_max if settings.n_max is None else settings.n_max,
+            "spec_tree": loaded.spec_tree if settings.tree is None else settings.tree,
         }
         if wanted == self._drafting:
             return

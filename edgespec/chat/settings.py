@@ -48,7 +48,12 @@ class ChatSettings:
     @property
     def drafting(self) -> dict[str, Any]:
         """The keywords of `Runtime.draft_with`."""
-        return {name: getattr(self, name) for name in ("spec_type", "pace", "n_max", "tree")}
+        return {
+            "spec_type": self.spec_type,
+            "pace": self.pace,
+            "spec_draft_n_max": self.n_max,
+            "spec_tree": self.tree,
+        }
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -226,8 +231,7 @@ def _checked(settings: ChatSettings) -> ChatSettings:
         ),
         1,
     )
-    names = {"n_max": "spec_draft_n_max", "tree": "spec_tree"}
-    given = {names.get(name, name): value for name, value in settings.drafting.items() if value is not None}
+    given = {name: value for name, value in settings.drafting.items() if value is not None}
     check_load_settings(LoadSettings("", **given))
     return settings
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -26,10 +26,12 @@ from edgespec.engine.sequence import Sequence as EngineSequence
 from edgespec.engine.sequence import StepOutput, kind_of
 from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, GenerationError, UsageError
-from edgespec.events import Progress, TokenEvent
+from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.template import tokenize_leniently
+from edgespec.runtime.answer_thread import AnswerThread
 from edgespec.runtime.loading import Loaded
+from edgespec.runtime.options import AnswerOptions
 from edgespec.settings import (
     LoadSettings,
     Message,
@@ -38,6 +40,7 @@ from edgespec.settings import (
     check_load_settings,
     check_request,
     check_rule,
+    drafting_changes,
     schema_text,
 )
 from edgespec.text.textstream import TextStream
@@ -49,13 +52,17 @@ MEASURED_DEPTH, READ = 128, 32  # tokens behind which passes are measured, and t
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
+Messages = Sequence[Message | dict[str, Any]]
 Answer = Generator[TokenEvent, None, None]
+AsyncAnswer = AsyncGenerator[TokenEvent, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
 Stream = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
 
 
 class Runtime(Closable):
-    """A loaded target, with its draft model if it has one. `notes` are messages for the user about how it runs.
+    """A loaded target, with its draft model if it has one. `notes` are messages for the user about how it runs,
+    `stats` those of the answer that was begun last (each answer has its own: `Completion.stats`, and `stats` of its
+    last event).
 
     `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the part that is done, 0 to 1.
     Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
@@ -68,6 +75,7 @@ class Runtime(Closable):
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.notes: list[str] = []
         self.stats = Stats()
+        self._thread = AnswerThread()
         self._cached: list[int] = []
         self._turns = [(0, 0)]
         self._loaded = loaded = Loaded(settings, self._progress, self.note)
@@ -79,15 +87,24 @@ class Runtime(Closable):
         *,
         spec_type: str | None = None,
         pace: str | None = None,
+        spec_draft_n_max: int | None = None,
+        spec_tree: int | None = None,
         n_max: int | None = None,
         tree: int | None = None,
     ) -> None:
         """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
 
-        Raises UsageError for a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
+        The keywords are fields of LoadSettings; `n_max` and `tree` are old names of the last two. Raises UsageError for
+        a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
         """
-        changes = {"spec_type": spec_type, "pace": pace, "spec_draft_n_max": n_max, "spec_tree": tree}
-        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        given = drafting_changes(
+            spec_type=spec_type,
+            pace=pace,
+            spec_draft_n_max=spec_draft_n_max,
+            spec_tree=spec_tree,
+            n_max=n_max,
+            tree=tree,
+        )
         wanted = replace(self.settings, **({"spec_draft_n_max": self.settings.draft_n_max} | given))
         check_load_settings(wanted)
         if wanted.draft_n_max > self._loaded.n_max:
@@ -111,6 +128,7 @@ class Runtime(Closable):
 
     def close(self) -> None:
         """End the current answer, and free models and caches; safe to call twice."""
+        self._thread.close()
         for stream in list(self._streams):
             stream.close()
         self._loaded.tuning.save()
@@ -234,19 +252,40 @@ class Runtime(Closable):
         """The text of one token id; a part of a character shows as U+FFFD."""
         return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
 
-    def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **settings: Any) -> Answer:
-        """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`."""
-        return self.answer(_request(settings, prompt=prompt), cancel)
+    def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
+        """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
 
-    def chat(
-        self, messages: Sequence[Message | dict[str, Any]], *, cancel: CancelFlag | None = None, **settings: Any
-    ) -> Answer:
-        """Answer the last of `messages` through the model's chat template; keywords as in `generate`."""
-        try:
-            turns = tuple(m if isinstance(m, Message) else Message(**m) for m in messages)
-        except TypeError as error:
-            raise UsageError("a message must have exactly role and content", why=str(error)) from error
-        return self.answer(_request(settings, messages=turns), cancel)
+        The last event is no token (`is_last`). A set `cancel` ends the answer there, with the text so far. Raises
+        UsageError at once, GenerationError in the middle of the answer.
+        """
+        return self.answer(_request(options, prompt=prompt), cancel)
+
+    def chat(self, messages: Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
+        """Answer the last of `messages` through the model's chat template; the rest as in `generate`."""
+        return self.answer(_request(options, messages=_turns(messages)), cancel)
+
+    def complete(
+        self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
+    ) -> Completion:
+        """The whole answer at once: to a text as `generate` completes it, to messages as `chat` answers them."""
+        return Completion.of(self.answer(_asked(prompt, options), cancel))
+
+    def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+        """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
+
+        Answers asked for at the same time wait for each other. Closing the generator or cancelling the task ends the
+        answer, within a forward pass. Errors are raised by the first step; UsageError for unknown keywords at once.
+        """
+        return self._thread.stream(partial(self.answer, _request(options, prompt=prompt)))
+
+    def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+        """`chat` for asyncio, as `agenerate`."""
+        return self._thread.stream(partial(self.answer, _request(options, messages=_turns(messages))))
+
+    async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
+        """`complete` for asyncio, as `agenerate`."""
+        async with aclosing(self._thread.stream(partial(self.answer, _asked(prompt, options)))) as events:
+            return Completion.of([event async for event in events])
 
     def batch(
         self,
@@ -592,8 +631,21 @@ class _Answer:
         return {*constraint.allowed(tokens).nonzero()[0].tolist()} <= {*self.model.end_tokens}
 
 
-def _request(settings: dict[str, Any], **what: Any) -> Request:
+def _asked(prompt: str | Messages, options: AnswerOptions) -> Request:
+    """What `complete` is asked for."""
+    return _request(options, prompt=prompt) if isinstance(prompt, str) else _request(options, messages=_turns(prompt))
+
+
+def _turns(messages: Messages) -> tuple[Message, ...]:
+    try:
+        return tuple(m if isinstance(m, Message) else Message(**m) for m in messages)
+    except TypeError as error:
+        raise UsageError("a message must have exactly role and content", why=str(error)) from error
+
+
+def _request(options: AnswerOptions, **what: Any) -> Request:
     """Sort keywords into the request and its sampling settings. Raises UsageError for one that neither knows."""
+    settings: dict[str, Any] = {**options}
     sampling_names = SamplingSettings.__dataclass_fields__
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}
     try:
@@ -610,7 +662,7 @@ def _request(settings: dict[str, Any], **what: Any) -> Request:
         )
     if sampling:
         try:
-            settings["sampling"] = SamplingSettings(**sampling)
+            settings["sampling"] = replace(settings.get("sampling", SamplingSettings()), **sampling)
         except ValueError as error:
             raise UsageError(str(error)) from error
     return Request(**what, **settings)

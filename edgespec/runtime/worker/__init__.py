@@ -24,7 +24,7 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.runtime.worker.child import CANCEL, CLOSE, DEAF_TO, REQUEST, kill_all, run_child
 from edgespec.runtime.worker.death import Remedy, WorkerDiedError, explained, remedies
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import LoadSettings, Message, Request, drafting_changes
 
 if TYPE_CHECKING:
     from edgespec.core.policy.auto_pace import PaceVerdict
@@ -110,11 +110,21 @@ class Worker(Closable):
         *,
         spec_type: str | None = None,
         pace: str | None = None,
+        spec_draft_n_max: int | None = None,
+        spec_tree: int | None = None,
         n_max: int | None = None,
         tree: int | None = None,
     ) -> None:
-        """Guess in another way from the next answer on; None leaves a setting as it is. Raises UsageError."""
-        self.settings, self._about = self._call("draft_with", spec_type=spec_type, pace=pace, n_max=n_max, tree=tree)
+        """Guess in another way from the next answer on, as `Runtime.draft_with` does. Raises UsageError."""
+        changes = drafting_changes(
+            spec_type=spec_type,
+            pace=pace,
+            spec_draft_n_max=spec_draft_n_max,
+            spec_tree=spec_tree,
+            n_max=n_max,
+            tree=tree,
+        )
+        self.settings, self._about = self._call("draft_with", **changes)
 
     def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
         """Why drafters guess or rest on requests like this one; empty where no pace measures it."""

@@ -1,0 +1,298 @@
+"""The Python interface: its names and types, whole answers, answers for asyncio, and what errors say in Python."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import gc
+import inspect
+import threading
+import traceback
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing
+from dataclasses import MISSING, fields, replace
+from typing import get_args, get_type_hints
+
+import pytest
+from test_contracts import loaded_after
+
+import edgespec
+from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
+from edgespec.cli.commands.run import run
+from edgespec.core.stats import Stats
+from edgespec.errors import FLAGS, EdgespecError, UsageError
+from edgespec.runtime.answer_thread import AnswerThread
+from edgespec.runtime.options import AnswerOptions
+
+PROMPT = "def fibonacci(n):"
+QUESTION = {"role": "user", "content": "What does shutil.copytree do?"}
+WIDER = ("stop", "json_schema", "logit_bias")  # options that may also be of another type than the field
+
+
+@pytest.fixture(scope="module")
+def llm(home: object) -> Iterator[Runtime]:
+    with edgespec.load("demo", spec_type="draft", pace="fixed:3", threads=1) as runtime:
+        yield runtime
+
+
+# --- names and types --------------------------------------------------------------------------------------------------
+
+
+def test_load_has_the_fields_of_load_settings() -> None:
+    def parameters(function: object) -> list[tuple[object, ...]]:
+        assert callable(function)
+        return [(p.name, p.annotation, p.default) for p in inspect.signature(function).parameters.values()]
+
+    assert parameters(edgespec.load) == parameters(LoadSettings)
+
+
+def test_answer_options_are_the_fields_of_request_and_sampling_settings() -> None:
+    wanted = get_type_hints(Request) | get_type_hints(SamplingSettings)
+    del wanted["prompt"], wanted["messages"]
+    options = get_type_hints(AnswerOptions)
+    assert options.keys() == wanted.keys()
+    for name, kind in wanted.items():
+        assert kind in get_args(options[name]) if name in WIDER else options[name] == kind
+    assert not AnswerOptions.__required_keys__
+    for owner in (Request, SamplingSettings):
+        for field in fields(owner):
+            assert field.default is not MISSING or field.default_factory is not MISSING
+
+
+def test_the_exports_are_what_the_modules_define() -> None:
+    for name in edgespec.__all__:
+        assert name in dir(edgespec)
+        assert getattr(edgespec, name) is not None
+    tree = ast.parse(inspect.getsource(edgespec))
+    [for_types] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name for node in for_types.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert {*edgespec.__all__} - seen == {"__version__", "load"}
+    assert seen - {*edgespec.__all__} == {"Offload"}
+    with pytest.raises(AttributeError, match="no attribute 'Runtme'"):
+        edgespec.__getattr__("Runtme")
+
+
+def test_naming_an_error_or_a_message_loads_no_llama() -> None:
+    assert "numpy" not in loaded_after("import edgespec; edgespec.UsageError; edgespec.CancelFlag; dir(edgespec)")
+    assert "llama_cpp" not in loaded_after("from edgespec import Message, Request, Worker")
+
+
+# --- whole answers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_completion_is_what_the_events_say(llm: Runtime) -> None:
+    *tokens, last = llm.generate(PROMPT, max_tokens=16, seed=7, logprobs=2)
+    assert last.is_last
+    assert last.id == -1
+    assert not any(token.is_last for token in tokens)
+    got = llm.complete(PROMPT, max_tokens=16, seed=7, logprobs=2)
+    assert got.text == "".join(event.text for event in (*tokens, last))
+    assert got.tokens == tuple(token.id for token in tokens)
+    assert got.finish_reason == last.finish_reason
+    assert len(got.logprobs) == len(got.top_logprobs) == len(got.tokens)
+    assert all(pairs[0][1] >= logprob for pairs, logprob in zip(got.top_logprobs, got.logprobs, strict=True))
+    assert got.stats is llm.stats
+    assert got.stats.generated_tokens == 16
+
+
+def test_an_answer_keeps_its_own_statistics(llm: Runtime) -> None:
+    first = llm.complete(PROMPT, max_tokens=4, ignore_eos=True)
+    second = llm.complete(PROMPT, max_tokens=9, ignore_eos=True)
+    assert (first.stats.generated_tokens, second.stats.generated_tokens) == (4, 9)
+    assert llm.stats is second.stats
+    assert not first.logprobs
+    assert not first.top_logprobs
+
+
+def test_a_text_is_completed_and_messages_are_answered(llm: Runtime) -> None:
+    assert llm.complete(PROMPT, max_tokens=8).text == text(llm.generate(PROMPT, max_tokens=8))
+    for messages in ([QUESTION], [Message("user", QUESTION["content"])]):
+        assert llm.complete(messages, max_tokens=8).text == text(llm.chat([QUESTION], max_tokens=8))
+    assert llm.complete(QUESTION["content"], max_tokens=8).text != llm.complete([QUESTION], max_tokens=8).text
+
+
+def test_a_cut_answer_and_a_cancelled_one_say_so(llm: Runtime) -> None:
+    whole = llm.complete("import os\n", max_tokens=40, temperature=0)
+    cut = llm.complete("import os\n", max_tokens=40, temperature=0, stop=[whole.text[12:17]])
+    assert (cut.finish_reason, cut.cut, whole.cut) == ("stop", True, False)
+    assert cut.text == whole.text[: whole.text.index(whole.text[12:17])]
+    cancel = CancelFlag()
+    cancel.set()
+    assert llm.complete(PROMPT, max_tokens=40, cancel=cancel).finish_reason == "cancelled"
+
+
+def test_an_answer_without_an_end_is_none() -> None:
+    with pytest.raises(UsageError, match="this model is closed"):
+        Completion.of([TokenEvent(3, "a")])
+    with pytest.raises(UsageError, match="this model is closed"):
+        Completion.of([])
+
+
+def test_single_sampling_settings_take_precedence(llm: Runtime) -> None:
+    warm = SamplingSettings(temperature=1.5, top_k=3)
+    want = llm.complete(PROMPT, max_tokens=12, temperature=0.9, top_k=3)
+    assert llm.complete(PROMPT, max_tokens=12, sampling=warm, temperature=0.9) == replace(want, stats=llm.stats)
+    assert llm.complete(PROMPT, max_tokens=12, sampling=warm).tokens != want.tokens
+
+
+def text(events: Iterator[TokenEvent]) -> str:
+    return "".join(event.text for event in events)
+
+
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+def test_asyncio_gives_the_same_answers(llm: Runtime) -> None:
+    async def answers() -> tuple[list[TokenEvent], list[TokenEvent], Completion, Completion]:
+        tokens = [token async for token in llm.agenerate(PROMPT, max_tokens=12)]
+        chat = [token async for token in llm.achat([QUESTION], max_tokens=12)]
+        return (
+            tokens,
+            chat,
+            *await asyncio.gather(  # at the same time: one waits for the other
+                llm.acomplete(PROMPT, max_tokens=12), llm.acomplete([QUESTION], max_tokens=12)
+            ),
+        )
+
+    tokens, chat, completed, answered = asyncio.run(answers())
+    want, want_chat = llm.complete(PROMPT, max_tokens=12), llm.complete([QUESTION], max_tokens=12)
+    assert [token.id for token in tokens] == [*want.tokens, -1]
+    assert completed.text == want.text
+    assert "".join(token.text for token in chat) == answered.text == want_chat.text
+
+
+def test_asyncio_raises_what_the_answer_raises(llm: Runtime) -> None:
+    with pytest.raises(UsageError, match="the context holds"):
+        asyncio.run(llm.acomplete("x = 1\n" * 2000))
+    with pytest.raises(UsageError, match="unknown setting temprature"):
+        llm.agenerate(PROMPT, temprature=1)  # type: ignore[call-arg]
+    assert llm.complete(PROMPT, max_tokens=2, ignore_eos=True).finish_reason == "length"
+
+
+def test_leaving_an_asynchronous_answer_ends_it(llm: Runtime) -> None:
+    async def leave() -> None:
+        async with aclosing(llm.agenerate(PROMPT, ignore_eos=True)) as tokens:
+            async for _ in tokens:
+                break
+        assert not llm.engine.scheduler.active
+
+    asyncio.run(leave())
+    assert llm.stats.generated_tokens < 1000
+    assert llm.complete(PROMPT, max_tokens=2, ignore_eos=True).finish_reason == "length"
+
+
+def test_closing_the_model_ends_asynchronous_answers() -> None:
+    async def close() -> list[Completion | BaseException]:
+        llm = edgespec.load("demo", spec_type="none", threads=1)
+        tasks = [asyncio.create_task(llm.acomplete(PROMPT, ignore_eos=True)) for _ in range(2)]
+        while not llm.stats.generated_tokens:
+            await asyncio.sleep(0)
+        llm.close()
+        tasks.append(asyncio.create_task(llm.acomplete(PROMPT)))
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, second, third = asyncio.run(close())
+    assert isinstance(first, Completion)
+    assert first.finish_reason == "cancelled"
+    assert "closed" in str(second)
+    assert "closed" in str(third)
+
+
+class Endless:
+    """An answer that goes on until it is cancelled, or its reader is gone."""
+
+    def __init__(self) -> None:
+        self.go_on, self.ended = threading.Event(), threading.Event()
+
+    def __call__(self, cancel: CancelFlag) -> Generator[TokenEvent, None, None]:
+        try:
+            yield TokenEvent(1, "a")
+            while not cancel.is_set():
+                self.go_on.wait(0.001)
+                yield TokenEvent(2, "b")
+            yield TokenEvent(-1, "", finish_reason="cancelled", stats=Stats())
+        finally:
+            self.ended.set()
+
+
+@pytest.fixture
+def thread() -> Iterator[AnswerThread]:
+    thread = AnswerThread()
+    yield thread
+    thread.close()
+
+
+def test_the_event_loop_runs_while_the_model_does(thread: AnswerThread) -> None:
+    loop_has_run = threading.Event()
+
+    def answer(cancel: CancelFlag) -> Generator[TokenEvent, None, None]:
+        assert loop_has_run.wait(60)  # a native call
+        yield TokenEvent(-1, "", finish_reason="stop", stats=Stats())
+
+    async def both() -> list[TokenEvent]:
+        asyncio.get_running_loop().call_soon(loop_has_run.set)
+        return [event async for event in thread.stream(answer)]
+
+    assert len(asyncio.run(both())) == 1
+
+
+def test_a_cancelled_task_waits_until_its_answer_has_ended(thread: AnswerThread) -> None:
+    endless, later = Endless(), Endless()
+
+    async def cancelled() -> None:
+        begun = asyncio.Event()
+
+        async def read(answer: Endless) -> None:
+            async for _ in thread.stream(answer):
+                begun.set()
+
+        task, waiting = asyncio.create_task(read(endless)), asyncio.create_task(read(later))
+        await begun.wait()
+        waiting.cancel()  # before its turn
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not endless.ended.is_set()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert endless.ended.is_set()
+
+    asyncio.run(cancelled())
+    thread.close()
+    assert not later.ended.is_set()
+
+
+def test_an_answer_ends_when_its_event_loop_is_gone(thread: AnswerThread) -> None:
+    endless = Endless()
+    events: AsyncGenerator[TokenEvent, None] = thread.stream(endless)
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(anext(events)).id == 1
+    loop.close()
+    assert endless.ended.wait(60)
+    del events
+    gc.collect()
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_in_messages_are_translated_for_python(llm: Runtime) -> None:
+    with pytest.raises(UsageError) as caught:
+        llm.complete("x = 1\n" * 2000)
+    assert "ctx_size" not in str(caught.value)
+    assert traceback.format_exception(caught.value)[-1] == "  in Python: -c is ctx_size\n"
+    error = EdgespecError("no", hint="pass one (-md MODEL), or --spec-type lookup; --spec-type none, or --clean")
+    assert error.__notes__ == ["  in Python: -md is draft_model, --spec-type is spec_type"]
+    assert not hasattr(EdgespecError("a low-c file, and --c"), "__notes__")
+
+
+def test_the_translations_are_the_names_of_the_options() -> None:
+    declared = {flag: param.name for param in run.params for flag in (*param.opts, *param.secondary_opts)}
+    for flag, name in FLAGS.items():
+        if name in LoadSettings.__dataclass_fields__:
+            assert declared[flag] == name
+    assert declared["--fast"] == "exact"
+    assert {name for name in FLAGS.values() if name not in LoadSettings.__dataclass_fields__} == {
+        "exact=False",
+        "generate()",
+    }
