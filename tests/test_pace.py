@@ -13,9 +13,11 @@ import pytest
 
 from edgespec.core.draft import Draft
 from edgespec.core.law import Law
-from edgespec.core.policy.auto_pace import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE, AutoPace, AutoPlan
+from edgespec.core.policy.auto_pace import AutoPace
+from edgespec.core.policy.auto_plan import AutoPlan
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.pace import FixedPace, Turn
+from edgespec.core.policy.record import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE
 
 FLAT = {1: 1.0, 64: 1.5}
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 64: 64.0}

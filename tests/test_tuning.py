@@ -12,7 +12,8 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_pace import AutoPace, pass_widths
+from edgespec.core.policy.auto_pace import AutoPace
+from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.pace import FixedPace
 from edgespec.core.sampling import SamplingSettings

@@ -25,7 +25,7 @@ from edgespec.bench.questions import Question, ask
 from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.auto_pace import pass_widths
+from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Progress

@@ -14,7 +14,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.auto_pace import AutoPace, pass_widths
+from edgespec.core.policy.auto_pace import AutoPace
+from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.costs import Costs, Shape
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.model import ModelDrafter

@@ -15,7 +15,8 @@ from typing import Any, TypeVar, Unpack
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.choose import Chooser, ReferenceChooser
-from edgespec.core.policy.auto_pace import AutoPace, PaceVerdict, pass_widths
+from edgespec.core.policy.auto_pace import AutoPace, PaceVerdict
+from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
