@@ -24,6 +24,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
+READ = 32  # tokens of a pass that measures what reading a prompt takes
 VERSION = 3
 SAVE_EVERY_S = 60.0
 CHUNK = 64
@@ -175,6 +176,31 @@ class Tuning:
             context.forget(0)
         for width, seconds in least_s.items():
             self.costs.observe_target(width, seconds)
+
+    def measured_now(
+        self,
+        context: Context,
+        models: Iterable[ModelDrafter],
+        widths: Iterable[int],
+        depth: int,
+        repeat: int,
+        progress: Callable[[float], None],
+    ) -> dict[str, dict[str, float]]:
+        """Seconds of the target's passes by width, of a pass of each draft model over one token ("step") and of each
+        token that it reads ("read"), behind `depth` tokens. The caches hold nothing of use afterwards."""
+        step, read = dict[str, float](), dict[str, float]()
+        target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
+        for width, seconds in target.items():
+            self.costs.observe_target(width, seconds, depth)
+        for model in models:
+            try:
+                passes = measure_passes(model.context, [1, READ], depth=depth, repeat=2 * repeat, rows=False)
+            finally:
+                model.forget()
+            step[model.name], read[model.name] = passes[1], passes[READ] / READ
+            self.costs.observe_step(model.name, passes[1], depth)
+            self.costs.observe_read(model.name, READ, passes[READ], depth)
+        return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> AutoPace:
         """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""

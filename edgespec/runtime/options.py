@@ -1,12 +1,18 @@
-"""The keywords of `Runtime.generate`, `chat` and `complete`, so that editors and type checkers know them."""
+"""The keywords of `Runtime.generate`, `chat` and `complete`, so that editors and type checkers know them, and the
+requests that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
+from edgespec.errors import UsageError
+from edgespec.settings import Message, Request, bias_pairs, schema_text
+
+Messages = Sequence[Message | dict[str, Any]]
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -42,3 +48,42 @@ class AnswerOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
+
+
+def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
+    """What `complete` is asked for."""
+    return (
+        request_of(options, prompt=prompt) if isinstance(prompt, str) else request_of(options, messages=turns(prompt))
+    )
+
+
+def turns(messages: Messages) -> tuple[Message, ...]:
+    try:
+        return tuple(m if isinstance(m, Message) else Message(**m) for m in messages)
+    except TypeError as error:
+        raise UsageError("a message must have exactly role and content", why=str(error)) from error
+
+
+def request_of(options: AnswerOptions, **what: Any) -> Request:
+    """Sort keywords into the request and its sampling settings. Raises UsageError for one that neither knows."""
+    settings: dict[str, Any] = {**options}
+    sampling_names = SamplingSettings.__dataclass_fields__
+    sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}
+    try:
+        if "json_schema" in settings:
+            settings["json_schema"] = schema_text(settings["json_schema"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError("this JSON schema cannot be parsed", why=str(error)) from error
+    if "logit_bias" in sampling:
+        sampling["logit_bias"] = bias_pairs(sampling["logit_bias"])
+    unknown = [name for name in settings if name not in Request.__dataclass_fields__]
+    if unknown:
+        raise UsageError(
+            f"unknown setting {unknown[0]}", hint=f"one of: {', '.join(sampling_names)}, or a field of Request"
+        )
+    if sampling:
+        try:
+            settings["sampling"] = replace(settings.get("sampling", SamplingSettings()), **sampling)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    return Request(**what, **settings)
