@@ -17,8 +17,10 @@ from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from edgespec.chat.commands import COMMANDS, Commands, find, is_command, name_and_argument
-from edgespec.chat.session import Level, Session
+from edgespec.chat.answerer import Level
+from edgespec.chat.commands import Commands
+from edgespec.chat.session import Session
+from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.models.names.local import local_models
@@ -435,14 +437,14 @@ class ChatApp(App[None]):
         self.push_screen(SettingsScreen(self.session.settings), take)
 
     def _restart(self) -> None:
-        if self.session.remedies():
+        if self.session.model.remedies():
             self.offer_remedies()
         else:
             self.jobs.load(self.session.load_settings)
 
     def offer_remedies(self) -> None:
         """Let the user choose how the model is to be loaded again, where something has failed."""
-        remedies = self.session.remedies()
+        remedies = self.session.model.remedies()
         if not remedies:
             return
 
@@ -450,7 +452,7 @@ class ChatApp(App[None]):
             if settings is not None:
                 self.jobs.load(settings)
 
-        self.push_screen(RemedyScreen(self.session.failure, remedies), take)
+        self.push_screen(RemedyScreen(self.session.model.failure, remedies), take)
 
     def race(self, prompt: str) -> None:
         """One prompt answered plainly and with guessing."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Events, Level
 from edgespec.chat.clipboard import copy_natively
-from edgespec.chat.session import Events, Level
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
