@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.errors import ModelFileError
-from edgespec.gguf_file.header import AGAIN, INCOMPLETE, Header, read_header, shown
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, shown
 
 
 def check_model(model: Header | str | Path) -> Header:
