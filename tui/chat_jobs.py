@@ -202,4 +202,4 @@ class ChatJobs:
         if unsent and not (said and said[-1].endswith(unsent)):  # what was attached stands before it
             app.composer.put(unsent)
         if session.engine is None:
-            app.offer_remedies()
+            app.screens.offer_remedies()

@@ -43,7 +43,7 @@ class ScreenFront:
         self._app.jobs.load(settings)
 
     def race(self, prompt: str) -> None:
-        self._app.race(prompt)
+        self._app.screens.race(prompt)
 
     def show_tokens(self) -> None:
         self._app.transcript.show_tokens = not self._app.transcript.show_tokens

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
+from edgespec.chat.model import drafting_with
 from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
@@ -103,13 +104,7 @@ class Commands:
         if not spec:
             self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
             return
-        settings = session.load_settings
-        if spec == "none":
-            wanted = replace(settings, draft_model=None, spec_type=settings.without_draft)
-        else:
-            draft = None if spec == "auto" else spec
-            wanted = replace(settings, draft_model=draft, spec_type=settings.with_draft)
-        self.front.load(wanted)
+        self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
 
     def do_restart(self, number: str) -> None:
         session = self.session

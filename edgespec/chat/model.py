@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ from edgespec.runtime.worker import Remedy, WorkerDiedError, remedies
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
 
 Catalogued = Mapping[str, str | float]
+
+
+def drafting_with(settings: LoadSettings, draft: str | None) -> LoadSettings:
+    """The settings with another draft model: None is the target's own, "none" is without one."""
+    if draft == "none":
+        return replace(settings, draft_model=None, spec_type=settings.without_draft)
+    return replace(settings, draft_model=draft, spec_type=settings.with_draft)
 
 
 class ChatModel:

@@ -13,7 +13,7 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.bench import PER_CATEGORY, bench_options
 from edgespec.cli.options.command import Command, typed
-from edgespec.cli.options.generation import load_settings, one_model
+from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models

@@ -10,18 +10,9 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option, typed
-from edgespec.cli.options.common import QUIET, VERBOSE
-from edgespec.cli.options.generation import (
-    CORPUS,
-    CTX_SIZE,
-    FETCHING,
-    GPU_LAYERS,
-    GPU_LAYERS_DRAFT,
-    HELD,
-    LARGEST,
-    load_settings,
-    with_options,
-)
+from edgespec.cli.options.common import QUIET, VERBOSE, with_options
+from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD, LARGEST
+from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted, Interrupts

@@ -10,17 +10,9 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
-from edgespec.cli.options.generation import (
-    FETCHING,
-    GPU_LAYERS,
-    HELD,
-    LARGEST,
-    TARGET,
-    load_settings,
-    one_model,
-    with_options,
-)
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, with_options
+from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, LARGEST, TARGET
+from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_missing

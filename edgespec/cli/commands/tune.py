@@ -9,17 +9,9 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
-from edgespec.cli.options.generation import (
-    CORPUS,
-    DRAFT_MODEL,
-    LARGEST,
-    MODEL,
-    Decorated,
-    load_settings,
-    one_model,
-    with_options,
-)
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Decorated, with_options
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
+from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec, Number, SpecType
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models

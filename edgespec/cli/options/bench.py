@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from edgespec.cli.options.command import Option
-from edgespec.cli.options.common import QUIET, VERBOSE
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, with_options
+from edgespec.cli.options.common import QUIET, VERBOSE, Decorated, with_options
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
 from edgespec.cli.options.types import Integer, Number, Text
 
 PER_CATEGORY = 3
