@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from edgespec.text.printable import printable, wrapped
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,14 +61,8 @@ class Lines:
         longest = max((len(label) for label, _ in self.rows), default=0)
         indent = longest + 1 if longest else 0
         for label, line in self.rows:
-            wrapped = fill(
-                _printable(line),
-                max(options.max_width, indent + 10),
-                initial_indent=label.ljust(indent),
-                subsequent_indent=" " * indent,
-                break_on_hyphens=False,
-            )
-            yield Text(wrapped.replace("\xa0", " "))
+            text = wrapped(label.ljust(indent) + printable(line), max(options.max_width, indent + 10), indent)
+            yield Text(text.replace("\xa0", " "))
 
 
 def stacked(parts: Iterable[RenderableType]) -> RenderableType:
@@ -80,9 +75,4 @@ def stacked(parts: Iterable[RenderableType]) -> RenderableType:
 
 def _text(text: str, style: str = "") -> Text:
     """Text that is taken as it is, not as markup."""
-    return Text(_printable(text), style)
-
-
-def _printable(text: str) -> str:
-    """Names come from files: they must not be able to drive the terminal."""
-    return "".join(character if character.isprintable() or character in "\n\xa0" else "\ufffd" for character in text)
+    return Text(printable(text), style)
