@@ -116,6 +116,8 @@ def check_writable(file: Path) -> None:
         file.open("ab").close()
         if is_new:
             file.unlink()
+    except FileNotFoundError as error:
+        raise UsageError(f"{file} cannot be written", why=f"there is no folder {file.parent}") from error
     except OSError as error:
         raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
 

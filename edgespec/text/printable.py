@@ -13,9 +13,10 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def wrapped(text: str, width: int, column: int | None = None) -> str:
+def wrapped(text: str, width: int, column: int | None = None, *, breaks_words: bool = False) -> str:
     """The text with lines of more than `width` characters broken at blanks; what follows begins at `column`, or else
-    below the first word, or below what stands behind a gap, as in two columns."""
+    below the first word, or below what stands behind a gap, as in two columns. Words longer than a line stay whole, to
+    be copied, unless `breaks_words`."""
     lines = []
     for line in text.split("\n"):
         if len(line) <= width:
@@ -28,7 +29,7 @@ def wrapped(text: str, width: int, column: int | None = None) -> str:
             width,
             initial_indent=line[:below],
             subsequent_indent=" " * below,
-            break_long_words=False,
+            break_long_words=breaks_words,
             break_on_hyphens=False,
         ) or [line]
     return "\n".join(lines)

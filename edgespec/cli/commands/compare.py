@@ -17,11 +17,11 @@ from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import EdgespecError, UsageError
-from edgespec.files.paths import check_writable, write_whole
+from edgespec.cli.terminal.result_files import files_of, write_files
+from edgespec.errors import EdgespecError
+from edgespec.files.paths import write_whole
 
 if TYPE_CHECKING:
-    from edgespec.bench.suites import Item
     from edgespec.compare.measure import Plan, Result
     from edgespec.compare.targets import Targets
     from edgespec.events import Progress
@@ -115,7 +115,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    _check_files(values)
+    files = files_of(values, "csv", "plot")
     specs = [*targets, values["reference"], *values["drafts"]]
     fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
     output.progress("reading headers", 0)
@@ -145,7 +145,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         from edgespec.compare.report import table
 
         output.show(table(result))
-    failures = list(_write(values, result))
+    failures = list(_write(files, result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
     for failure in [*result["failures"], *failures]:
@@ -160,24 +160,12 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
 # --- what is asked for ------------------------------------------------------------------------------------------------
 
 
-def _check_files(values: dict[str, Any]) -> None:
-    """Raises UsageError for a file that cannot be written, before anything is measured."""
-    if values["plot_file"]:
-        from edgespec.bench.plot import check_plot
-
-        check_plot(Path(values["plot_file"]))
-    for name in (values["csv_file"], values["plot_file"]):
-        if name and not Path(name).absolute().parent.is_dir():
-            raise UsageError(f"{name} is not writable", why=f"there is no folder {Path(name).parent}")
-        if name:
-            check_writable(Path(name))
-
-
 def _plan(
     ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
 ) -> tuple[Plan, list[str]]:
     """What to compare, and what is wrong with some of the user's prompts. Makes quantisations that are missing."""
     from edgespec.bench.modes import possible_drafters
+    from edgespec.bench.suites import CATEGORIES, chosen
     from edgespec.compare.contests import contests, split_modes
     from edgespec.compare.measure import Plan
     from edgespec.compare.quants import check_quants
@@ -186,7 +174,9 @@ def _plan(
 
     quants = check_quants(name for text in values["quants"] for name in text.split(","))
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
-    items, problems = _items(values)
+    name = values["prompts"]
+    file, categories = (None, [name] if name else []) if name in (None, *CATEGORIES) else (name, [])
+    items, problems = chosen(file, categories, values["per_category"], LARGEST if categories else PER_CATEGORY)
     modes = split_modes(values["modes"])
     targets = find_targets(specs, quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
@@ -203,19 +193,6 @@ def _plan(
         typed(ctx),
     )
     return plan, problems
-
-
-def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
-    """The prompts, and what is wrong with others in the user's file."""
-    from edgespec.bench.suites import CATEGORIES, read_items, sample, shipped
-
-    name, problems = values["prompts"], list[str]()
-    if name is None or name in CATEGORIES:
-        items, usual = shipped([name] if name else None), PER_CATEGORY if name is None else LARGEST
-    else:
-        items, problems = read_items(Path(name))
-        usual = LARGEST
-    return sample(items, values["per_category"] or usual), problems
 
 
 def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
@@ -257,19 +234,13 @@ def _nothing_measured(values: dict[str, Any]) -> str:
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _write(values: dict[str, Any], result: Result) -> Iterator[str]:
+def _write(files: dict[str, str], result: Result) -> Iterator[str]:
     """Write the files, and say which could not be."""
-    if not result["rows"]:
-        return
     from edgespec.compare.plot import plot
     from edgespec.compare.report import to_csv
 
-    try:
-        if values["csv_file"]:
-            write_whole(Path(values["csv_file"]), to_csv(result))
-        if values["plot_file"]:
-            plot(result, Path(values["plot_file"]))
-    except OSError as error:
-        yield f"{error.filename or 'a file'} cannot be written: {error.strerror or error}"
-    except EdgespecError as error:
-        yield str(error)
+    writers = {
+        "csv": lambda name: write_whole(Path(name), to_csv(result)),
+        "plot": lambda name: plot(result, Path(name)),
+    }
+    return write_files(files if result["rows"] else {}, writers)

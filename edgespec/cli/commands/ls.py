@@ -12,7 +12,7 @@ from edgespec.cli.options.common import JSON_LINES, QUIET
 from edgespec.cli.render.table import INDENT, Row, table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
-from edgespec.text.figures import count_of, size_of, when
+from edgespec.text.figures import count_of, counted, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _how_to_finish(repository: str) -> list[str]:
 
 def _total(usable: list[Found], unusable_bytes: list[int]) -> list[str]:
     size, count = size_of(sum(model.size_bytes for _, model in usable)), len(usable)
-    told = [f"{count} model{'' if count == 1 else 's'}, {size}"] if usable else []
+    told = [f"{counted(count, 'model')}, {size}"] if usable else []
     if unused := sum(unusable_bytes):
         told.append(f"{size_of(unused)} in files that cannot be loaded")
     return ["; ".join(told)] if told else []

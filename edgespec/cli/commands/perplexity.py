@@ -19,6 +19,7 @@ from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.compare import LEAST_WINDOW, WINDOW
+from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.compare.perplexity import Perplexity
@@ -61,8 +62,8 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
     name = one_model(target, values["model"]) or default_model(ctx, output)
     fetch_missing(ctx, [name], output, yes=values["yes"])
     output.progress(f"loading {name}", 0)
+    from edgespec.bench.time_left import TimeLeft
     from edgespec.compare.perplexity import perplexity as measure
-    from edgespec.compare.time_left import TimeLeft
     from edgespec.compare.windows import default_text, opened, read_text, windows
     from edgespec.models.names.spec import resolve
 
@@ -110,7 +111,7 @@ def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -
             [
                 ("model", name),
                 ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
-                ("counted", f"{found.positions} tokens of {found.windows} window{'s' * (found.windows > 1)} of {size}"),
+                ("counted", f"{found.positions} tokens of {counted(found.windows, 'window')} of {size}"),
                 ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
                 *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
             ]
