@@ -11,38 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 EXTREMES = (
-    0,
-    1,
-    2,
-    3,
-    7,
-    255,
-    256,
-    *((1 << bits) + plus for bits in (15, 31, 32, 40, 63) for plus in (-1, 0)),
+    0, 1, 2, 3, 7, 255, 256, *((1 << bits) + plus for bits in (15, 31, 32, 40, 63) for plus in (-1, 0)),
     (1 << 64) - 1,
-)
+)  # fmt: skip
 FLOATS = (0.0, -1.0, 1e-30, 1e30, -1e30, math.inf, -math.inf, math.nan)
 WORDS = (
-    "",
-    "llama",
-    "qwen2",
-    "gemma2",
-    "bert",
-    "clip",
-    "mamba",
-    "rwkv7",
-    "gpt2",
-    "t5",
-    "plamo2",
-    "none",
-    "default",
-    "llama-bpe",
-    "yarn",
-    "longrope",
-    "no such thing",
-    "\x00",
-    "a" * 300,
-)
+    "", "llama", "qwen2", "gemma2", "bert", "clip", "mamba", "rwkv7", "gpt2", "t5", "plamo2", "none", "default",
+    "llama-bpe", "yarn", "longrope", "no such thing", "\x00", "a" * 300,
+)  # fmt: skip
 _SIZES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 

@@ -21,17 +21,8 @@ _SHOWN = 60  # characters
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, np.dtype[Any]] = {  # gguf_type -> numpy type
-    0: np.dtype("u1"),
-    1: np.dtype("i1"),
-    2: np.dtype("<u2"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<u4"),
-    5: np.dtype("<i4"),
-    6: np.dtype("<f4"),
-    7: np.dtype("?"),
-    10: np.dtype("<u8"),
-    11: np.dtype("<i8"),
-    12: np.dtype("<f8"),
+    **dict(enumerate(map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<f4", "?")))),
+    **dict(enumerate(map(np.dtype, ("<u8", "<i8", "<f8")), start=10)),
 }
 
 Scalar = str | int | float | bool
