@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option, typed
-from edgespec.cli.options.common import QUIET, VERBOSE, with_options
+from edgespec.cli.options.command import Command, typed
+from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
 from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD, LARGEST
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
@@ -29,20 +29,15 @@ if TYPE_CHECKING:
 TOKENS, PER_CATEGORY = 48, 1
 _FILE = click.Path(dir_okay=False)
 
-
-def _option(section: str, *names: str, **attrs: Any) -> Any:
-    return click.option(*names, cls=Option, section=section, config=False, **attrs)
-
-
 OPTIONS = [
-    _option(
+    option(
         "Model", "--quants", multiple=True, type=Text(), metavar="TYPE,...",
         help=(
             "Also compare these quantisations of the reference (Q8_0,Q5_K_M,Q4_K_M,Q2_K); missing ones are created "
             "in the cache folder."
         ),
     ),
-    _option(
+    option(
         "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
         help="What the others are compared with.",
     ),
@@ -51,11 +46,11 @@ OPTIONS = [
     GPU_LAYERS_DRAFT,
     *HELD,
     *FETCHING,
-    _option(
+    option(
         "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
         show_default="the reference's default draft, if any", help="Draft model. Repeatable.",
     ),
-    _option(
+    option(
         "Speculation", "--modes", multiple=True, type=Text(), metavar="MODE,...", show_default="plain,all auto",
         help=(
             "Modes to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or "
@@ -63,19 +58,19 @@ OPTIONS = [
         ),
     ),
     CORPUS,
-    _option(
+    option(
         "Prompt", "--prompts", type=Text(), metavar="CATEGORY|FILE", show_default="all categories",
         help="Use the prompts of this category of the built-in suites, or those in this JSONL file.",
     ),
-    _option(
+    option(
         "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
         show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
     ),
-    _option(
+    option(
         "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
         help="Text (UTF-8) to measure quality on.",
     ),
-    _option(
+    option(
         "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
         show_default="12, fewer if that takes more than 1 GB",
         help=(
@@ -83,20 +78,20 @@ OPTIONS = [
             "cache folder meanwhile: 510 bytes per window for each token of the vocabulary."
         ),
     ),
-    _option(
+    option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
         metavar="N", help="Tokens per answer.",
     ),
-    _option(
+    option(
         "Output", "--resume", is_flag=True,
         help="Reuse results of earlier runs with the same files, and mark them.",
     ),
-    _option(
+    option(
         "Output", "--json", "as_json", is_flag=True,
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
-    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
-    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
+    option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
     QUIET,
     VERBOSE,
 ]  # fmt: skip

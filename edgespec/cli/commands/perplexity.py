@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, with_options
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
 from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, LARGEST, TARGET
 from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from edgespec.compare.perplexity import Perplexity
 
 OPTIONS = [
-    click.option(
-        "--text", cls=Option, section="Prompt", config=False, type=click.Path(), metavar="FILE",
+    option(
+        "Prompt", "--text", type=click.Path(), metavar="FILE",
         show_default="the prompts and answers of the suites", help="Text to read (UTF-8).",
     ),
-    click.option(
-        "--limit", cls=Option, section="Prompt", config=False, type=Integer(1, LARGEST), metavar="N",
+    option(
+        "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
         show_default="all", help="Read the first N windows only.",
     ),
     TARGET,
-    click.option(
-        "-c", "--ctx-size", "window", cls=Option, section="Model", config=False, type=Integer(LEAST_WINDOW, LARGEST),
+    option(
+        "Model", "-c", "--ctx-size", "window", type=Integer(LEAST_WINDOW, LARGEST),
         default=WINDOW, show_default=True, metavar="N", help="Tokens per window; the second half of each counts.",
     ),
     GPU_LAYERS,

@@ -12,6 +12,11 @@ from edgespec.cli.options.command import Option
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+def option(section: str, *names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    """An option that does not stand in configuration files."""
+    return click.option(*names, cls=Option, section=section, config=False, **attrs)
+
+
 def flag(*names: str, help: str, config: bool = False) -> Callable[[Decorated], Decorated]:
     return click.option(*names, cls=Option, section="Output", config=config, is_flag=True, help=help)
 
