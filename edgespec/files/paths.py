@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,14 @@ def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, need
             why=f"{size_of(free)} are free, and {needs} {size_of(n_bytes)}",
             hint=f"{less}free some space, or move the cache (EDGESPEC_HOME)",
         )
+
+
+def free_in(folder: Path) -> int:
+    """Bytes that are free on the disk of `folder`, which need not be there yet."""
+    for above in (folder, *folder.parents):
+        with suppress(OSError):  # not there, or not to be looked into
+            return shutil.disk_usage(above).free
+    return 0
 
 
 def is_writable(folder: Path) -> bool:
