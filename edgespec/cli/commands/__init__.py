@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edgespec import __version__
-from edgespec.cli.options.command import HelpFormatter
+from edgespec.cli.options import help_text
 from edgespec.cli.options.habits import command_hint
 from edgespec.errors import UsageError
 
@@ -39,7 +39,7 @@ SUBCOMMANDS = {
 }
 
 
-click.Context.formatter_class = HelpFormatter  # of every command
+help_text.install()
 
 
 class LazyGroup(click.Group):

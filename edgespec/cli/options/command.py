@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +16,7 @@ from edgespec.cli.options.habits import ELSEWHERE
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
 
-UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 SECTIONS = ("Prompt", "Model", "Speculation", "Sampling", "Answer", "Output")
-
-
-class HelpFormatter(click.HelpFormatter):
-    """Breaks no line at a hyphen, so that `--max-tokens` and `ID-inf` stay whole: until the lines are made, hyphens are
-    written as those that do not break."""
-
-    def write_text(self, text: str) -> None:
-        super().write_text(text.replace("-", UNBROKEN))
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        super().write_dl([(name, text.replace("-", UNBROKEN)) for name, text in rows], col_max, col_spacing)
-
-    def getvalue(self) -> str:
-        return super().getvalue().replace(UNBROKEN, "-")
 
 
 class Option(click.Option):
