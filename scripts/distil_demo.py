@@ -28,7 +28,8 @@ import gguf
 import numpy as np
 import torch
 import train_demo
-from train_demo import CONTEXT, DRAFT, TARGET, Llama, Shape, conversation, docstring_questions
+from demo_texts import conversation, docstring_questions
+from train_demo import CONTEXT, DRAFT, TARGET, Llama, Shape
 
 import edgespec
 

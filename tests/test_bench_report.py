@@ -19,8 +19,9 @@ from rich.console import Console, RenderableType
 from edgespec.bench.compare import compare, load_result
 from edgespec.bench.paired import ALL, bootstrap_interval, guessing
 from edgespec.bench.plot import plot
-from edgespec.bench.report import cells, table, to_csv
+from edgespec.bench.report import cells, table
 from edgespec.bench.summary import Cell, Guesser, Result, summarise
+from edgespec.bench.tables import to_csv
 from edgespec.core.theory import acceptance_probability, cost_curve, expected_tokens
 from edgespec.errors import EdgespecError, UsageError
 
@@ -480,7 +481,7 @@ def test_names_are_shown_as_they_are_and_cannot_drive_the_terminal() -> None:
 
 def test_csv_has_a_line_for_each_sample() -> None:
     result = full_result()
-    rows = list(csv.DictReader(io.StringIO(to_csv(result))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(result["samples"]))))
     assert len(rows) == len(result["samples"])
     for row, sample in zip(rows, result["samples"], strict=True):
         assert list(row) == list(sample)

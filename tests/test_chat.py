@@ -15,7 +15,8 @@ import pytest
 from fake_engine import FakeEngine, guessed
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.session import Notice, Session
+from edgespec.chat.answerer import Notice
+from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.sampling import SamplingSettings
@@ -141,8 +142,8 @@ def test_another_model_answers_as_catalogued_but_for_what_the_user_set(
 ) -> None:
     brief: dict[str, str | float] = {"system": "Be brief.", "temperature": 0.2}
     catalogued: dict[str, dict[str, str | float]] = {"brief": brief, "long": {"top_p": 0.5}}
-    monkeypatch.setattr("edgespec.chat.session.catalogued_settings", lambda spec: catalogued.get(spec, {}))
-    monkeypatch.setattr("edgespec.chat.session.resolve", lambda spec: resolve("demo"))
+    monkeypatch.setattr("edgespec.chat.model.catalogued_settings", lambda spec: catalogued.get(spec, {}))
+    monkeypatch.setattr("edgespec.chat.model.resolve", lambda spec: resolve("demo"))
     session = Session(store, lambda *_: FakeEngine("ok"), LoadSettings("demo"), ChatSettings())
 
     def answers_with(model: str) -> tuple[str, float, float]:
@@ -433,7 +434,7 @@ def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_aga
     with pytest.raises(UsageError, match="no model is loaded"):
         session.ask("more")
     assert stored(session) == ["count", "one two"]
-    session.load(session.remedies()[0].settings)
+    session.load(session.model.remedies()[0].settings)
     assert said(session.regenerate()) == "all of it"
 
 
@@ -494,7 +495,7 @@ def test_a_model_that_died_while_nobody_asked_is_told_with_the_next_message_whic
     with pytest.raises(WorkerDiedError):
         session.ask("hello")
     assert session.engine is None
-    assert session.remedies()
+    assert session.model.remedies()
     assert stored(session) == ["hello"]
 
 

@@ -173,7 +173,7 @@ def test_models_that_have_no_room_together_are_not_begun(
 ) -> None:
     for name, value in hub.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    little = f"from edgespec.models import room; room.free_bytes = lambda: {SIZE + 6}"  # the draft has 7
+    little = f"from edgespec.models.hub import room; room.free_bytes = lambda: {SIZE + 6}"  # the draft has 7
     done = edgespec_changed(little, "pull", SPEC, "hf:owner/draft-GGUF", *args, home=tmp_path)
     assert (done.returncode, hub.file_requests) == (3, [])
     said = f"{SPEC}, hf:owner/draft-GGUF: there is not enough disk space for all of them: 300.0 kB needed, 300.0 kB"
@@ -194,7 +194,7 @@ def test_a_target_that_has_no_room_with_its_draft_is_not_begun(
 ) -> None:
     for name, value in hub.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    little = f"from edgespec.models import room; room.free_bytes = lambda: {SIZE + 6}"
+    little = f"from edgespec.models.hub import room; room.free_bytes = lambda: {SIZE + 6}"
     done = edgespec_changed(little, "pull", "tiny", home=tmp_path)
     assert (done.returncode, hub.file_requests) == (3, [])
     assert (

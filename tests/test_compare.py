@@ -604,7 +604,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) ->
         (["demo", "--prompts", "missing.jsonl"], "missing.jsonl", 2),
         ([*DEMO, "--text", "empty.txt"], "the text is empty", 2),
         ([*DEMO, "--text", "short.txt"], "the text is shorter than one window", 2),
-        ([*DEMO, "--csv", "nowhere/x.csv"], "nowhere/x.csv is not writable", 2),
+        ([*DEMO, "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: there is no folder nowhere", 2),
         ([*DEMO, "--plot", "x.pdf"], ".png or .svg", 2),
         ([*DEMO, "tiny.gguf"], "tiny cannot be compared with demo", 2),
         ([*DEMO, "-md", "nothing.gguf"], "nothing.gguf", 3),

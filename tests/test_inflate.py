@@ -13,7 +13,8 @@ import gguf
 import inflate_gguf
 import numpy as np
 import pytest
-from inflate_gguf import inflate, main, shape_of
+from inflate_gguf import inflate, main
+from inflated_shape import choose_shape, shape_of
 from numpy.typing import NDArray
 from tiny_gguf import write_model, write_split, write_vocabulary
 
@@ -194,7 +195,7 @@ def test_about_so_many_parameters(tmp_path: Path, params: float, vocabulary: int
 
 @pytest.mark.parametrize("type", ["Q8_0", "Q4_K_M"])
 def test_large_models_get_widths_that_fill_the_blocks_of_k_quants(type: str) -> None:
-    shape = inflate_gguf.choose_shape(shape_of(check_model(TARGET)), 8192, 0.9e9, type)
+    shape = choose_shape(shape_of(check_model(TARGET)), 8192, 0.9e9, type)
     assert shape.n_params == pytest.approx(0.9e9, rel=0.05)
     assert all(shape.tensor(f"blk.0.{name}.weight")[1] % 256 == 0 for name in ("attn_q", "attn_output", "ffn_down"))
     assert 40 < shape.width / shape.layers < 130

@@ -18,6 +18,7 @@ from cli_program import COMMAND, DEMO_ANSWERS, Finished, edgespec_changed, edges
 from numpy.typing import NDArray
 from tiny_gguf import write_model
 
+from edgespec.bench.time_left import TimeLeft
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output
 from edgespec.compare import WINDOW
@@ -26,7 +27,6 @@ from edgespec.compare.perplexity import Perplexity, exp_of_mean, perplexity
 from edgespec.compare.quality import Quality, compare_with, divergence, reference_quality
 from edgespec.compare.quants import make_quant
 from edgespec.compare.rows import MOST_BYTES, ReferenceRows, default_limit, keep_rows, room_for_rows
-from edgespec.compare.time_left import TimeLeft
 from edgespec.compare.windows import ROWS, default_text, log_softmax, opened, read_text, windows
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError, Context

@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
-from edgespec.chat.commands import COMMANDS
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
+from edgespec.chat.slash import COMMANDS
 from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError

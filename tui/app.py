@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
@@ -17,22 +16,18 @@ from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from edgespec.chat.commands import COMMANDS, Commands, find, is_command, name_and_argument
-from edgespec.chat.session import Level, Session
+from edgespec.chat.answerer import Level
+from edgespec.chat.commands import Commands
+from edgespec.chat.session import Session
+from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
-from edgespec.models.names.local import local_models
-from edgespec.settings import LoadSettings
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import DeleteChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.front import ScreenFront
-from edgespec.tui.help_screen import HelpScreen
-from edgespec.tui.picker import ModelPicker, Picked
 from edgespec.tui.prompt_input import Paged, Submitted
-from edgespec.tui.race import RaceScreen
-from edgespec.tui.remedy_screen import RemedyScreen
-from edgespec.tui.settings_screen import SettingsScreen
+from edgespec.tui.screens import Screens
 from edgespec.tui.sidebar import ChatChosen, NewChat, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
@@ -52,21 +47,7 @@ class ChatApp(App[None]):
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
-    CSS = """
-    Screen { layers: base above; }
-    #body { height: 1fr; }
-    #middle { width: 1fr; min-width: 20; }
-    Transcript { height: 1fr; }
-    #sidebar { display: none; border-right: solid $panel; }
-    #figures { display: none; width: 28; padding: 1 1 0 1; border-left: solid $panel; }
-    .-wide #figures { display: block; }
-    .-wide #line { display: none; }
-    .-wide #sidebar.-asked, .-wide #sidebar.-usual { display: block; }
-    .-normal #sidebar.-asked { display: block; layer: above; dock: left; height: 100%; }
-    .-narrow #sidebar.-asked { display: block; layer: above; dock: left; width: 100%; height: 100%; border: none; }
-    #line { padding: 0 2; color: $text-muted; }
-    ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
-    """
+    CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (58, "-normal"), (104, "-wide")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -91,20 +72,7 @@ class ChatApp(App[None]):
         self.jobs = ChatJobs(self, waiting=message)
         self._store_error = ""
         self._measured = ""  # the message whose figures are shown
-        # What the screen has for commands that come without arguments.
-        self._screens: dict[str, Callable[[], None]] = {
-            "help": self._show_help,
-            "model": self._pick_model,
-            "models": self._pick_model,
-            "draft": self._pick_model,
-            "set": self._show_settings,
-            "list": self._toggle_sidebar,
-            "load": self._toggle_sidebar,
-            "search": self._search,
-            "rename": lambda: self.composer.put(f"/rename {session.title}"),
-            "system": self._change_system,
-            "restart": self._restart,
-        }
+        self.screens = Screens(self)
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
@@ -195,9 +163,7 @@ class ChatApp(App[None]):
         try:
             if command.waits:
                 self.jobs.check_free()
-            if not argument and command.name in self._screens:
-                self._screens[command.name]()
-            else:
+            if argument or not self.screens.show(command.name):
                 self.commands.run(line)
         except EdgespecError as error:
             self.say(str(error), "error")
@@ -210,20 +176,12 @@ class ChatApp(App[None]):
         self.transcript.display = True
         self.run_worker(self.transcript.note(text, level), group="notes")
 
-    def _change_system(self) -> None:
-        self.composer.put(f"/system {self.session.system}")
-        if not self.session.system:
-            self.say("write the system prompt of this chat behind /system; Esc cancels")
-
-    def _show_help(self) -> None:
-        self.push_screen(HelpScreen())
-
     def action_stop(self) -> None:
         """Stop the answer, or the loading."""
         if self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
-            self._toggle_sidebar()
+            self.toggle_sidebar()
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
@@ -348,7 +306,7 @@ class ChatApp(App[None]):
 
     # --- the sidebar ----------------------------------------------------------------------------------------------
 
-    def _toggle_sidebar(self) -> None:
+    def toggle_sidebar(self) -> None:
         sidebar = self.query_one("#sidebar")
         shown = sidebar.display
         sidebar.set_class(False, "-usual")
@@ -358,9 +316,9 @@ class ChatApp(App[None]):
         else:
             self.call_after_refresh(self.query_one("ChatList").focus)
 
-    def _search(self) -> None:
+    def search(self) -> None:
         if not self.query_one("#sidebar").display:
-            self._toggle_sidebar()
+            self.toggle_sidebar()
         self.call_after_refresh(self.query_one(Sidebar).focus_search)
 
     @on(ChatChosen)
@@ -406,58 +364,6 @@ class ChatApp(App[None]):
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()
-
-    # --- other screens --------------------------------------------------------------------------------------------
-
-    def _pick_model(self) -> None:
-        settings = self.session.load_settings
-
-        def load(picked: Picked | None) -> None:
-            if picked is None:
-                return
-            if picked.draft == "none":
-                drafting = replace(settings, draft_model=None, spec_type=settings.without_draft)
-            else:
-                drafting = replace(settings, draft_model=picked.draft, spec_type=settings.with_draft)
-            self.jobs.load(replace(drafting, model=picked.model))
-
-        draft = settings.draft_model if "draft" in settings.drafters else "none"
-        self.push_screen(ModelPicker(settings.model, draft, local_models), load)
-
-    def _show_settings(self) -> None:
-        def take(texts: dict[str, str] | None) -> None:
-            try:
-                for name, text in (texts or {}).items():
-                    self.session.change(name, text)
-            except EdgespecError as error:
-                self.say(str(error), "error")
-
-        self.push_screen(SettingsScreen(self.session.settings), take)
-
-    def _restart(self) -> None:
-        if self.session.remedies():
-            self.offer_remedies()
-        else:
-            self.jobs.load(self.session.load_settings)
-
-    def offer_remedies(self) -> None:
-        """Let the user choose how the model is to be loaded again, where something has failed."""
-        remedies = self.session.remedies()
-        if not remedies:
-            return
-
-        def take(settings: LoadSettings | None) -> None:
-            if settings is not None:
-                self.jobs.load(settings)
-
-        self.push_screen(RemedyScreen(self.session.failure, remedies), take)
-
-    def race(self, prompt: str) -> None:
-        """One prompt answered plainly and with guessing."""
-        session, engine = self.session, self.session.engine
-        if engine is None:
-            raise EdgespecError("a race needs a loaded model")
-        self.push_screen(RaceScreen(engine, session.race_request, prompt))
 
     def _keep_theme(self, name: str) -> None:
         with suppress(StoreError):

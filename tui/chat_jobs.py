@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.session import AGAINST_LOOPS, Events, Notice
+from edgespec.chat.answerer import Events, Notice
+from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
@@ -201,4 +202,4 @@ class ChatJobs:
         if unsent and not (said and said[-1].endswith(unsent)):  # what was attached stands before it
             app.composer.put(unsent)
         if session.engine is None:
-            app.offer_remedies()
+            app.screens.offer_remedies()

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from edgespec.chat.commands import is_command
+from edgespec.chat.slash import is_command
 from edgespec.tui.prompt_input import Paged, PromptInput, Submitted
 
 __all__ = ["Composer", "Paged", "Stop", "Submitted"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Events, Level
 from edgespec.chat.clipboard import copy_natively
-from edgespec.chat.session import Events, Level
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ScreenFront:
         self._app.jobs.load(settings)
 
     def race(self, prompt: str) -> None:
-        self._app.race(prompt)
+        self._app.screens.race(prompt)
 
     def show_tokens(self) -> None:
         self._app.transcript.show_tokens = not self._app.transcript.show_tokens

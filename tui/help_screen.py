@@ -10,7 +10,7 @@ from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
-from edgespec.chat.commands import COMMANDS
+from edgespec.chat.slash import COMMANDS
 
 WIDE = 98  # cells in which the longest line fits
 KEYS = (

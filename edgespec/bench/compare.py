@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.bench.paired import PLAIN
-from edgespec.bench.report import NOTHING, rate, times
+from edgespec.bench.report import rate, times
 from edgespec.bench.summary import Cell, Result, Summary, summarise
-from edgespec.bench.tables import Figures, Lines, stacked
+from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.errors import UsageError
 
 if TYPE_CHECKING:

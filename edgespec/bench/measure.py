@@ -7,11 +7,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import product
-from math import ceil
 from pathlib import Path
 from random import Random
 from statistics import mean, median, quantiles
-from time import perf_counter
 from typing import Any
 
 from edgespec import __version__
@@ -24,6 +22,7 @@ from edgespec.bench.peer import PeerMode
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
+from edgespec.bench.time_left import TimeLeft
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.sampling import SamplingSettings
@@ -154,13 +153,13 @@ class _Bench:
         self.draft_as_before()
         self._measure_passes()  # leaves the caches empty
         jobs = list(self._jobs())
-        started_s = perf_counter()
+        left = TimeLeft(len(jobs))
         for number, (contestant, question, temperature, repeat) in enumerate(jobs):
             if self._cancel.is_set():
                 return
-            left_s = (perf_counter() - started_s) / number * (len(jobs) - number) if number else None
-            self._progress(f"measuring{_time_left(left_s)}", number / len(jobs))
+            self._progress(left.line("measuring"), left.share)
             self._measure(contestant, question, temperature, repeat)
+            left.add(1)
             if keep is not None and (number + 1) % len(self._contestants) == 0:
                 keep(self.finished())
         self.draft_as_before()
@@ -317,9 +316,3 @@ def _without_names(settings: LoadSettings) -> dict[str, Any]:
     left_out = ("model", "draft_model", "spec_type", "pace")
     corpus = settings.corpus and Path(settings.corpus).name
     return {name: value for name, value in asdict(settings).items() if name not in left_out} | {"corpus": corpus}
-
-
-def _time_left(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f", {ceil(seconds)} s left" if seconds < 90 else f", {ceil(seconds / 60)} min left"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from edgespec.bench.headroom import Headroom
 from edgespec.bench.paired import ALL, PLAIN, Temperature, guessing
 from edgespec.bench.summary import Cell, Result, Summary, summarise
-from edgespec.bench.tables import Figures, Lines, stacked
+from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.core.theory import CostCurve
+from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 BUSY_SPREAD = 0.15
 REPEATED = 0.2
 FEW_PROMPTS = 6  # of fewer, not even the whole range holds the median 95 times in 100
-NOTHING = "-"
 
 
 def table(result: Result) -> RenderableType:
@@ -42,20 +39,6 @@ def cells(result: Result) -> list[dict[str, Any]]:
     return [asdict(cell) for cell in summarise(result).cells.values()]
 
 
-def to_csv(result: Result) -> str:
-    """One line a sample below a line of names; lists and objects as JSON."""
-    samples = result["samples"]
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for sample in samples for name in sample))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    for sample in samples:
-        writer.writerow(
-            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in sample.items()}
-        )
-    return text.getvalue()
-
-
 # --- what was measured ------------------------------------------------------------------------------------------------
 
 
@@ -71,22 +54,22 @@ def _heading(result: Result, summary: Summary) -> Iterator[tuple[str, str]]:
     if machine:
         yield "machine", machine
     prompts = len({(sample["category"], sample["item"]) for sample in result["samples"]})
-    parts = [_count(prompts, "prompt"), _count(settings.get("repeat") or 1, "repeat")]
+    parts = [counted(prompts, "prompt"), counted(settings.get("repeat") or 1, "repeat")]
     if settings.get("tokens"):
         parts.append(f"{settings['tokens']} tokens per answer")
     if settings.get("threads"):
-        parts.append(_count(settings["threads"], "thread"))
+        parts.append(counted(settings["threads"], "thread"))
     if settings.get("reference"):
         parts.append("reference answers")
     yield "settings", ", ".join(parts)
     if not result.get("complete", True):
-        yield "stopped", f"after {_count(len(result['samples']), 'answer')}"
+        yield "stopped", f"after {counted(len(result['samples']), 'answer')}"
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
     """Processors and system in one line, as far as they are known."""
     cores = machine.get("physical_cores") or machine.get("logical_cores")
-    parts = [machine.get("cpu"), _count(cores, "core") if cores else None, *(machine.get("gpus") or ())]
+    parts = [machine.get("cpu"), counted(cores, "core") if cores else None, *(machine.get("gpus") or ())]
     return ", ".join(str(part) for part in [*parts, machine.get("system")] if part)
 
 
@@ -107,7 +90,9 @@ def _main_table(summary: Summary, temperature: float) -> Figures:
     columns = {
         "mode": [cell.mode for cell in found],
         "speed-\nup": [times(cell.speedup) for cell in found],
-        "95 %\ninterval": [interval(cell) for cell in found],
+        "95 %\ninterval": [
+            NOTHING if cell.mode == PLAIN else interval(cell.speedup_low, cell.speedup_high) for cell in found
+        ],
         "theory": [times(cell.predicted_speedup) for cell in found],
         "tok/s": [rate(cell.tokens_per_s) for cell in found],
         "tok/\nstep": [_figure(cell.tokens_per_round) for cell in found],
@@ -116,13 +101,7 @@ def _main_table(summary: Summary, temperature: float) -> Figures:
         "equal\n%": [_percent(cell.equal_share) for cell in found],
         "J/tok": [_figure(cell.joules_per_token) for cell in found],
     }
-    shown = {name: values for name, values in columns.items() if name == "mode" or set(values) != {NOTHING}}
-    return Figures(
-        f"Temperature {temperature:g}",
-        list(shown),
-        list(zip(*shown.values(), strict=True)),
-        _fastest(found),
-    )
+    return Figures.of(f"Temperature {temperature:g}", columns, _fastest(found))
 
 
 def _category_table(summary: Summary, temperature: float) -> Figures:
@@ -265,9 +244,9 @@ def _warnings(result: Result, summary: Summary) -> Iterator[str]:
         yield _percent_signs(f"texts that differ from plain decoding: {', '.join(unequal)}")
     few = [cell.items for cell in summary.cells.values() if cell.category == ALL and cell.temperature == ALL]
     if few and min(few) < FEW_PROMPTS:
-        yield _percent_signs(f"with {_count(min(few), 'prompt')} the real coverage of an interval is below 95 %")
+        yield _percent_signs(f"with {counted(min(few), 'prompt')} the real coverage of an interval is below 95 %")
     if summary.unpaired:
-        yield f"{_count(summary.unpaired, 'answer')} could not be compared with plain decoding"
+        yield f"{counted(summary.unpaired, 'answer')} could not be compared with plain decoding"
     missing = [
         f"{mode} {_at(temperature)}"
         for mode in summary.modes
@@ -289,10 +268,8 @@ def times(speedup: float | None) -> str:
     return NOTHING if speedup is None else f"{speedup:.2f}x" if speedup < 9.995 else f"{speedup:.1f}x"
 
 
-def interval(cell: Cell) -> str:
-    if cell.speedup_low is None or cell.speedup_high is None or cell.mode == PLAIN:
-        return NOTHING
-    return f"{times(cell.speedup_low)[:-1]}-{times(cell.speedup_high)[:-1]}"
+def interval(low: float | None, high: float | None) -> str:
+    return NOTHING if low is None or high is None else f"{times(low)[:-1]}-{times(high)[:-1]}"
 
 
 def rate(per_s: float | None) -> str:
@@ -316,10 +293,6 @@ def _shares(cell: Cell) -> str:
 
 def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _percent_signs(line: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -55,6 +55,22 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
         why = problems[0] if problems else "the file is empty"
         raise UsageError(f"there are no prompts in {path}", why=why, hint=hint)
     return items, problems
+
+
+def chosen(
+    file: str | None, categories: Sequence[str], per_category: int | None, usual: int
+) -> tuple[list[Item], list[str]]:
+    """So many prompts of each of these categories, or of all, and what is wrong with others in the user's file.
+
+    Without a number it is `usual` of the shipped ones, and all of a file. Raises UsageError.
+    """
+    if file is None:
+        return sample(shipped(categories or None), per_category or usual), []
+    items, problems = read_items(Path(file))
+    of_these = [item for item in items if not categories or item.category in categories]
+    if not of_these:
+        raise UsageError(f"{file} has no prompts of category {' or '.join(categories)}")
+    return sample(of_these, per_category or len(items)), problems
 
 
 def sample(items: Iterable[Item], per_category: int) -> list[Item]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import csv
+import io
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from edgespec.text.printable import printable, wrapped
+
+NOTHING = "-"
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,6 +28,13 @@ class Figures:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     bold: Collection[int] = ()
+
+    @classmethod
+    def of(cls, title: str, columns: Mapping[str, Sequence[str]], bold: Collection[int] = ()) -> Figures:
+        """A table of the first column and of those in which there is anything."""
+        first = next(iter(columns))
+        shown = {name: cells for name, cells in columns.items() if name == first or {*cells} != {NOTHING}}
+        return cls(title, list(shown), list(zip(*shown.values(), strict=True)), bold)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield _text(self.title, "bold")
@@ -60,14 +74,10 @@ class Lines:
         longest = max((len(label) for label, _ in self.rows), default=0)
         indent = longest + 1 if longest else 0
         for label, line in self.rows:
-            wrapped = fill(
-                _printable(line),
-                max(options.max_width, indent + 10),
-                initial_indent=label.ljust(indent),
-                subsequent_indent=" " * indent,
-                break_on_hyphens=False,
+            text = wrapped(
+                label.ljust(indent) + printable(line), max(options.max_width, indent + 10), indent, breaks_words=True
             )
-            yield Text(wrapped.replace("\xa0", " "))
+            yield Text(text.replace("\xa0", " "))
 
 
 def stacked(parts: Iterable[RenderableType]) -> RenderableType:
@@ -78,11 +88,18 @@ def stacked(parts: Iterable[RenderableType]) -> RenderableType:
     return Group(*lines)
 
 
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line a row below a line of names; lists and objects as JSON."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+        )
+    return text.getvalue()
+
+
 def _text(text: str, style: str = "") -> Text:
     """Text that is taken as it is, not as markup."""
-    return Text(_printable(text), style)
-
-
-def _printable(text: str) -> str:
-    """Names come from files: they must not be able to drive the terminal."""
-    return "".join(character if character.isprintable() or character in "\n\xa0" else "\ufffd" for character in text)
+    return Text(printable(text), style)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.session import Events, Level, Session
+from edgespec.chat.answerer import Events, Level
+from edgespec.chat.model import drafting_with
+from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, setting
+from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
 from edgespec.errors import UsageError
 from edgespec.files.paths import write_whole
@@ -56,24 +58,6 @@ class Front(Protocol):
     def leave(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command: `usage` shows its arguments, `key` is what calls it on the screen without any. One that `waits` cannot
-    be run while an answer is made."""
-
-    name: str
-    usage: str
-    help: str
-    run: Callable[[Commands, str], None]
-    key: str = ""
-    aliases: tuple[str, ...] = ()
-    waits: bool = False
-
-    @property
-    def title(self) -> str:
-        return f"/{self.name} {self.usage}".rstrip()
-
-
 class Commands:
     """Runs commands on a session for a front end. What cannot be done raises EdgespecError."""
 
@@ -84,11 +68,11 @@ class Commands:
     def run(self, line: str) -> None:
         """Run a line that begins with a slash."""
         name, argument = name_and_argument(line)
-        find(name).run(self, argument)
+        getattr(self, f"do_{find(name).name}")(argument)
 
     # --- the model ------------------------------------------------------------------------------------------------
 
-    def model(self, spec: str) -> None:
+    def do_model(self, spec: str) -> None:
         session = self.session
         if spec:
             self.front.load(replace(session.load_settings, model=spec, draft_model=None))
@@ -101,7 +85,7 @@ class Commands:
             lines.append(f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}")
         self.front.say("\n".join(lines))
 
-    def models(self, _: str) -> None:
+    def do_models(self, _: str) -> None:
         """The models of this machine, and what they would be as drafts of the one that answers, the best first."""
         spec = self.session.load_settings.model
         target = check_model(resolve(spec).path)
@@ -115,29 +99,23 @@ class Commands:
             lines.append(what_else)
         self.front.say("\n".join([*lines, "/model MODEL loads a model, /draft MODEL a draft model"]))
 
-    def draft(self, spec: str) -> None:
+    def do_draft(self, spec: str) -> None:
         session = self.session
         if not spec:
             self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
             return
-        settings = session.load_settings
-        if spec == "none":
-            wanted = replace(settings, draft_model=None, spec_type=settings.without_draft)
-        else:
-            draft = None if spec == "auto" else spec
-            wanted = replace(settings, draft_model=draft, spec_type=settings.with_draft)
-        self.front.load(wanted)
+        self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
 
-    def restart(self, number: str) -> None:
+    def do_restart(self, number: str) -> None:
         session = self.session
-        offers = session.remedies()
+        offers = session.model.remedies()
         if not number and offers:
             lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
             self.front.say("\n".join([*lines, "/restart N uses one of these"]))
             return
         self.front.load(offers[_number(number, len(offers))].settings if number else session.load_settings)
 
-    def system(self, text: str) -> None:
+    def do_system(self, text: str) -> None:
         session = self.session
         if not text:
             said = f"system prompt: {session.system}\n" if session.system else "no system prompt\n"
@@ -149,11 +127,11 @@ class Commands:
             said += " from the next answer on: earlier messages stay, and the model reads all of them again"
         self.front.say(said)
 
-    def set(self, argument: str) -> None:
+    def do_set(self, argument: str) -> None:
         session = self.session
         name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
         if name == "system":
-            self.system(text.strip())
+            self.do_system(text.strip())
             return
         if not name:
             width = max(len(item.name) for item in SETTINGS)
@@ -173,7 +151,7 @@ class Commands:
         ]
         self.front.say("\n".join(lines))
 
-    def stats(self, _: str) -> None:
+    def do_stats(self, _: str) -> None:
         session = self.session
         stats = session.last_stats
         if stats is None:
@@ -201,30 +179,30 @@ class Commands:
             )
         self.front.say("\n".join(lines))
 
-    def thought(self, _: str) -> None:
+    def do_thought(self, _: str) -> None:
         parts = split(self._last_answer().content)
         self.front.say(
             "".join(text for kind, text in parts if kind == "thinking") or "the last answer has no reasoning"
         )
 
-    def race(self, prompt: str) -> None:
+    def do_race(self, prompt: str) -> None:
         last = next((turn.content for turn in reversed(self.session.turns) if turn.role == "user"), "")
         self.front.race(prompt or last)
 
-    def tokens(self, _: str) -> None:
+    def do_tokens(self, _: str) -> None:
         self.front.show_tokens()
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
-    def regen(self, number: str) -> None:
+    def do_regen(self, number: str) -> None:
         session = self.session
         index = _number(number, len(session.turns)) if number else None
         self.front.answer(lambda cancel: session.regenerate(cancel, index))
 
-    def go_on(self, _: str) -> None:
+    def do_continue(self, _: str) -> None:
         self.front.answer(self.session.go_on)
 
-    def edit(self, argument: str) -> None:
+    def do_edit(self, argument: str) -> None:
         """`/edit`: the last thing the user said; `/edit N`: message N; with a text behind it at once."""
         session = self.session
         first, _, rest = argument.partition(" ")
@@ -243,17 +221,17 @@ class Commands:
             session.edit(index, text)
             self.front.redraw()
 
-    def undo(self, _: str) -> None:
+    def do_undo(self, _: str) -> None:
         text = self.session.undo()
         self.front.redraw()
         self.front.put(text)
 
-    def fork(self, _: str) -> None:
+    def do_fork(self, _: str) -> None:
         chat = self.session.fork()
         self.front.redraw()
         self.front.say(f"now in chat {chat}; the other one is unchanged")
 
-    def branches(self, number: str) -> None:
+    def do_branches(self, number: str) -> None:
         session = self.session
         branches = session.branches()
         if number:
@@ -268,11 +246,11 @@ class Commands:
         ]
         self.front.say("\n".join([*lines, "/branches N switches to one"]))
 
-    def clear(self, _: str) -> None:
+    def do_clear(self, _: str) -> None:
         self.session.new()
         self.front.redraw()
 
-    def load(self, name: str) -> None:
+    def do_load(self, name: str) -> None:
         """A chat by its number in the last list, or by its id."""
         if not name:
             raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
@@ -287,7 +265,7 @@ class Commands:
             session.switch(key)
         self.front.redraw()
 
-    def list(self, query: str) -> None:
+    def do_list(self, query: str) -> None:
         chats = self.session.store.chats(limit=LISTED, query=query)
         if not chats:
             raise UsageError("there is no such chat" if query else "there are no chats yet")
@@ -295,7 +273,7 @@ class Commands:
         lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
         self.front.say("\n".join([*lines, "/load N opens one"]))
 
-    def search(self, query: str) -> None:
+    def do_search(self, query: str) -> None:
         if not query:
             raise UsageError("what should be found?", hint="/search WORDS")
         hits = self.session.store.search(query, limit=LISTED)
@@ -308,13 +286,13 @@ class Commands:
             lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
         self.front.say("\n".join([*lines, "/load N opens one"]))
 
-    def rename(self, title: str) -> None:
+    def do_rename(self, title: str) -> None:
         if not title:
             raise UsageError("what is the new title?", hint="/rename TITLE")
         self.session.rename(title)
         self.front.redraw()
 
-    def delete(self, name: str) -> None:
+    def do_delete(self, name: str) -> None:
         if not name:
             raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
         session = self.session
@@ -325,7 +303,7 @@ class Commands:
         session.store.remove([info.id])
         self.front.say(f"deleted {info.title or info.id}")
 
-    def export(self, argument: str) -> None:
+    def do_export(self, argument: str) -> None:
         """`/export`, `/export jsonl`, `/export FILE`: by its ending md or jsonl."""
         session = self.session
         if session.chat is None:
@@ -346,7 +324,7 @@ class Commands:
             raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
         self.front.say(f"written to {file.absolute()}")
 
-    def copy(self, what: str) -> None:
+    def do_copy(self, what: str) -> None:
         """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
         word, _, number = what.partition(" ")
         if word == "code":
@@ -359,7 +337,7 @@ class Commands:
         turn = turns[_number(number, len(turns))] if number else self._last_answer()
         self.front.copy(without_thinking(turn.content))
 
-    def file(self, name: str) -> None:
+    def do_file(self, name: str) -> None:
         if not name:
             raise UsageError("which file?", hint="/file PATH adds a text file to your next message")
         path = Path(name).expanduser()
@@ -382,7 +360,7 @@ class Commands:
                 return turn
         raise UsageError("there is no answer yet")
 
-    def help(self, name: str) -> None:
+    def do_help(self, name: str) -> None:
         if name:
             command = find(name.removeprefix("/"))
             self.front.say(f"{command.title}\n{command.help}")
@@ -390,74 +368,8 @@ class Commands:
         width = max(len(command.title) for command in COMMANDS)
         self.front.say("\n".join(f"{command.title:{width}}  {command.help}" for command in COMMANDS))
 
-    def bye(self, _: str) -> None:
+    def do_bye(self, _: str) -> None:
         self.front.leave()
-
-
-COMMANDS = (
-    Command("help", "[COMMAND]", "List the commands, or explain one.", Commands.help, "f1"),
-    Command("model", "[MODEL]", "Load another model, or show the current one.", Commands.model, "ctrl+l", waits=True),
-    Command("models", "", "List the models on this machine, and compatible drafts.", Commands.models),
-    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", Commands.draft, waits=True),
-    Command("system", "[TEXT|none]", "Show or set the system prompt of this chat.", Commands.system),
-    Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", Commands.set, "ctrl+s"),
-    Command("stats", "", "Show speed and acceptance rate of the last answer.", Commands.stats, "ctrl+t"),
-    Command("tokens", "", "Show or hide which drafter proposed each token.", Commands.tokens, "ctrl+o"),
-    Command("thought", "", "Show the reasoning of the last answer.", Commands.thought),
-    Command("race", "[PROMPT]", "Compare with and without speculation.", Commands.race, "f4", waits=True),
-    Command(
-        "regen",
-        "[N]",
-        "Regenerate the last answer, or answer N.",
-        Commands.regen,
-        "ctrl+r",
-        ("regenerate", "retry"),
-        waits=True,
-    ),
-    Command("continue", "", "Resume an answer that was stopped.", Commands.go_on, "", ("goon",), waits=True),
-    Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", Commands.edit, "f3", waits=True),
-    Command("undo", "", "Remove the last message and its answer.", Commands.undo, "f9", waits=True),
-    Command("fork", "", "Copy this conversation into a new chat.", Commands.fork, "f5", waits=True),
-    Command("branches", "[N]", "List the branches of this chat, or switch to one.", Commands.branches, waits=True),
-    Command("clear", "", "Start a new chat; this one is saved.", Commands.clear, "ctrl+n", ("new",), waits=True),
-    Command("list", "[WORDS]", "List recent chats, or those with these words.", Commands.list, "ctrl+b"),
-    Command("load", "N|ID|last", "Open a chat.", Commands.load, waits=True),
-    Command("search", "WORDS", "Search all chats.", Commands.search, "ctrl+g"),
-    Command("rename", "TITLE", "Rename this chat.", Commands.rename, "f2"),
-    Command(
-        "restart", "[N]", "Reload the model, or after a failure reload with less (N).", Commands.restart, waits=True
-    ),
-    Command("delete", "ID", "Delete a chat permanently.", Commands.delete, waits=True),
-    Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", Commands.export, "f8"),
-    Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", Commands.copy, "f12"),
-    Command("file", "PATH", "Add a text file to your next message.", Commands.file),
-    Command("bye", "", "Quit.", Commands.bye, "ctrl+q", ("exit", "quit")),
-)
-
-
-def is_command(text: str) -> bool:
-    """Whether it begins with a slash; a second one sends the rest as a message."""
-    return text.startswith("/") and not text.startswith("//")
-
-
-def name_and_argument(line: str) -> tuple[str, str]:
-    """The parts of a line that begins with a slash; behind the name may be a blank or a new line."""
-    name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
-    return name, "".join(argument)
-
-
-def find(name: str) -> Command:
-    """The command of that name, or the only one that begins so. Raises UsageError."""
-    name = name.lower()
-    for command in COMMANDS:
-        if name in (command.name, *command.aliases):
-            return command
-    begun = [command for command in COMMANDS if name and command.name.startswith(name)]
-    if len(begun) == 1:
-        return begun[0]
-    near = [c.name for c in begun] or difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1)
-    hint = "did you mean " + " or ".join(f"/{other}" for other in near) + "?" if near else "/help lists the commands"
-    raise UsageError(f"there is no command /{name}", hint=hint)
 
 
 def _number(text: str, most: int) -> int:

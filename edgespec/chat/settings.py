@@ -87,12 +87,16 @@ class ChatSettings:
 class Setting:
     """One setting as people name it (the long option of `run`) and the field of ChatSettings or its sampling."""
 
-    name: str
     field: str
     kind: Kind
     group: Group
     help: str
     choices: tuple[str, ...] = ()
+    called: str = ""  # where that is not the field's name
+
+    @property
+    def name(self) -> str:
+        return self.called or self.field.replace("_", "-")
 
     def value(self, settings: ChatSettings) -> Any:
         owner: Any = settings.sampling if self.group == "sampling" else settings
@@ -131,62 +135,36 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("temp", "temperature", "number", "sampling", "Temperature; 0 is greedy."),
-    Setting("top-k", "top_k", "integer", "sampling", "Sample from the N most likely tokens; 0 is off."),
+    Setting("temperature", "number", "sampling", "Temperature; 0 is greedy.", called="temp"),
+    Setting("top_k", "integer", "sampling", "Sample from the N most likely tokens; 0 is off."),
     Setting(
-        "top-p",
-        "top_p",
-        "number",
-        "sampling",
-        "Sample from the most likely tokens up to this total probability; 1 is off.",
+        "top_p", "number", "sampling", "Sample from the most likely tokens up to this total probability; 1 is off."
     ),
     Setting(
-        "min-p",
-        "min_p",
-        "number",
-        "sampling",
-        "Sample from tokens at least this many times as likely as the best; 0 is off.",
+        "min_p", "number", "sampling", "Sample from tokens at least this many times as likely as the best; 0 is off."
     ),
-    Setting("typical-p", "typical_p", "number", "sampling", "Locally typical sampling; 1 is off."),
+    Setting("typical_p", "number", "sampling", "Locally typical sampling; 1 is off."),
+    Setting("repeat_penalty", "number", "sampling", "Penalty factor for repeated tokens; 1 is off."),
+    Setting("repeat_last_n", "integer", "sampling", "Number of last tokens the penalties look at; -1 is all."),
+    Setting("presence_penalty", "number", "sampling", "Subtract this from the logits of repeated tokens; 0 is off."),
+    Setting("frequency_penalty", "number", "sampling", "The same, for each repetition; 0 is off."),
+    Setting("seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
+    Setting("max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
+    Setting("stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
     Setting(
-        "repeat-penalty",
-        "repeat_penalty",
-        "number",
-        "sampling",
-        "Penalty factor for repeated tokens; 1 is off.",
+        "json_schema", "text", "answer", "Constrain answers to JSON that matches a schema (a file, or the schema)."
+    ),
+    Setting("grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
+    Setting("regex", "text", "answer", "Constrain whole answers to a regular expression."),
+    Setting("verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),
+    Setting("spec_type", "text", "drafting", "Drafters: auto, none, or names separated by commas."),
+    Setting("pace", "text", "drafting", "Draft length: auto, fixed:K or off."),
+    Setting(
+        "n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}.", called="spec-draft-n-max"
     ),
     Setting(
-        "repeat-last-n",
-        "repeat_last_n",
-        "integer",
-        "sampling",
-        "Number of last tokens the penalties look at; -1 is all.",
+        "tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}.", called="spec-tree"
     ),
-    Setting(
-        "presence-penalty",
-        "presence_penalty",
-        "number",
-        "sampling",
-        "Subtract this from the logits of repeated tokens; 0 is off.",
-    ),
-    Setting("frequency-penalty", "frequency_penalty", "number", "sampling", "The same, for each repetition; 0 is off."),
-    Setting("seed", "seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
-    Setting("max-tokens", "max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
-    Setting("stop", "stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
-    Setting(
-        "json-schema",
-        "json_schema",
-        "text",
-        "answer",
-        "Constrain answers to JSON that matches a schema (a file, or the schema).",
-    ),
-    Setting("grammar", "grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
-    Setting("regex", "regex", "text", "answer", "Constrain whole answers to a regular expression."),
-    Setting("verify", "verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),
-    Setting("spec-type", "spec_type", "text", "drafting", "Drafters: auto, none, or names separated by commas."),
-    Setting("pace", "pace", "text", "drafting", "Draft length: auto, fixed:K or off."),
-    Setting("spec-draft-n-max", "n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}."),
-    Setting("spec-tree", "tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}."),
 )
 
 

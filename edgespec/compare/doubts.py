@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.bench.report import BUSY_SPREAD, times
 from edgespec.compare.measure import Result
-from edgespec.text.figures import percent
+from edgespec.text.figures import counted, percent
 
 KEPT = "^"
 
@@ -71,7 +71,7 @@ def ago(time: str, now: str) -> str:
     for unit, size in (("day", 24 * 60), ("hour", 60), ("minute", 1)):
         if minutes >= size:
             n = round(minutes / size)
-            return f"{n} {unit}{'' if n == 1 else 's'} ago"
+            return f"{counted(n, unit)} ago"
     return "a moment ago"
 
 

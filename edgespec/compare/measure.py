@@ -10,8 +10,10 @@ from typing import Any
 
 from edgespec import __version__
 from edgespec.bench.machine import build, machine, without_folders
+from edgespec.bench.measure import WARM_UP_TOKENS
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.suites import Item
+from edgespec.bench.time_left import TimeLeft
 from edgespec.cancel import CancelFlag
 from edgespec.compare import WINDOW
 from edgespec.compare.again import PROMPTS as ASKED_AGAIN
@@ -25,8 +27,6 @@ from edgespec.compare.quants import types_by_share
 from edgespec.compare.rows import ReferenceRows, default_limit, keep_rows, room_for_rows
 from edgespec.compare.speed import Speed, measure_speed, new_speed
 from edgespec.compare.targets import Target, Targets
-from edgespec.compare.time_left import TimeLeft
-from edgespec.compare.units import answer_units, preparation_units, window_units
 from edgespec.compare.windows import opened, windows
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, Progress
@@ -336,3 +336,24 @@ class _Comparison:
 
 def _reference_quality(rows: ReferenceRows) -> Quality:
     return reference_quality(len(rows.losses), *exp_of_mean(rows.losses))
+
+
+# --- how much work the parts are, in bytes of weights that go through the processor for a token -----------------------
+
+READING = 0.2  # of the time of a token that is generated, for one that is read
+MEASURING_PASSES = 80  # tokens generated would take about as long
+
+
+def window_units(size_bytes: int, window: Sequence[int]) -> float:
+    """One window of a text, read by a file of that size."""
+    return READING * size_bytes * len(window)
+
+
+def preparation_units(size_bytes: int, n_modes: int) -> float:
+    """What comes before the first answer of one load."""
+    return float(size_bytes * (MEASURING_PASSES + WARM_UP_TOKENS * n_modes))
+
+
+def answer_units(size_bytes: int, tokens: int) -> float:
+    """One answer."""
+    return float(size_bytes * tokens)

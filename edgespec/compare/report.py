@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from math import floor, inf, isfinite, log10
 from typing import TYPE_CHECKING, Any
 
+from edgespec.bench import tables
 from edgespec.bench.paired import PLAIN
-from edgespec.bench.report import NOTHING, machine_line, rate, times
-from edgespec.bench.tables import Figures, Lines, stacked
+from edgespec.bench.report import interval, machine_line, rate, times
+from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.compare.doubts import KEPT, Doubt, doubt_about, doubts, is_doubtful, is_kept
 from edgespec.compare.figures import is_faster
 from edgespec.compare.measure import Result
+from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,18 +35,13 @@ def table(result: Result) -> RenderableType:
 def to_csv(result: Result) -> str:
     """A line for each row below a line of names, with what is known of its file; when runs began has spaces between."""
     files = {target["label"]: target for target in result["targets"]}
-    text = io.StringIO()
     lines = []
     for row in result["rows"]:
         target = files[row["target"]]
         about = {name: target[name] for name in ("file", "quantisation", "size_bytes", "quality_run")}
         greedy = {f"greedy_{name}": value for name, value in target["greedy"].items()}
         lines.append(row | {"runs": " ".join(row["runs"])} | about | greedy | (target["quality"] or {}))
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return tables.to_csv(lines)
 
 
 def verdicts(result: Result) -> Iterator[str]:
@@ -129,7 +124,7 @@ def _files(result: Result) -> Figures:
         cells.append(NOTHING if is_reference else _percent(target["greedy"]["until_they_part"]))
         for column, cell in zip(columns.values(), cells, strict=True):
             column.append(cell)
-    return _figures("Files", columns)
+    return Figures.of("Files", columns)
 
 
 def _speeds(result: Result) -> Figures:
@@ -149,7 +144,7 @@ def _speeds(result: Result) -> Figures:
             row["mode"],
             f"{marks} {rate(row['tokens_per_s'])}".lstrip(),
             times(row["speedup"]),
-            NOTHING if low is None else f"{times(low)[:-1]}-{times(high)[:-1]}",
+            interval(low, high),
             NOTHING if first is None else f"{first:.2f} s" if first >= 0.0995 else f"{first * 1e3:.0f} ms",
             NOTHING if row["tokens_per_round"] is None else f"{row['tokens_per_round']:.2f}",
             f"{row['memory_bytes'] / 1e6:.0f}",
@@ -159,15 +154,7 @@ def _speeds(result: Result) -> Figures:
     del columns[""]
     if len({row["draft"] for row in result["rows"]} - {None}) < 2:
         del columns["draft"]
-    return _figures("Speed", columns)
-
-
-def _figures(title: str, columns: dict[str, list[str]]) -> Figures:
-    """A table of the columns in which there is anything."""
-    shown = {
-        name: cells for number, (name, cells) in enumerate(columns.items()) if not number or set(cells) != {NOTHING}
-    }
-    return Figures(title, list(shown), list(zip(*shown.values(), strict=True)))
+    return Figures.of("Speed", columns)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -234,7 +221,7 @@ def _legend(result: Result) -> Iterator[str]:
         )
     few = min((row["prompts"] for row in result["rows"]), default=FEW_PROMPTS)
     if few < FEW_PROMPTS:
-        yield f"speeds over {few} prompt{'' if few == 1 else 's'} say little (--per-category, --prompts)"
+        yield f"speeds over {counted(few, 'prompt')} say little (--per-category, --prompts)"
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

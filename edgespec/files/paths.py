@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,14 @@ def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, need
         )
 
 
+def free_in(folder: Path) -> int:
+    """Bytes that are free on the disk of `folder`, which need not be there yet."""
+    for above in (folder, *folder.parents):
+        with suppress(OSError):  # not there, or not to be looked into
+            return shutil.disk_usage(above).free
+    return 0
+
+
 def is_writable(folder: Path) -> bool:
     """Whether files can be made in `folder`, or the folder itself where it is not there yet."""
     there = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
@@ -116,6 +125,8 @@ def check_writable(file: Path) -> None:
         file.open("ab").close()
         if is_new:
             file.unlink()
+    except FileNotFoundError as error:
+        raise UsageError(f"{file} cannot be written", why=f"there is no folder {file.parent}") from error
     except OSError as error:
         raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import mmap
-import os
 import stat
 import struct
 from dataclasses import dataclass, replace
@@ -19,17 +17,7 @@ from typing import Any
 import numpy as np
 
 from edgespec.errors import ModelFileError, ModelNotFoundError
-
-Scalar = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A long array (or one of strings), left in the file: `Header.strings` and `Header.numbers` fetch it."""
-
-    length: int
-    offset: int
-    type: int  # gguf_type of the elements
+from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, STRING, Array, Scalar, Walk, mapped, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +101,7 @@ class Header:
         Raises ModelFileError if the file can no longer be read.
         """
         array = self.metadata.get(key)
-        if not isinstance(array, Array) or array.type != _STRING:
+        if not isinstance(array, Array) or array.type != STRING:
             return []
         try:
             facts = self.path.stat()
@@ -126,10 +114,10 @@ class Header:
         array = self.metadata.get(key)
         if isinstance(array, tuple):
             return np.asarray(array)
-        if not isinstance(array, Array) or array.type == _STRING:
+        if not isinstance(array, Array) or array.type == STRING:
             return np.empty(0)
-        with _mapped(self.path) as data:
-            return _Walk(self.path, data, array.offset).numbers(array.type, array.length)
+        with mapped(self.path) as data:
+            return Walk(self.path, data, array.offset).numbers(array.type, array.length)
 
 
 def read_header(path: str | Path) -> Header:
@@ -139,14 +127,8 @@ def read_header(path: str | Path) -> Header:
     """
     path = Path(path)
     _check_file(path)
-    with _mapped(path) as data:
-        return _read(_Walk(path, data))
-
-
-def shown(value: object) -> str:
-    """A name or a value of a header as messages have it: not all of it if it is long."""
-    text = repr(value) if not isinstance(value, Array) else f"a list of {value.length:,}"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    with mapped(path) as data:
+        return _read(Walk(path, data))
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -154,8 +136,8 @@ def shown(value: object) -> str:
 
 @lru_cache(maxsize=2)  # a check of a model reads its tokens, and a look at the pair reads them again
 def _strings(path: Path, array: Array, mtime_ns: int) -> list[bytes]:
-    with _mapped(path) as data:
-        return _Walk(path, data, array.offset).strings(array.length)
+    with mapped(path) as data:
+        return Walk(path, data, array.offset).strings(array.length)
 
 
 def _check_file(path: Path) -> None:
@@ -184,24 +166,6 @@ def _similar(path: Path) -> str:
     return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _unnoticed(path: str, flags: int) -> int:
-    """Opens so that a look at the header does not count as use; only Linux has that, for one's own files."""
-    try:
-        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
-    except PermissionError:
-        return os.open(path, flags)
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    try:
-        with open(path, "rb", opener=_unnoticed) as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except PermissionError as error:
-        raise ModelFileError(f"{path} cannot be read", why="permission denied") from error
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} cannot be read", why=str(error)) from error
-
-
 def _appearance(start: bytes) -> str:
     """What a file that is not GGUF seems to be, from its first bytes."""
     text = start.lstrip().lower()
@@ -222,100 +186,7 @@ def _appearance(start: bytes) -> str:
     return f"it starts with {start[:4].decode('latin-1')!r} instead of 'GGUF'"
 
 
-# --- the walk ---------------------------------------------------------------------------------------------------------
-
-
-class _Walk:
-    """A position in the mapped file that never leaves it; `place` names what is being read, for messages."""
-
-    def __init__(self, path: Path, data: mmap.mmap, pos: int = 0) -> None:
-        self.path, self.data, self.end, self.pos, self.place = path, data, len(data), pos, "its first bytes"
-
-    def truncated(self) -> ModelFileError:
-        why = f"the file ends ({self.end:,} bytes) inside {self.place}"
-        return ModelFileError(f"{self.path} {INCOMPLETE} or damaged", why=why, hint=AGAIN)
-
-    def damaged(self, why: str) -> ModelFileError:
-        return ModelFileError(f"{self.path} {_DAMAGED}", why=why, hint=AGAIN)
-
-    def take(self, n_bytes: int) -> bytes:
-        start, self.pos = self.pos, self.pos + n_bytes
-        if self.pos > self.end:
-            raise self.truncated()
-        return self.data[start : self.pos]
-
-    def u32(self) -> int:
-        return int(_U32.unpack(self.take(4))[0])
-
-    def u64(self) -> int:
-        return int(_U64.unpack(self.take(8))[0])
-
-    def string(self) -> bytes:
-        return self.take(self.u64())
-
-    def count(self, what: str, least_bytes: int) -> int:
-        """A number of things to come, each of at least `least_bytes`, which must still fit into the file."""
-        n = self.u64()
-        if n * least_bytes > self.end - self.pos:
-            why = f"it claims to hold {n:,} {what}, more than fit into its {self.end:,} bytes"
-            raise ModelFileError(f"{self.path} {INCOMPLETE} or damaged", why=why, hint=AGAIN)
-        return n
-
-    def skip_strings(self, n: int) -> None:
-        data, pos, length = self.data, self.pos, _U64.unpack_from
-        try:
-            for _ in range(n):
-                pos += 8 + length(data, pos)[0]
-        except (struct.error, OverflowError) as error:
-            raise self.truncated() from error
-        self.pos = pos
-        self.take(0)
-
-    def strings(self, n: int) -> list[bytes]:
-        data, pos, length, texts = self.data, self.pos, _U64.unpack_from, []
-        try:
-            for _ in range(n):
-                start = pos + 8
-                pos = start + length(data, pos)[0]
-                texts.append(data[start:pos])
-        except (struct.error, OverflowError) as error:
-            raise self.truncated() from error
-        self.pos = pos
-        self.take(0)
-        return texts
-
-    def numbers(self, kind: int, n: int) -> np.ndarray[Any, Any]:
-        return np.frombuffer(self.take(n * _SCALARS[kind].itemsize), _SCALARS[kind])
-
-    def value(self, kind: int) -> Scalar | tuple[Scalar, ...] | Array:
-        if kind == _STRING:
-            return self.string().decode("utf-8", "replace")
-        if kind in _SCALARS:
-            return _scalar(self.numbers(kind, 1)[0])
-        if kind != _ARRAY:
-            raise self.damaged(f"{self.place} has the unknown type {kind}")
-        kind = self.u32()
-        if kind not in _SCALARS and kind != _STRING:
-            raise self.damaged(f"{self.place} is an array of the unknown or nested type {kind}")
-        size_bytes = 8 if kind == _STRING else _SCALARS[kind].itemsize
-        n = self.count(f"elements in {self.place}", size_bytes)
-        start = self.pos
-        if kind == _STRING:
-            self.skip_strings(n)
-        elif n <= _SHORT_ARRAY:
-            return tuple(_scalar(element) for element in self.numbers(kind, n))
-        else:
-            self.take(0)
-            self.pos += n * size_bytes
-        return Array(n, start, kind)
-
-
-def _scalar(element: np.generic[Any]) -> Scalar:
-    value: Scalar = element.item()
-    return value
-
-
-def _read(walk: _Walk) -> Header:
+def _read(walk: Walk) -> Header:
     if (start := walk.data[:4]) != b"GGUF":
         raise ModelFileError(f"{walk.path} is not a GGUF file", why=_appearance(walk.data[:4096] or start))
     walk.take(4)
@@ -343,7 +214,7 @@ def _another_version(version: int) -> str:
     return "Look for a newer conversion of the model." if version < 2 else AGAIN
 
 
-def _read_metadata(walk: _Walk, n: int) -> dict[str, Scalar | tuple[Scalar, ...] | Array]:
+def _read_metadata(walk: Walk, n: int) -> dict[str, Scalar | tuple[Scalar, ...] | Array]:
     metadata: dict[str, Scalar | tuple[Scalar, ...] | Array] = {}
     for index in range(n):
         walk.place = f"metadata entry {index + 1} of {n}"
@@ -360,7 +231,7 @@ def _read_metadata(walk: _Walk, n: int) -> dict[str, Scalar | tuple[Scalar, ...]
     return metadata
 
 
-def _read_tensors(walk: _Walk, n: int, alignment: int) -> dict[str, TensorInfo]:
+def _read_tensors(walk: Walk, n: int, alignment: int) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for index in range(n):
         walk.place = f"the description of tensor {index + 1} of {n}"
@@ -373,7 +244,7 @@ def _read_tensors(walk: _Walk, n: int, alignment: int) -> dict[str, TensorInfo]:
     return _placed(walk, tensors, alignment)
 
 
-def _read_tensor(walk: _Walk, name: str) -> TensorInfo:
+def _read_tensor(walk: Walk, name: str) -> TensorInfo:
     """One tensor; its offset still counts from where the data begin, which is known only after the last one."""
     n_dims = walk.u32()
     if n_dims > 4:
@@ -393,7 +264,7 @@ def _read_tensor(walk: _Walk, name: str) -> TensorInfo:
     return TensorInfo(shape, type_name, walk.u64(), n_elements // block_size * type_size)
 
 
-def _placed(walk: _Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
+def _placed(walk: Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
     """The tensors with offsets from the start of the file: back to back, aligned, inside the file."""
     start = _aligned(walk.pos, alignment)
     needed, placed = 0, {}
@@ -409,7 +280,7 @@ def _placed(walk: _Walk, tensors: dict[str, TensorInfo], alignment: int) -> dict
     return placed
 
 
-def _misplaced(walk: _Walk, tensor: TensorInfo, start: int, expected: int, alignment: int) -> str:
+def _misplaced(walk: Walk, tensor: TensorInfo, start: int, expected: int, alignment: int) -> str:
     if start + tensor.offset + tensor.size_bytes > walk.end:
         return f"lies outside the file, at offset {tensor.offset:,}"
     if tensor.offset % alignment:
@@ -423,67 +294,16 @@ def _aligned(offset: int, alignment: int) -> int:
     return (offset + alignment - 1) & -alignment
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-AGAIN = "Download it again, or compare its size and checksum with those published by its source."
-_DAMAGED = "is damaged"
-INCOMPLETE = "is incomplete"
-
-_SHORT_ARRAY = 1024
-_SHOWN = 60  # characters
 _MAX_TENSOR_NAME = 63
 _MAX_KEY_BYTES = (1 << 16) - 1  # as the specification of GGUF has it
-
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_STRING, _ARRAY = 8, 9
-_SCALARS: dict[int, np.dtype[Any]] = {  # gguf_type -> numpy type
-    0: np.dtype("u1"),
-    1: np.dtype("i1"),
-    2: np.dtype("<u2"),
-    3: np.dtype("<i2"),
-    4: np.dtype("<u4"),
-    5: np.dtype("<i4"),
-    6: np.dtype("<f4"),
-    7: np.dtype("?"),
-    10: np.dtype("<u8"),
-    11: np.dtype("<i8"),
-    12: np.dtype("<f8"),
-}
 # ggml_type -> (name, elements per block, bytes per block)
 GGML_TYPES: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-    42: ("Q2_0", 64, 18),
-}
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
+}  # fmt: skip

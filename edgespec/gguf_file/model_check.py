@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.errors import ModelFileError
-from edgespec.gguf_file.header import AGAIN, INCOMPLETE, Header, read_header, shown
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, shown
 
 
 def check_model(model: Header | str | Path) -> Header:
@@ -305,27 +306,11 @@ _DIFFUSION = "a diffusion model: it fills in a whole text at once instead of gen
 _HEAD = "a speculation head that runs on the hidden states of another model, not a model of its own"
 _SPEECH = "a speech model"
 OTHER_ARCHITECTURES: dict[str, str] = {
-    "bert": _EMBEDDING,
-    "modern-bert": _EMBEDDING,
-    "nomic-bert": _EMBEDDING,
-    "nomic-bert-moe": _EMBEDDING,
-    "neo-bert": _EMBEDDING,
-    "jina-bert-v2": _EMBEDDING,
-    "jina-bert-v3": _EMBEDDING,
-    "eurobert": _EMBEDDING,
-    "gemma-embedding": _EMBEDDING,
-    "llama-embed": _EMBEDDING,
-    "t5encoder": _EMBEDDING,
-    "dream": _DIFFUSION,
-    "llada": _DIFFUSION,
-    "llada-moe": _DIFFUSION,
-    "rnd1": _DIFFUSION,
-    "eagle3": _HEAD,
-    "dflash": _HEAD,
-    "gemma4-assistant": _HEAD,
-    "wavtokenizer-dec": _SPEECH,
-    "qwen3tts": _SPEECH,
-    "pockettts": _SPEECH,
+    **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),
+    **dict.fromkeys(("jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed", "t5encoder"), _EMBEDDING),
+    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
+    **dict.fromkeys(("eagle3", "dflash", "gemma4-assistant"), _HEAD),
+    **dict.fromkeys(("wavtokenizer-dec", "qwen3tts", "pockettts"), _SPEECH),
     "t5": "an encoder-decoder model, which edgespec does not support",
     "clip": "a vision projector (mmproj), not a language model",
     "controlvector": "a control vector, not a language model",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from edgespec.closable import Closable
 from edgespec.core.policy.pace import FixedPace, Pace
@@ -17,7 +16,6 @@ from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine.calibrate import Tuning
 from edgespec.engine.engine import Engine
 from edgespec.errors import PairError, UsageError
@@ -35,10 +33,9 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
-from edgespec.models.pair.check import overlap_of, vocabulary_difference
+from edgespec.runtime.draft_model import find_draft, no_draft_model, translation_of
 from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
 from edgespec.settings import (
-    AUTO_DRAFT,
     DRAFT_N_MAX,
     MAX_LEAVES,
     MAX_SEQUENCES,
@@ -101,12 +98,12 @@ class Loaded(Closable):
         return 0.0 if self._narrow <= self._widths.exact_to else self._widths.max_difference
 
     def _load(self) -> None:
-        settings = self._settings
+        settings, progress, note = self._settings, self._progress, self._note
         found = resolve(settings.model)
         header = check_model(found.path)
-        draft_path = self._draft_path(header, found.default_draft)
+        draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
-            raise _no_draft_model(settings, header, found.missing_draft)
+            raise no_draft_model(settings, header, found.missing_draft)
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
         draft_header = check_model(draft_path) if draft_path else None
         names = [
@@ -197,32 +194,6 @@ class Loaded(Closable):
         return corpus
 
     # --- the target -----------------------------------------------------------------------------------------------
-
-    def _draft_path(self, header: Header, default: Path | None) -> Path | None:
-        settings = self._settings
-        if self._n_max > 0 and settings.self_draft is not None:
-            from edgespec.models.pair.self_draft import self_draft
-
-            return self_draft(
-                resolve(settings.model).path, settings.self_draft, lambda done: self._progress("making", done)
-            )
-        if not settings.uses_draft:
-            return None
-        if settings.draft_model == AUTO_DRAFT:
-            return default or self._best_draft(header)
-        return resolve(settings.draft_model).path if settings.draft_model else default
-
-    def _best_draft(self, header: Header) -> Path | None:
-        """The best draft of this machine for the target, if there is one."""
-        from edgespec.models.names.local import local_models
-        from edgespec.models.pair.suggest import best, suggestions
-
-        found = best(suggestions(header, local_models()))
-        if found is None:
-            self._note(f"no model here can draft for {header.path.name}: 'edgespec pair suggest' shows why")
-            return None
-        self._note(f"draft model {found.spec}: {found.why}")
-        return resolve(found.spec).path
 
     def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
         settings = self._settings
@@ -362,7 +333,7 @@ class Loaded(Closable):
 
     def _make_drafter(self, draft: Model, plan: Plan, leaves: int) -> ModelDrafter:
         settings = self._settings
-        translation = self._translation(draft)
+        translation = translation_of(self.model, draft, self._note)
         if not draft.can_roll_back:
             raise PairError(
                 f"{draft.path.name} cannot draft",
@@ -385,23 +356,6 @@ class Loaded(Closable):
             translation=translation,
         )
 
-    def _translation(self, draft: Model) -> Translation | None:
-        """How to guess with another vocabulary, if it is another one. Raises PairError where too little is shared."""
-        reason = vocabulary_difference(self.model.header, draft.header)
-        if not reason:
-            return None
-        translation = Translation.between(self.model, draft)
-        if translation.overlap < LEAST_OVERLAP:
-            raise PairError(
-                f"{draft.path.name} cannot draft for {self.model.path.name}",
-                why=f"{overlap_of(translation.overlap)}; {reason}",
-                hint="use a draft of the same model family, or none (--spec-type none)",
-            )
-        overlap = overlap_of(translation.overlap)
-        name = draft.path.name
-        self._note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
-        return translation
-
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _branches(self, leaves: int) -> int:
@@ -420,18 +374,6 @@ class Loaded(Closable):
         model = open_model(plan, self._note, lambda done: self._progress("loading", done))
         self._models.append(model)
         return model
-
-
-def _no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
-    """Drafting with a draft model was asked for by name."""
-    name = header.path.name
-    has_none = f"no model here can draft for {name}" if settings.draft_model else f"none comes with {name}"
-    get_one = f"'edgespec pull {missing}' downloads one" if missing else "'edgespec pair suggest' lists what would fit"
-    return UsageError(
-        f"--spec-type {settings.spec_type} needs a draft model",
-        why=has_none,
-        hint=f"name one (-md MODEL); {get_one}; --spec-type {settings.without_draft} goes without",
-    )
 
 
 def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:

@@ -25,6 +25,11 @@ def count_of(n: int) -> str:
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M" if n >= 1e6 else f"{n / 1e3:.0f}k"
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def clock(seconds: float) -> str:
     """A duration as 1:02 or 1:02:03."""
     minutes, seconds = divmod(round(seconds), 60)

@@ -13,18 +13,24 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def wrapped(text: str, width: int) -> str:
-    """The text with lines of more than `width` characters broken at blanks; what follows begins below the first word,
-    or below what stands behind a gap, as in two columns."""
+def wrapped(text: str, width: int, column: int | None = None, *, breaks_words: bool = False) -> str:
+    """The text with lines of more than `width` characters broken at blanks; what follows begins at `column`, or else
+    below the first word, or below what stands behind a gap, as in two columns. Words longer than a line stay whole, to
+    be copied, unless `breaks_words`."""
     lines = []
     for line in text.split("\n"):
         if len(line) <= width:
             lines.append(line)
             continue
         start = re.match(r" *(\S.*?  +)?", line)
-        indent = " " * (len(start[0]) if start and len(start[0]) <= width // 2 else 0)
+        below = column if column is not None else len(start[0]) if start and len(start[0]) <= width // 2 else 0
         lines += textwrap.wrap(
-            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            line[below:],
+            width,
+            initial_indent=line[:below],
+            subsequent_indent=" " * below,
+            break_long_words=breaks_words,
+            break_on_hyphens=False,
         ) or [line]
     return "\n".join(lines)
 

@@ -6,15 +6,14 @@ import difflib
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.errors import ModelNotFoundError
+from edgespec.files.paths import free_in
 from edgespec.models.hub import retries
 from edgespec.models.hub.cache import cached_files, hub_cache, repository_folder
 from edgespec.models.hub.listing import ETAG, RemoteFile, Repository, read_listing
@@ -189,10 +188,7 @@ def is_whole(path: Path, file: RemoteFile) -> bool:
 
 def free_bytes() -> int:
     """The space that is left where the hub's files are kept."""
-    for folder in (hub_cache(), *hub_cache().parents):
-        with suppress(OSError):  # not there, or not to be looked into
-            return shutil.disk_usage(folder).free
-    return 0
+    return free_in(hub_cache())
 
 
 def _chosen(repository: Repository, quant: str) -> str:

@@ -12,9 +12,12 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.hub.quants import part_of, parts_of
+from edgespec.models.hub.cache import cached_files
+from edgespec.models.hub.quants import models_in, part_of, parts_of
+from edgespec.models.names.catalog import Entry
 from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.spec import NAMES, resolve
+from edgespec.models.packages.wheels import packaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +126,11 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
 
 # Architectures and types (general.type) of files that go with a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))
+
+
+def files_here(entry: Entry) -> list[Path]:
+    """The files of this machine that are a model of the catalogue, in whatever quantisation."""
+    if entry.package:
+        return sorted(packaged(entry).folder.glob("*.gguf"))
+    files = cached_files(entry.repository)
+    return [files[name] for name in models_in(list(files))]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from edgespec.errors import EdgespecError
-from edgespec.files.paths import is_writable, models_dir
+from edgespec.files.paths import free_in, is_writable, models_dir
 from edgespec.models.hub.content import sha256_of
 from edgespec.models.hub.listing import RemoteFile
 from edgespec.models.hub.repository import is_offline
@@ -165,7 +164,4 @@ def _converted_bytes(wanted: PackageSpec) -> int:
 
 def free_bytes() -> int:
     """On the disk that models of packages lie on."""
-    for folder in (models_dir(), *models_dir().parents):
-        with suppress(OSError):  # not there, or not to be looked into
-            return shutil.disk_usage(folder).free
-    return 0
+    return free_in(models_dir())

@@ -12,9 +12,8 @@ from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.entry_files import files_here
 from edgespec.models.names.known import name_of
-from edgespec.models.names.local import LocalModel
+from edgespec.models.names.local import LocalModel, files_here
 from edgespec.models.names.spec import sources
 from edgespec.models.packages.wheels import PackageSpec, packaged_at
 from edgespec.models.pair.check import PairVerdict, Verdict, check_pair, overlap_of

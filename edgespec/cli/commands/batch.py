@@ -23,19 +23,9 @@ from edgespec.batch.sidecar import texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.generation import (
-    ANSWER,
-    LARGEST,
-    MODEL,
-    QUESTION,
-    SAID,
-    SAMPLING,
-    SPECULATION,
-    Decorated,
-    load_settings,
-    request,
-    with_options,
-)
+from edgespec.cli.options.common import Decorated, with_options
+from edgespec.cli.options.generation import ANSWER, LARGEST, MODEL, QUESTION, SAID, SAMPLING, SPECULATION
+from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.options.types import Integer, ParamType
 from edgespec.cli.setup.batch_files import (
     STDIO,

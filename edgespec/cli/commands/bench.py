@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +13,21 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.bench import PER_CATEGORY, bench_options
 from edgespec.cli.options.command import Command, typed
-from edgespec.cli.options.generation import load_settings, one_model
+from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.result_files import STDOUT, files_of, write_files
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.files.paths import check_writable, write_whole
+from edgespec.files.paths import write_whole
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
     from edgespec.bench.measure import Result
     from edgespec.bench.modes import Mode
     from edgespec.bench.suites import Item
-
-STDOUT = "-"
 
 
 @click.command(cls=Command)
@@ -49,8 +48,10 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     values["model"] = one_model(target, values["model"]) or default_model(ctx, output)
     settings = load_settings(values)
     fetch_models(ctx, settings, output, yes=values["yes"], modes=values["modes"])
-    files = _check_files(values)
-    items, problems = _items(values)
+    files = files_of(values, "json", "csv", "plot")
+    from edgespec.bench.suites import chosen
+
+    items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
     modes = _modes(settings, values["modes"], output)
     result, interrupts = _measure(ctx, output, settings, modes, items, values, files.get("json"))
     # A file that an earlier bench has left is worth more than nothing.
@@ -73,39 +74,6 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
-
-
-def _check_files(values: dict[str, Any]) -> dict[str, str]:
-    """The files to write by what goes into them. Raises UsageError for one that cannot be written."""
-    files = {kind: values[f"{kind}_file"] for kind in ("json", "csv", "plot") if values[f"{kind}_file"]}
-    if list(files.values()).count(STDOUT) > 1 or files.get("plot") == STDOUT:
-        raise UsageError("only one of --json and --csv can go to stdout", hint="give the other one a file name")
-    for kind, name in files.items():
-        if kind == "plot":
-            from edgespec.bench.plot import check_plot
-
-            check_plot(Path(name))
-        if name != STDOUT:
-            check_writable(Path(name))
-    return files
-
-
-def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
-    """The prompts, and what is wrong with others in the user's file."""
-    from edgespec.bench.suites import read_items, sample, shipped
-
-    categories: tuple[str, ...] = values["categories"]
-    problems: list[str] = []
-    if values["prompts"] is None:
-        items = shipped(categories or None)
-    else:
-        items, problems = read_items(Path(values["prompts"]))
-        if categories:
-            items = [item for item in items if item.category in categories]
-            if not items:
-                raise UsageError(f"{values['prompts']} has no prompts of category {' or '.join(categories)}")
-    per_category = values["per_category"] or (PER_CATEGORY if values["prompts"] is None else len(items))
-    return sample(items, per_category), problems
 
 
 def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
@@ -193,23 +161,18 @@ def _measure(
 def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[str]:
     """Write the files, and say which could not be."""
     from edgespec.bench.plot import plot
-    from edgespec.bench.report import to_csv
+    from edgespec.bench.tables import to_csv
 
-    for kind, name in sorted(files.items(), key=lambda file: file[1] == STDOUT):  # whoever reads stdout may leave
-        path = Path(name)
-        try:
-            if kind == "plot":
-                plot(result, path)
-            elif name != STDOUT:
-                write_whole(path, to_csv(result) if kind == "csv" else _as_text(result))
-            elif kind == "csv":
-                output.line(to_csv(result).rstrip("\n"))
-            else:
-                output.json(result)
-        except OSError as error:
-            yield f"{path} cannot be written: {error.strerror or error}"
-        except EdgespecError as error:
-            yield str(error)
+    def put(name: str, text: str, show: Callable[[], None]) -> None:
+        show() if name == STDOUT else write_whole(Path(name), text)
+
+    csv = to_csv(result["samples"])
+    writers = {
+        "csv": lambda name: put(name, csv, lambda: output.line(csv.rstrip("\n"))),
+        "json": lambda name: put(name, _as_text(result), lambda: output.json(result)),
+        "plot": lambda name: plot(result, Path(name)),
+    }
+    return write_files(files, writers)
 
 
 def _as_text(result: Result) -> str:

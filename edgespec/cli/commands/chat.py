@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.generation import chat_options, constraints, load_settings, sampling_settings, with_options
+from edgespec.cli.options.common import with_options
+from edgespec.cli.options.generation import chat_options
+from edgespec.cli.options.given import constraints, load_settings, sampling_settings
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts, leave

@@ -9,28 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option, typed
-from edgespec.cli.options.common import QUIET, VERBOSE
-from edgespec.cli.options.generation import (
-    CORPUS,
-    CTX_SIZE,
-    FETCHING,
-    GPU_LAYERS,
-    GPU_LAYERS_DRAFT,
-    HELD,
-    LARGEST,
-    load_settings,
-    with_options,
-)
+from edgespec.cli.options.command import Command, typed
+from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
+from edgespec.cli.options.generation import CORPUS, CTX_SIZE, FETCHING, GPU_LAYERS, GPU_LAYERS_DRAFT, HELD, LARGEST
+from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.fetching import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import EdgespecError, UsageError
-from edgespec.files.paths import check_writable, write_whole
+from edgespec.cli.terminal.result_files import files_of, write_files
+from edgespec.errors import EdgespecError
+from edgespec.files.paths import write_whole
 
 if TYPE_CHECKING:
-    from edgespec.bench.suites import Item
     from edgespec.compare.measure import Plan, Result
     from edgespec.compare.targets import Targets
     from edgespec.events import Progress
@@ -38,20 +29,15 @@ if TYPE_CHECKING:
 TOKENS, PER_CATEGORY = 48, 1
 _FILE = click.Path(dir_okay=False)
 
-
-def _option(section: str, *names: str, **attrs: Any) -> Any:
-    return click.option(*names, cls=Option, section=section, config=False, **attrs)
-
-
 OPTIONS = [
-    _option(
+    option(
         "Model", "--quants", multiple=True, type=Text(), metavar="TYPE,...",
         help=(
             "Also compare these quantisations of the reference (Q8_0,Q5_K_M,Q4_K_M,Q2_K); missing ones are created "
             "in the cache folder."
         ),
     ),
-    _option(
+    option(
         "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
         help="What the others are compared with.",
     ),
@@ -60,11 +46,11 @@ OPTIONS = [
     GPU_LAYERS_DRAFT,
     *HELD,
     *FETCHING,
-    _option(
+    option(
         "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
         show_default="the reference's default draft, if any", help="Draft model. Repeatable.",
     ),
-    _option(
+    option(
         "Speculation", "--modes", multiple=True, type=Text(), metavar="MODE,...", show_default="plain,all auto",
         help=(
             "Modes to compare with plain decoding, as in 'edgespec bench --mode': drafters (or all), auto or "
@@ -72,19 +58,19 @@ OPTIONS = [
         ),
     ),
     CORPUS,
-    _option(
+    option(
         "Prompt", "--prompts", type=Text(), metavar="CATEGORY|FILE", show_default="all categories",
         help="Use the prompts of this category of the built-in suites, or those in this JSONL file.",
     ),
-    _option(
+    option(
         "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
         show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
     ),
-    _option(
+    option(
         "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
         help="Text (UTF-8) to measure quality on.",
     ),
-    _option(
+    option(
         "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
         show_default="12, fewer if that takes more than 1 GB",
         help=(
@@ -92,20 +78,20 @@ OPTIONS = [
             "cache folder meanwhile: 510 bytes per window for each token of the vocabulary."
         ),
     ),
-    _option(
+    option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), default=TOKENS, show_default=True,
         metavar="N", help="Tokens per answer.",
     ),
-    _option(
+    option(
         "Output", "--resume", is_flag=True,
         help="Reuse results of earlier runs with the same files, and mark them.",
     ),
-    _option(
+    option(
         "Output", "--json", "as_json", is_flag=True,
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ),
-    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
-    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="Write one line for each file and mode."),
+    option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
     QUIET,
     VERBOSE,
 ]  # fmt: skip
@@ -124,7 +110,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    _check_files(values)
+    files = files_of(values, "csv", "plot")
     specs = [*targets, values["reference"], *values["drafts"]]
     fetch_missing(ctx, specs, output, yes=values["yes"], drafts_of=_drafting_for(targets, values))
     output.progress("reading headers", 0)
@@ -154,7 +140,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         from edgespec.compare.report import table
 
         output.show(table(result))
-    failures = list(_write(values, result))
+    failures = list(_write(files, result))
     for problem in problems:
         output.note(f"{values['prompts']}: {problem}")
     for failure in [*result["failures"], *failures]:
@@ -169,24 +155,12 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
 # --- what is asked for ------------------------------------------------------------------------------------------------
 
 
-def _check_files(values: dict[str, Any]) -> None:
-    """Raises UsageError for a file that cannot be written, before anything is measured."""
-    if values["plot_file"]:
-        from edgespec.bench.plot import check_plot
-
-        check_plot(Path(values["plot_file"]))
-    for name in (values["csv_file"], values["plot_file"]):
-        if name and not Path(name).absolute().parent.is_dir():
-            raise UsageError(f"{name} is not writable", why=f"there is no folder {Path(name).parent}")
-        if name:
-            check_writable(Path(name))
-
-
 def _plan(
     ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
 ) -> tuple[Plan, list[str]]:
     """What to compare, and what is wrong with some of the user's prompts. Makes quantisations that are missing."""
     from edgespec.bench.modes import possible_drafters
+    from edgespec.bench.suites import CATEGORIES, chosen
     from edgespec.compare.contests import contests, split_modes
     from edgespec.compare.measure import Plan
     from edgespec.compare.quants import check_quants
@@ -195,7 +169,9 @@ def _plan(
 
     quants = check_quants(name for text in values["quants"] for name in text.split(","))
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))
-    items, problems = _items(values)
+    name = values["prompts"]
+    file, categories = (None, [name] if name else []) if name in (None, *CATEGORIES) else (name, [])
+    items, problems = chosen(file, categories, values["per_category"], LARGEST if categories else PER_CATEGORY)
     modes = split_modes(values["modes"])
     targets = find_targets(specs, quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
@@ -212,19 +188,6 @@ def _plan(
         typed(ctx),
     )
     return plan, problems
-
-
-def _items(values: dict[str, Any]) -> tuple[list[Item], list[str]]:
-    """The prompts, and what is wrong with others in the user's file."""
-    from edgespec.bench.suites import CATEGORIES, read_items, sample, shipped
-
-    name, problems = values["prompts"], list[str]()
-    if name is None or name in CATEGORIES:
-        items, usual = shipped([name] if name else None), PER_CATEGORY if name is None else LARGEST
-    else:
-        items, problems = read_items(Path(name))
-        usual = LARGEST
-    return sample(items, values["per_category"] or usual), problems
 
 
 def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
@@ -266,19 +229,13 @@ def _nothing_measured(values: dict[str, Any]) -> str:
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _write(values: dict[str, Any], result: Result) -> Iterator[str]:
+def _write(files: dict[str, str], result: Result) -> Iterator[str]:
     """Write the files, and say which could not be."""
-    if not result["rows"]:
-        return
     from edgespec.compare.plot import plot
     from edgespec.compare.report import to_csv
 
-    try:
-        if values["csv_file"]:
-            write_whole(Path(values["csv_file"]), to_csv(result))
-        if values["plot_file"]:
-            plot(result, Path(values["plot_file"]))
-    except OSError as error:
-        yield f"{error.filename or 'a file'} cannot be written: {error.strerror or error}"
-    except EdgespecError as error:
-        yield str(error)
+    writers = {
+        "csv": lambda name: write_whole(Path(name), to_csv(result)),
+        "plot": lambda name: plot(result, Path(name)),
+    }
+    return write_files(files if result["rows"] else {}, writers)

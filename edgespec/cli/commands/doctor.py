@@ -17,6 +17,7 @@ from edgespec.cli.render.rows import Row, write_rows
 from edgespec.cli.setup.machine_report import Facts, machine_facts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError
+from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.llama.model import Model
@@ -176,7 +177,7 @@ def _rounding_rows(roundings: list[Rounding], threads: int) -> Iterator[Row]:
     if not roundings:
         yield Row("rounding", "the context is too short to measure it")
         return
-    on = f"{threads} thread{'' if threads == 1 else 's'}"
+    on = counted(threads, "thread")
     yield Row(
         "rounding",
         "largest logit difference when tokens are decoded several at a time (the width) instead of one by one; "

@@ -10,18 +10,9 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import QUIET
-from edgespec.cli.options.generation import (
-    CORPUS,
-    DRAFT_MODEL,
-    LARGEST,
-    MODEL,
-    SAMPLING,
-    SPEC_TYPE,
-    Decorated,
-    load_settings,
-    with_options,
-)
+from edgespec.cli.options.common import QUIET, Decorated, with_options
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
+from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
@@ -128,7 +119,7 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     output.progress(f"loading {values['model']}", 0)
     from edgespec.bench.suites import read_items
-    from edgespec.cli.options.generation import sampling_settings
+    from edgespec.cli.options.given import sampling_settings
     from edgespec.events import PROGRESS
     from edgespec.runtime.collect import collect as answer_all
     from edgespec.runtime.runtime import Runtime

@@ -19,6 +19,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.text.figures import when
+from edgespec.text.printable import one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +41,7 @@ class ChatName(Text):
                 chats = store.chats()
         except EdgespecError:
             return []
-        named = [("last", "the newest"), *((chat.id, _printable(chat.title)) for chat in chats)]
+        named = [("last", "the newest"), *((chat.id, one_line(chat.title)) for chat in chats)]
         return [CompletionItem(name, help=title) for name, title in named if name.startswith(incomplete)]
 
 
@@ -101,8 +102,8 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
             about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
             output.json(about | {"role": hit.role, "excerpt": excerpt})
         else:
-            output.line(f"{hit.chat}  {when(hit.created_s)}  {_printable(hit.title)}")
-            output.line(f"    {hit.role}: {_printable(excerpt)}")
+            output.line(f"{hit.chat}  {when(hit.created_s)}  {one_line(hit.title)}")
+            output.line(f"    {hit.role}: {one_line(excerpt)}")
     if not hits:
         output.note("nothing was found")
 
@@ -203,7 +204,7 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
     output = Output(quiet=False)
     with _store(output) as store:
         chats = _chosen(store, names, every)
-        what = f"{_printable(chats[0].title) or chats[0].id}" if len(chats) == 1 else f"{len(chats)} chats"
+        what = f"{one_line(chats[0].title) or chats[0].id}" if len(chats) == 1 else f"{len(chats)} chats"
         if chats and not agreed(f"Delete {what}?", yes=yes):
             return
         output.note(f"{store.remove([chat.id for chat in chats])} deleted")
@@ -284,12 +285,7 @@ def _table(chats: Sequence[ChatInfo]) -> Table:
     for name in (*header, "title"):
         table.add_column(name, no_wrap=True, justify="right" if name == "msgs" else "left")
     for chat, row in zip(chats, rows, strict=True):
-        title = Line(_printable(chat.title))
+        title = Line(one_line(chat.title))
         title.truncate(left, overflow="ellipsis")
         table.add_row(*row, title)
     return table
-
-
-def _printable(text: str) -> str:
-    """What others wrote must not drive the terminal."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)

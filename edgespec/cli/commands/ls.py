@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from edgespec.cli.options.common import JSON_LINES, QUIET
-from edgespec.cli.render.table import INDENT, Row, table, wrapped
+from edgespec.cli.render.table import INDENT, Row, table
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
-from edgespec.text.figures import count_of, size_of, when
-from edgespec.text.printable import one_line
+from edgespec.text.figures import count_of, counted, size_of, when
+from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
     from edgespec.models.hub.removal import Unfinished
@@ -135,7 +135,7 @@ def _model_row(name: str, model: LocalModel) -> Row:
 
 def _problem(name: str, model: LocalModel) -> list[str]:
     size = f"{size_of(model.size_bytes)}, " if model.size_bytes else ""
-    return [one_line(name), wrapped(size + one_line(model.problem), _columns())]
+    return [one_line(name), wrapped(INDENT + size + one_line(model.problem), _columns())]
 
 
 def _unfinished_lines(begun: list[Unfinished]) -> list[str]:
@@ -164,7 +164,7 @@ def _how_to_finish(repository: str) -> list[str]:
 
 def _total(usable: list[Found], unusable_bytes: list[int]) -> list[str]:
     size, count = size_of(sum(model.size_bytes for _, model in usable)), len(usable)
-    told = [f"{count} model{'' if count == 1 else 's'}, {size}"] if usable else []
+    told = [f"{counted(count, 'model')}, {size}"] if usable else []
     if unused := sum(unusable_bytes):
         told.append(f"{size_of(unused)} in files that cannot be loaded")
     return ["; ".join(told)] if told else []

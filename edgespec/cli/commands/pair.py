@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cli.options.command import Command
-from edgespec.cli.options.common import JSON, QUIET
-from edgespec.cli.options.generation import FETCHING, with_options
+from edgespec.cli.options.common import JSON, QUIET, with_options
+from edgespec.cli.options.generation import FETCHING
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output

@@ -9,40 +9,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
-from edgespec.cli.options.generation import (
-    FETCHING,
-    GPU_LAYERS,
-    HELD,
-    LARGEST,
-    TARGET,
-    load_settings,
-    one_model,
-    with_options,
-)
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option, with_options
+from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, LARGEST, TARGET
+from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.compare import LEAST_WINDOW, WINDOW
+from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.compare.perplexity import Perplexity
 
 OPTIONS = [
-    click.option(
-        "--text", cls=Option, section="Prompt", config=False, type=click.Path(), metavar="FILE",
+    option(
+        "Prompt", "--text", type=click.Path(), metavar="FILE",
         show_default="the prompts and answers of the suites", help="Text to read (UTF-8).",
     ),
-    click.option(
-        "--limit", cls=Option, section="Prompt", config=False, type=Integer(1, LARGEST), metavar="N",
+    option(
+        "Prompt", "--limit", type=Integer(1, LARGEST), metavar="N",
         show_default="all", help="Read the first N windows only.",
     ),
     TARGET,
-    click.option(
-        "-c", "--ctx-size", "window", cls=Option, section="Model", config=False, type=Integer(LEAST_WINDOW, LARGEST),
+    option(
+        "Model", "-c", "--ctx-size", "window", type=Integer(LEAST_WINDOW, LARGEST),
         default=WINDOW, show_default=True, metavar="N", help="Tokens per window; the second half of each counts.",
     ),
     GPU_LAYERS,
@@ -69,8 +62,8 @@ def perplexity(ctx: click.Context, /, target: str | None, **values: Any) -> None
     name = one_model(target, values["model"]) or default_model(ctx, output)
     fetch_missing(ctx, [name], output, yes=values["yes"])
     output.progress(f"loading {name}", 0)
+    from edgespec.bench.time_left import TimeLeft
     from edgespec.compare.perplexity import perplexity as measure
-    from edgespec.compare.time_left import TimeLeft
     from edgespec.compare.windows import default_text, opened, read_text, windows
     from edgespec.models.names.spec import resolve
 
@@ -118,7 +111,7 @@ def _show(output: Output, name: str, found: Perplexity, size: int, total: int) -
             [
                 ("model", name),
                 ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
-                ("counted", f"{found.positions} tokens of {found.windows} window{'s' * (found.windows > 1)} of {size}"),
+                ("counted", f"{found.positions} tokens of {counted(found.windows, 'window')} of {size}"),
                 ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
                 *([("stopped", f"after {found.windows} of {total} windows")] if found.windows < total else []),
             ]

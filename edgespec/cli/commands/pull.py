@@ -10,8 +10,8 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
-from edgespec.cli.options.generation import OFFLINE, with_options
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, with_options
+from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Text
 from edgespec.cli.setup.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
 from edgespec.cli.terminal.interrupt import Interrupts

@@ -13,7 +13,8 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.generation import generation_options, load_settings, request
+from edgespec.cli.options.generation import generation_options
+from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.render.footer import explanation, footer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models

@@ -15,7 +15,7 @@ from edgespec.cli.options.common import JSON, QUIET
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import Row, write_rows
 from edgespec.cli.terminal.output import Output
-from edgespec.text.figures import count_of, size_of
+from edgespec.text.figures import count_of, counted, size_of
 
 if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
@@ -207,7 +207,7 @@ def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Rows:
     fitting = [each for each in drafts if each.verdict != "no"]
     texts = [f"{each.spec}, {each.why}" for each in fitting] or ["none here"]
     if n_unfit := len(drafts) - len(fitting):
-        others = f"{n_unfit} other model{'' if n_unfit == 1 else 's'} here" if fitting else f"{n_unfit}"
+        others = f"{counted(n_unfit, 'other model')} here" if fitting else f"{n_unfit}"
         texts.append(f"{others} cannot draft for it: 'edgespec pair suggest {model}' shows why")
     return [Row("" if number else "drafts", text) for number, text in enumerate(texts)]
 

@@ -9,17 +9,9 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
-from edgespec.cli.options.generation import (
-    CORPUS,
-    DRAFT_MODEL,
-    LARGEST,
-    MODEL,
-    Decorated,
-    load_settings,
-    one_model,
-    with_options,
-)
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Decorated, option, with_options
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
+from edgespec.cli.options.given import load_settings, one_model
 from edgespec.cli.options.types import Integer, ModelSpec, Number, SpecType
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
@@ -39,8 +31,8 @@ MODEL_N_MAX = 8  # each is a pass of the draft model at every token
 OPTIONS = [
     DRAFT_MODEL,
     CORPUS,
-    click.option(
-        "--spec-type", "spec_type", cls=Option, section="Speculation", config=False, type=SpecType(),
+    option(
+        "Speculation", "--spec-type", "spec_type", type=SpecType(),
         metavar="|".join(SPELLINGS), show_default="draft, or suffix without a draft model", help="Drafter to measure.",
     ),
     click.option(
@@ -48,12 +40,12 @@ OPTIONS = [
         metavar="N", show_default=f"{DRAFT_N_MAX}, or {MODEL_N_MAX} with a draft model",
         help="Longest drafts to consider.",
     ),
-    click.option(
-        "--temp", "temperature", cls=Option, section="Sampling", config=False, type=Number(min=0), default=0.0,
+    option(
+        "Sampling", "--temp", "temperature", type=Number(min=0), default=0.0,
         show_default=True, metavar="T", help="Temperature.",
     ),
-    click.option(
-        "--seconds", cls=Option, section="Answer", config=False, type=Integer(1, LARGEST), default=SECONDS,
+    option(
+        "Answer", "--seconds", type=Integer(1, LARGEST), default=SECONDS,
         show_default=True, metavar="N", help="Approximate duration; every category gets at least one text.",
     ),
     JSON,

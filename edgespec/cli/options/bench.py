@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-from edgespec.cli.options.command import Option
-from edgespec.cli.options.common import QUIET, VERBOSE
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, Decorated, with_options
+from edgespec.cli.options.common import QUIET, VERBOSE, Decorated, option, with_options
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
 from edgespec.cli.options.types import Integer, Number, Text
 
 PER_CATEGORY = 3
 PEERS = ("llama-cpp-python",)
 _FILE = click.Path(dir_okay=False, allow_dash=True)
 
-
-def _option(section: str, *names: str, **attrs: Any) -> Callable[[Any], Any]:
-    return click.option(*names, cls=Option, section=section, config=False, **attrs)
-
-
 OPTIONS = [
     DRAFT_MODEL,
     CORPUS,
-    _option(
+    option(
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
         show_default="all drafters, each alone, and fixed lengths",
         help=(
@@ -33,44 +24,44 @@ OPTIONS = [
             "rejection'. Repeatable."
         ),
     ),
-    _option(
+    option(
         "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts, too.",
     ),
-    _option(
+    option(
         "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
         help="Use only the prompts of this category. Repeatable.",
     ),
-    _option(
+    option(
         "Prompt", "--prompts", type=click.Path(), metavar="FILE",
         help="Use the prompts in this JSONL file instead of the built-in suites.",
     ),
-    _option(
+    option(
         "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
         show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
     ),
-    _option(
+    option(
         "Sampling", "--temp", "temperatures", multiple=True, type=Number(min=0), metavar="T",
         show_default="0 and 0.8; 0 with --reference", help="Temperature. Repeatable.",
     ),
-    _option(
+    option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), metavar="N",
         show_default="48, or all with --reference", help="Tokens per answer.",
     ),
-    _option(
+    option(
         "Answer", "--repeat", type=Integer(1, LARGEST), default=1, show_default=True, metavar="N",
         help="Repeat every measurement N times.",
     ),
-    _option(
+    option(
         "Answer", "--reference", is_flag=True,
         help=(
             "Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
             "model cannot write it."
         ),
     ),
-    _option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
-    _option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
-    _option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
-    _option(
+    option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
+    option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
+    option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    option(
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
         help="Compare two files written by --json, without measuring.",
     ),

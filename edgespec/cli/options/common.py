@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -12,12 +12,24 @@ from edgespec.cli.options.command import Option
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def _flag(*names: str, help: str) -> Callable[[Decorated], Decorated]:
-    return click.option(*names, cls=Option, section="Output", config=False, is_flag=True, help=help)
+def option(section: str, *names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
+    """An option that does not stand in configuration files."""
+    return click.option(*names, cls=Option, section=section, config=False, **attrs)
 
 
-JSON = _flag("--json", "as_json", help="Print one JSON object instead of text.")
-JSON_LINES = _flag("--json", "as_json", help="Print one JSON object per line instead of text.")
-QUIET = _flag("-q", "--quiet", help="No notes or progress on stderr.")
-VERBOSE = _flag("-v", "--verbose", help="Log details to stderr, with tracebacks of errors.")
-YES = _flag("-y", "--yes", help="Do not ask for confirmation.")
+def flag(*names: str, help: str, config: bool = False) -> Callable[[Decorated], Decorated]:
+    return click.option(*names, cls=Option, section="Output", config=config, is_flag=True, help=help)
+
+
+def with_options(command: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
+    """The command with these options, in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+JSON = flag("--json", "as_json", help="Print one JSON object instead of text.")
+JSON_LINES = flag("--json", "as_json", help="Print one JSON object per line instead of text.")
+QUIET = flag("-q", "--quiet", help="No notes or progress on stderr.")
+VERBOSE = flag("-v", "--verbose", help="Log details to stderr, with tracebacks of errors.")
+YES = flag("-y", "--yes", help="Do not ask for confirmation.")

@@ -1,4 +1,4 @@
-"""The options of commands that generate text, each declared once, and the settings they become.
+"""The options of commands that generate text, each declared once; `given.py` makes settings of their values.
 
 An option that configures a model or a request carries the name of the field it sets.
 """
@@ -6,14 +6,16 @@ An option that configures a model or a request carries the name of the field it 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar, get_args
+from functools import partial
+from typing import Any, get_args
 
 import click
 
 from edgespec import __version__
 from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import Decorated, flag, with_options
 from edgespec.cli.options.types import (
     ConstraintText,
     Integer,
@@ -28,11 +30,8 @@ from edgespec.cli.options.types import (
 )
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
-from edgespec.errors import UsageError
-from edgespec.llama.constraint import constraint_text
 from edgespec.settings import (
     CACHE_TYPES,
-    CONSTRAINTS,
     DRAFT_N_MAX,
     MAX_DRAFT,
     MAX_LEAVES,
@@ -40,15 +39,11 @@ from edgespec.settings import (
     MAX_THREADS,
     SPELLINGS,
     STRICT_DRAFT_N_MAX,
-    Constraint,
     LoadSettings,
-    Message,
     Request,
 )
 
 LARGEST = 2**31 - 1
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _default(settings: type, name: str) -> Any:
@@ -76,9 +71,7 @@ def _sampling(*names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
     return _declare("Sampling", SamplingSettings, *names, **attrs)
 
 
-def _flag(*names: str, help: str) -> Callable[[Decorated], Decorated]:
-    return click.option(*names, cls=Option, section="Output", is_flag=True, help=help)
-
+_flag = partial(flag, config=True)  # may stand in configuration files
 
 SYSTEM = click.option(
     "-s", "--system", cls=Option, section="Prompt", type=Text(), metavar="TEXT",
@@ -379,56 +372,3 @@ def generation_options(command: Decorated) -> Decorated:
 def chat_options(command: Decorated) -> Decorated:
     """Those that a conversation has too."""
     return with_options(command, [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN])
-
-
-def with_options(command: Decorated, options: Sequence[Callable[[Decorated], Decorated]]) -> Decorated:
-    """The command with these options, in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def one_model(argument: str | None, option: str | None) -> str | None:
-    """The model that a command's argument or its option -m names, if one does. Raises UsageError."""
-    if argument is not None and option is not None:
-        raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
-    return argument or option
-
-
-def load_settings(values: Mapping[str, Any]) -> LoadSettings:
-    """What to load, from the values of the options by name."""
-    return LoadSettings(**_given(LoadSettings, values))
-
-
-def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
-    """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
-    system = values["system"]
-    turns = [Message("system", system)] if system else []
-    texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
-    what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
-    how = {"sampling": sampling_settings(values), "seed": seed}
-    return Request(**_given(Request, values) | texts | what | how)
-
-
-def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
-    """What answers are to be made of, as given: what is typed goes before the environment, and that before files."""
-    ctx = click.get_current_context(silent=True)
-    given = {kind: values[kind] for kind in CONSTRAINTS if values[kind]}
-    sources = {kind: ctx.get_parameter_source(kind) if ctx else None for kind in given}
-    order = (click.ParameterSource.COMMANDLINE, click.ParameterSource.ENVIRONMENT, click.ParameterSource.DEFAULT_MAP)
-    nearest = next((source for source in order if source in sources.values()), None)
-    return {kind: given[kind] if kind in given and sources[kind] is nearest else "" for kind in CONSTRAINTS}
-
-
-def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
-    """How to choose tokens. Raises UsageError."""
-    try:
-        return SamplingSettings(**_given(SamplingSettings, values))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that name a field of `settings`; None leaves the field's own default."""
-    names = {field.name for field in fields(settings)}
-    return {name: value for name, value in values.items() if name in names and value is not None}

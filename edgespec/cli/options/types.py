@@ -122,20 +122,30 @@ class Layers(ParamType):
         return int(text)
 
 
-class SpecType(Text):
+class Word(Text):
+    """A word in whatever case, and with spaces, if `check` does not raise UsageError."""
+
+    def check(self, text: str) -> None:
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx).replace(" ", "").lower()
+        try:
+            self.check(text)
+        except UsageError as error:
+            self.fail(f"{error.what}.", param, ctx)
+        return text
+
+
+class SpecType(Word):
     """`auto`, `none`, or drafters with commas between."""
 
     name = "drafters"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def check(self, text: str) -> None:
         from edgespec.settings import check_spec_type  # loads numpy, which other commands' options do without
 
-        text = super().convert(value, param, ctx).replace(" ", "").lower()
-        try:
-            check_spec_type(text)
-        except UsageError as error:
-            self.fail(f"{error.what}.", param, ctx)
-        return text
+        check_spec_type(text)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from edgespec.settings import DRAFTERS
@@ -145,20 +155,15 @@ class SpecType(Text):
         return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 
-class Pace(Text):
+class Pace(Word):
     """`auto`, `off`, or `fixed:` with a number of tokens."""
 
     name = "pace"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def check(self, text: str) -> None:
         from edgespec.settings import check_pace
 
-        text = super().convert(value, param, ctx).replace(" ", "").lower()
-        try:
-            check_pace(text)
-        except UsageError as error:
-            self.fail(f"{error.what}.", param, ctx)
-        return text
+        check_pace(text)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in ("auto", "fixed:", "off") if name.startswith(incomplete)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
-from edgespec.text.figures import percent, rate
+from edgespec.text.figures import counted, percent, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,7 @@ def footer(
     `about` describes the runtime, as `Runtime.describe`; `n_looped` of the tokens are a loop, which is easily drafted.
     """
     speed = [f"{rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
-    made = _count(stats.generated_tokens, "token")
+    made = counted(stats.generated_tokens, "token")
     if not details:
         accepted = [f"{percent(stats.acceptance_rate)} of drafts accepted"] if stats.proposed else []
         accepted += [_looped(n_looped)] if n_looped else []
@@ -116,14 +116,14 @@ def explanation(stats: Stats, pace: Sequence[PaceVerdict], rounding: float | Non
 
 
 def _details(stats: Stats) -> list[str]:
-    prompt = f"prompt: {_count(stats.prompt_tokens, 'token')} in {stats.prompt_s:.2f} s"
+    prompt = f"prompt: {counted(stats.prompt_tokens, 'token')} in {stats.prompt_s:.2f} s"
     if stats.prompt_s:
         prompt += f", {rate(stats.prompt_tokens_per_s)} tok/s"
     if stats.cached_tokens:
         prompt += f", {stats.cached_tokens} of them from the cache"
     lines = [
         prompt,
-        f"answer: {_count(stats.rounds, 'step')} in {stats.generation_s:.2f} s, "
+        f"answer: {counted(stats.rounds, 'step')} in {stats.generation_s:.2f} s, "
         f"target {stats.target_s:.2f} s, drafting {stats.draft_s:.2f} s, other {stats.other_s:.2f} s",
     ]
     if stats.proposed:
@@ -154,7 +154,7 @@ def _ties(stats: Stats, rounding: float | None) -> Iterator[str]:
     elif stats.near_ties is None:
         yield f"rounding: up to {rounding:.2g} logits between widths"
     else:
-        tokens = _count(stats.generated_tokens, "choice")
+        tokens = counted(stats.generated_tokens, "choice")
         yield f"rounding: up to {rounding:.2g} logits between widths; {stats.near_ties} of {tokens} were as close"
 
 
@@ -166,7 +166,3 @@ def _positions(stats: Stats) -> str:
 
 def _histogram(counts: Sequence[int]) -> str:
     return ", ".join(f"{accepted}: {rounds}" for accepted, rounds in enumerate(counts))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,8 +6,9 @@ import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from edgespec.cli.render.table import INDENT, Row, padded, ruled, wrapped
+from edgespec.cli.render.table import INDENT, Row, padded, ruled
 from edgespec.cli.terminal.output import Output
+from edgespec.text.printable import wrapped
 
 if TYPE_CHECKING:
     from edgespec.models.names.catalog import Entry
@@ -37,7 +38,7 @@ def _lines(entries: list[Entry]) -> list[str]:
     lines = []
     for row, entry in zip(rows, entries, strict=True):
         about = ", ".join(filter(None, (entry.about, entry.source, entry.licence)))
-        lines += [row, *wrapped(about, columns).split("\n")]
+        lines += [row, *wrapped(INDENT + about, columns).split("\n")]
     return ruled([header, INDENT + BELOW], lines)
 
 
@@ -48,6 +49,6 @@ def _row(entry: Entry) -> Row:
 def _quants_here(entry: Entry) -> list[str]:
     """In which quantisations it is on this machine."""
     from edgespec.models.hub.quants import quant_of
-    from edgespec.models.names.entry_files import files_here
+    from edgespec.models.names.local import files_here
 
     return sorted({quant_of(path.name) or path.name for path in files_here(entry)})

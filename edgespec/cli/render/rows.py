@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from textwrap import wrap
 from typing import NamedTuple
 
 from edgespec.cli.terminal.output import Output
+from edgespec.text.printable import wrapped
 
 
 class Row(NamedTuple):
@@ -24,19 +24,6 @@ class Row(NamedTuple):
 def write_rows(output: Output, rows: Iterable[Row], *, indent: int, columns: int) -> None:
     """Texts begin at the column `indent` and are wrapped; paths and options stay whole."""
     for row in rows:
-        for line in _wrapped(row, indent, columns) or [""]:
+        text = f"{row.label:{indent}}{row.text}".rstrip()
+        for line in [text] if row.as_is else wrapped(text.replace("\n", " "), columns, indent).split("\n"):
             output.labelled(line[:indent], line[indent:], row.colour)
-
-
-def _wrapped(row: Row, indent: int, columns: int) -> list[str]:
-    label = row.label.ljust(indent)
-    if row.as_is:
-        return [label + row.text]
-    return wrap(
-        row.text,
-        columns,
-        initial_indent=label,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

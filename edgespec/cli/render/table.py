@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from textwrap import fill
 
 Row = tuple[str, ...]
 
@@ -35,11 +34,6 @@ def padded(header: Row, rows: Sequence[Row], right: Collection[str] = ()) -> lis
 def ruled(heading: Sequence[str], lines: Sequence[str], *, width: int = 0) -> list[str]:
     """A heading, a rule as wide as what is there, and the lines below it."""
     return [*heading, "─" * (width or max(map(_width, [*heading, *lines]))), *lines]
-
-
-def wrapped(text: str, columns: int) -> str:
-    """What stands below a name."""
-    return fill(text, columns, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False)
 
 
 def _cell(text: str, width: int, is_right: bool) -> str:

@@ -11,10 +11,12 @@ from textwrap import shorten
 import click
 
 from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Events, Level, Notice
 from edgespec.chat.clipboard import copy_natively, osc52
-from edgespec.chat.commands import COMMANDS, Commands, is_command
+from edgespec.chat.commands import Commands
 from edgespec.chat.race import PLAIN, run_race
-from edgespec.chat.session import AGAINST_LOOPS, Events, Level, Notice, Session
+from edgespec.chat.session import AGAINST_LOOPS, Session
+from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.line_editor import LineEditor
@@ -85,8 +87,8 @@ class Repl:
     def _tell_error(self, error: EdgespecError) -> None:
         self._failed = True
         self.output.error(str(error), trace=True)
-        if self.session.engine is None and self.session.remedies():
-            self.commands.restart("")
+        if self.session.engine is None and self.session.model.remedies():
+            self.commands.do_restart("")
 
     # --- what commands ask for ------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""What answers in a chat, and what comes of it beside tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.events import Progress, TokenEvent
+from edgespec.settings import LoadSettings, Message, Request
+
+Level = Literal["info", "warning", "error"]
+
+
+class Answerer(Protocol):
+    """What answers: a Runtime, or a Worker with one in a process of its own."""
+
+    settings: LoadSettings
+    notes: list[str]
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]: ...
+
+    def count(self, messages: Sequence[Message]) -> int: ...
+
+    def draft_with(
+        self,
+        *,
+        spec_type: str | None = None,
+        pace: str | None = None,
+        spec_draft_n_max: int | None = None,
+        spec_tree: int | None = None,
+    ) -> None: ...
+
+    def pace_verdicts(self, request: Request) -> list[PaceVerdict]: ...
+
+    def forget(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Answerer]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell beside the answer; what it is `about` a screen may show in another way."""
+
+    text: str
+    level: Level = "info"
+    about: Literal["", "context", "loop"] = ""
+
+
+Events = Iterator[TokenEvent | Notice]

@@ -1,0 +1,167 @@
+"""A conversation as the store has it: its open path, its branches, and what is set for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from edgespec.chat.saving import Write, Writes
+from edgespec.chat.settings import ChatSettings
+from edgespec.core.stats import Stats
+from edgespec.errors import UsageError
+from edgespec.history import Branch, Store, StoreError, Turn, new_id
+from edgespec.history.data import first_line
+
+
+class Conversation:
+    """`turns` is the open path from the first message on; those before `first_sent` have left the context, of which
+    `used` tokens are in use. `system` is the system prompt of the open chat; a new one begins with the one given here.
+
+    Nothing said is lost where the store fails: it is kept here and tried again at the next write, `unsaved` counts it
+    and `store_error` says why.
+    """
+
+    def __init__(self, store: Store, settings: ChatSettings, system: str) -> None:
+        self.store, self.settings, self._own_system = store, settings, system
+        self._is_answering = False
+        self._writes = Writes(self._everything)
+        self.new()
+
+    def new(self) -> None:
+        """Begin another conversation; it comes into the store with its first message."""
+        self._check_idle()
+        self.system = self._own_system
+        self.chat: str | None = None
+        self._id = new_id()
+        self.title = ""
+        self.turns: list[Turn] = []
+        self.first_sent = self._left_told = self.used = 0
+
+    def open(self, name: str) -> None:
+        """Go on with a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        self._check_idle()
+        info = self.store.find(name)
+        settings = dict(self.store.chat_settings(info.id))
+        self.chat = self._id = info.id
+        self.title = info.title
+        self.system = str(settings.pop("system", ""))
+        if "sampling" in settings:
+            bias = self.settings.sampling.logit_bias  # belongs to a vocabulary, not to a chat
+            kept = ChatSettings.from_json(settings)
+            self.settings = replace(kept, sampling=replace(kept.sampling, logit_bias=bias))
+        self._go_to(info.head)
+
+    def undo(self) -> str:
+        """Take back the last message and its answer, which stay a branch; returns what was said. Raises UsageError."""
+        self._check_idle()
+        last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
+        if last is None:
+            raise UsageError("there is nothing to undo")
+        text = self.turns[last].content
+        self._show(self.turns[:last])
+        self._save_head()
+        return text
+
+    def fork(self) -> str:
+        """Go on in a new chat that begins with this one's messages; returns its id. Raises UsageError."""
+        self._check_idle()
+        if self.chat is None:
+            raise UsageError("there is nothing to fork yet")
+        self.chat = self._id = self.store.fork(self.chat, self._head, f"{self.title} (fork)")
+        self.title = self.store.find(self._id).title
+        self._save_settings()
+        return self._id
+
+    def branches(self) -> list[Branch]:
+        """Where this conversation has gone, the newest first."""
+        return self.store.branches(self.chat) if self.chat else []
+
+    def switch(self, key: str) -> None:
+        """Show the newest branch that message `key` is part of. Raises UsageError, StoreError."""
+        self._check_idle()
+        if (chat := self.chat) is not None:
+            self._go_to(self.store.latest_leaf(chat, key))
+            self._save_head()
+
+    def step(self, key: str, by: int) -> None:
+        """Show the next (or with -1 the last) of the messages that stand where `key` stands."""
+        if self.chat is not None:
+            siblings = self.store.siblings(self.chat, key)
+            self.switch(siblings[(siblings.index(key) + by) % len(siblings)])
+
+    def rename(self, title: str) -> None:
+        """Give the chat another title."""
+        self.title = title
+        if (chat := self.chat) is not None:
+            self._writes.write(lambda: self.store.rename(chat, title))
+
+    @property
+    def unsaved(self) -> int:
+        """Writes that the store has not taken yet."""
+        return len(self._writes)
+
+    @property
+    def store_error(self) -> StoreError | None:
+        """Why it has not."""
+        return self._writes.error
+
+    @property
+    def last_stats(self) -> Stats | None:
+        """The figures of the last answer on the open path; None where there is none, or it came without."""
+        last = next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), None)
+        return Stats.from_json(last.stats) if last is not None and last.stats.get("timings") else None
+
+    def _check_idle(self) -> None:
+        """Raises UsageError while an answer is made."""
+        if self._is_answering:
+            raise UsageError("an answer is being generated", hint="stop it first")
+
+    @property
+    def _head(self) -> str | None:
+        return self.turns[-1].key if self.turns else None
+
+    def _go_to(self, head: str | None) -> None:
+        self._show(self.store.path(head))
+
+    def _save_head(self) -> None:
+        if (chat := self.chat) is not None:
+            head = self._head
+            self._writes.write(lambda: self.store.set_head(chat, head))
+
+    def _show(self, turns: list[Turn]) -> None:
+        """Make these the open path; of the context has left what had when its last answer was made."""
+        self.turns = turns
+        last = next((turn.answer.stats for turn in reversed(turns) if turn.answer is not None), {})
+        self.used = int(last.get("context_used", 0))
+        starts = [str(turn.answer.settings.get("first_sent", "")) for turn in turns if turn.answer is not None]
+        keys = {turn.key: index for index, turn in enumerate(turns)}
+        self.first_sent = self._left_told = keys.get(starts[-1], 0) if starts else 0
+
+    def _keep(self, turn: Turn) -> None:
+        """Make a turn the last one, here and in the store."""
+        chat, settings = self._id, self._settings_as_json()
+        if self.chat is None:
+            title = self.title
+            self.chat, self.title = chat, title or first_line(turn.content)
+            self._writes.write(lambda: self.store.create(chat, settings, title))
+        self.turns = [*self.turns, turn]
+        self._writes.write(lambda: self.store.append(chat, turn.parent, turn.role, turn.content, turn.answer))
+
+    def _settings_as_json(self) -> dict[str, Any]:
+        return self.settings.as_json() | {"system": self.system}
+
+    def _save_settings(self) -> None:
+        if self.chat is not None:
+            chat, settings = self.chat, self._settings_as_json()
+            self._writes.write(lambda: self.store.save_settings(chat, settings))
+
+    def _everything(self) -> list[Write]:
+        """The writes that put the open conversation into a store that does not know it; none where there is none."""
+        if self.chat is None:
+            return []
+        chat, settings, title = self._id, self._settings_as_json(), self.title
+        appends = [
+            partial(self.store.append, chat, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns
+        ]
+        return [partial(self.store.create, chat, settings, title), *appends]

@@ -1,0 +1,145 @@
+"""The model of a chat: loading it, how it drafts, and what can be done where it has died."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Answerer, Opener
+from edgespec.chat.settings import ChatSettings
+from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.events import Progress
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.names.known import short_name
+from edgespec.models.names.spec import catalogued_settings, lasting, resolve
+from edgespec.runtime.worker import Remedy, WorkerDiedError, remedies
+from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
+
+Catalogued = Mapping[str, str | float]
+
+
+def drafting_with(settings: LoadSettings, draft: str | None) -> LoadSettings:
+    """The settings with another draft model: None is the target's own, "none" is without one."""
+    if draft == "none":
+        return replace(settings, draft_model=None, spec_type=settings.without_draft)
+    return replace(settings, draft_model=draft, spec_type=settings.with_draft)
+
+
+class ChatModel:
+    """A model as `settings` load it. `engine` is None while none is loaded, and after one has died; `about` is what
+    is loaded, or was (`Runtime.describe`)."""
+
+    def __init__(self, open_engine: Opener, settings: LoadSettings) -> None:
+        self._open_engine, self.settings = open_engine, settings
+        self.engine: Answerer | None = None
+        self.about: Mapping[str, Any] = {}
+        self._drafting: dict[str, Any] = {}  # as the engine has it
+        self._notes_told = 0
+        self._failed: tuple[LoadSettings, Mapping[str, Any], EdgespecError] | None = None
+
+    def load(
+        self, wanted: LoadSettings, progress: Progress | None, cancel: CancelFlag | None
+    ) -> tuple[Catalogued, Catalogued]:
+        """Load a model. What can be known to fail leaves the loaded one where it is. Returns what the catalogue has for
+        the model of before, and for this one. Raises what Runtime raises."""
+        try:
+            check_model(resolve(wanted.model).path)
+            if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
+                check_model(resolve(wanted.draft_model).path)
+            catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
+            self.unload()
+            self.engine = self._open_engine(wanted, progress, cancel)
+        except EdgespecError as error:
+            if self.engine is None:
+                self._failed = (wanted, {}, error)
+            raise
+        self._notes_told, self._failed, self.settings = 0, None, wanted
+        self.about, self._drafting = self.engine.describe(), {}
+        return catalogued
+
+    def unload(self) -> None:
+        """Free the model."""
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    def remedies(self) -> list[Remedy]:
+        """With what settings to start again after the model has died, or could not be loaded."""
+        if self._failed is None:
+            return []
+        wanted, about, error = self._failed
+        found = remedies(wanted, about, error=error)
+        if wanted != self.settings:
+            found.append(Remedy(f"back to {self.settings.model}", self.settings))
+        return found
+
+    @property
+    def failure(self) -> str:
+        """Why there is no model, in words; empty where none has failed."""
+        return str(self._failed[-1]) if self._failed else ""
+
+    def needed(self) -> Answerer:
+        """The engine. Raises UsageError where there is none."""
+        if self.engine is None:
+            raise UsageError("no model is loaded", hint="/restart loads it again, /model another one")
+        return self.engine
+
+    def draft_as(self, settings: ChatSettings) -> None:
+        """Let it draft as a chat has it set, or else as it was loaded. Raises UsageError."""
+        if self.engine is None:
+            return
+        loaded = self.settings
+        wanted: dict[str, Any] = {
+            "spec_type": settings.spec_type or loaded.spec_type,
+            "pace": settings.pace or loaded.pace,
+            "spec_draft_n_max": loaded.draft_n_max if settings.n_max is None else settings.n_max,
+            "spec_tree": loaded.spec_tree if settings.tree is None else settings.tree,
+        }
+        if wanted == self._drafting:
+            return
+        with self.watched() as engine:
+            engine.draft_with(**wanted)
+            self.about, self._drafting = engine.describe(), wanted
+
+    def verdicts(self, request: Request) -> list[PaceVerdict]:
+        """Why drafters guess or rest."""
+        if self.engine is None:
+            return []
+        with self.watched() as engine:
+            return engine.pace_verdicts(request)
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """How many tokens these are. Raises UsageError where no model is loaded."""
+        with self.watched() as engine:
+            return engine.count(messages)
+
+    @contextmanager
+    def watched(self) -> Iterator[Answerer]:
+        """The engine; one that dies within this block is remembered as dead. Raises UsageError where there is none."""
+        try:
+            yield self.needed()
+        except WorkerDiedError as error:
+            self._failed = (self.settings, self.about, error)
+            self.unload()
+            raise
+
+    def new_notes(self) -> list[str]:
+        """What it has noted since the last time."""
+        if self.engine is None:
+            return []
+        told, self._notes_told = self._notes_told, len(self.engine.notes)
+        return self.engine.notes[told:]
+
+    def called(self, role: str = "model") -> str:
+        """The name of the "model" or the "draft_model"; empty for none."""
+        return short_name(Path(str(self.about[role]))) if self.about.get(role) else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What was asked for, by names that last."""
+        draft = self.settings.draft_model
+        return {"model": lasting(self.settings.model), "draft_model": draft and lasting(draft)}

@@ -1,0 +1,82 @@
+"""Names, keys and help of the commands of a chat; what they do is in `Commands`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from edgespec.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: `usage` shows its arguments, `key` is what calls it on the screen without any. One that `waits` cannot
+    be run while an answer is made."""
+
+    name: str
+    usage: str
+    help: str
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    waits: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"/{self.name} {self.usage}".rstrip()
+
+
+COMMANDS = (
+    Command("help", "[COMMAND]", "List the commands, or explain one.", "f1"),
+    Command("model", "[MODEL]", "Load another model, or show the current one.", "ctrl+l", waits=True),
+    Command("models", "", "List the models on this machine, and compatible drafts."),
+    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", waits=True),
+    Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
+    Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", "ctrl+s"),
+    Command("stats", "", "Show speed and acceptance rate of the last answer.", "ctrl+t"),
+    Command("tokens", "", "Show or hide which drafter proposed each token.", "ctrl+o"),
+    Command("thought", "", "Show the reasoning of the last answer."),
+    Command("race", "[PROMPT]", "Compare with and without speculation.", "f4", waits=True),
+    Command("regen", "[N]", "Regenerate the last answer, or answer N.", "ctrl+r", ("regenerate", "retry"), waits=True),
+    Command("continue", "", "Resume an answer that was stopped.", "", ("goon",), waits=True),
+    Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", "f3", waits=True),
+    Command("undo", "", "Remove the last message and its answer.", "f9", waits=True),
+    Command("fork", "", "Copy this conversation into a new chat.", "f5", waits=True),
+    Command("branches", "[N]", "List the branches of this chat, or switch to one.", waits=True),
+    Command("clear", "", "Start a new chat; this one is saved.", "ctrl+n", ("new",), waits=True),
+    Command("list", "[WORDS]", "List recent chats, or those with these words.", "ctrl+b"),
+    Command("load", "N|ID|last", "Open a chat.", waits=True),
+    Command("search", "WORDS", "Search all chats.", "ctrl+g"),
+    Command("rename", "TITLE", "Rename this chat.", "f2"),
+    Command("restart", "[N]", "Reload the model, or after a failure reload with less (N).", waits=True),
+    Command("delete", "ID", "Delete a chat permanently.", waits=True),
+    Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", "f8"),
+    Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
+    Command("file", "PATH", "Add a text file to your next message."),
+    Command("bye", "", "Quit.", "ctrl+q", ("exit", "quit")),
+)
+
+
+def is_command(text: str) -> bool:
+    """Whether it begins with a slash; a second one sends the rest as a message."""
+    return text.startswith("/") and not text.startswith("//")
+
+
+def name_and_argument(line: str) -> tuple[str, str]:
+    """The parts of a line that begins with a slash; behind the name may be a blank or a new line."""
+    name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
+    return name, "".join(argument)
+
+
+def find(name: str) -> Command:
+    """The command of that name, or the only one that begins so. Raises UsageError."""
+    name = name.lower()
+    for command in COMMANDS:
+        if name in (command.name, *command.aliases):
+            return command
+    begun = [command for command in COMMANDS if name and command.name.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    near = [c.name for c in begun] or difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1)
+    hint = "did you mean " + " or ".join(f"/{other}" for other in near) + "?" if near else "/help lists the commands"
+    raise UsageError(f"there is no command /{name}", hint=hint)

@@ -1,0 +1,60 @@
+"""From the values of options to settings: what to load, how to choose tokens, what to generate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import UsageError
+from edgespec.llama.constraint import constraint_text
+from edgespec.settings import CONSTRAINTS, Constraint, LoadSettings, Message, Request
+
+
+def one_model(argument: str | None, option: str | None) -> str | None:
+    """The model that a command's argument or its option -m names, if one does. Raises UsageError."""
+    if argument is not None and option is not None:
+        raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
+    return argument or option
+
+
+def load_settings(values: Mapping[str, Any]) -> LoadSettings:
+    """What to load, from the values of the options by name."""
+    return LoadSettings(**_given(LoadSettings, values))
+
+
+def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
+    """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
+    system = values["system"]
+    turns = [Message("system", system)] if system else []
+    texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
+    what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
+    how = {"sampling": sampling_settings(values), "seed": seed}
+    return Request(**_given(Request, values) | texts | what | how)
+
+
+def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
+    """What answers are to be made of, as given: what is typed goes before the environment, and that before files."""
+    ctx = click.get_current_context(silent=True)
+    given = {kind: values[kind] for kind in CONSTRAINTS if values[kind]}
+    sources = {kind: ctx.get_parameter_source(kind) if ctx else None for kind in given}
+    order = (click.ParameterSource.COMMANDLINE, click.ParameterSource.ENVIRONMENT, click.ParameterSource.DEFAULT_MAP)
+    nearest = next((source for source in order if source in sources.values()), None)
+    return {kind: given[kind] if kind in given and sources[kind] is nearest else "" for kind in CONSTRAINTS}
+
+
+def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
+    """How to choose tokens. Raises UsageError."""
+    try:
+        return SamplingSettings(**_given(SamplingSettings, values))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that name a field of `settings`; None leaves the field's own default."""
+    names = {field.name for field in fields(settings)}
+    return {name: value for name, value in values.items() if name in names and value is not None}

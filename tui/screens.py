@@ -1,0 +1,94 @@
+"""What is shown above the chat, and what the screen has for commands that come without arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from edgespec.chat.model import drafting_with
+from edgespec.errors import EdgespecError
+from edgespec.models.names.local import local_models
+from edgespec.settings import LoadSettings
+from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.picker import ModelPicker, Picked
+from edgespec.tui.race import RaceScreen
+from edgespec.tui.remedy_screen import RemedyScreen
+from edgespec.tui.settings_screen import SettingsScreen
+
+if TYPE_CHECKING:
+    from edgespec.tui.app import ChatApp
+
+
+class Screens:
+    """Opens screens of `app`, and does what is chosen there."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self._app, self._session = app, app.session
+        self._shows: dict[str, Callable[[], object]] = {
+            "help": lambda: app.push_screen(HelpScreen()),
+            "model": self._pick_model,
+            "models": self._pick_model,
+            "draft": self._pick_model,
+            "set": self._show_settings,
+            "list": app.toggle_sidebar,
+            "load": app.toggle_sidebar,
+            "search": app.search,
+            "rename": lambda: app.composer.put(f"/rename {app.session.title}"),
+            "system": self._change_system,
+            "restart": self._restart,
+        }
+
+    def show(self, command: str) -> bool:
+        """Show what the screen has for a command; whether there is something."""
+        if command in self._shows:
+            self._shows[command]()
+        return command in self._shows
+
+    def offer_remedies(self) -> None:
+        """Let the user choose how the model is to be loaded again, where something has failed."""
+        model = self._session.model
+        if remedies := model.remedies():
+            self._app.push_screen(RemedyScreen(model.failure, remedies), self._load)
+
+    def race(self, prompt: str) -> None:
+        """One prompt answered plainly and with guessing."""
+        engine = self._session.engine
+        if engine is None:
+            raise EdgespecError("a race needs a loaded model")
+        self._app.push_screen(RaceScreen(engine, self._session.race_request, prompt))
+
+    def _change_system(self) -> None:
+        self._app.composer.put(f"/system {self._session.system}")
+        if not self._session.system:
+            self._app.say("write the system prompt of this chat behind /system; Esc cancels")
+
+    def _pick_model(self) -> None:
+        settings = self._session.load_settings
+
+        def load(picked: Picked | None) -> None:
+            if picked is not None:
+                self._app.jobs.load(replace(drafting_with(settings, picked.draft), model=picked.model))
+
+        draft = settings.draft_model if "draft" in settings.drafters else "none"
+        self._app.push_screen(ModelPicker(settings.model, draft, local_models), load)
+
+    def _show_settings(self) -> None:
+        def take(texts: dict[str, str] | None) -> None:
+            try:
+                for name, text in (texts or {}).items():
+                    self._session.change(name, text)
+            except EdgespecError as error:
+                self._app.say(str(error), "error")
+
+        self._app.push_screen(SettingsScreen(self._session.settings), take)
+
+    def _restart(self) -> None:
+        if self._session.model.remedies():
+            self.offer_remedies()
+        else:
+            self._load(self._session.load_settings)
+
+    def _load(self, settings: LoadSettings | None) -> None:
+        if settings is not None:
+            self._app.jobs.load(settings)
