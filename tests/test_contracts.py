@@ -96,7 +96,7 @@ def test_nothing_below_reaches_up_to_the_interfaces(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*SOURCES.values(), *sorted((ROOT / "tests").glob("*.py"))], ids=lambda path: str(path.relative_to(ROOT))
+    "path", [*SOURCES.values(), *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_models_and_tui_are_never_imported_by_the_names_of_their_folders(path: Path) -> None:
     top_level = {target.partition(".")[0] for target in imported_names(path, "")}

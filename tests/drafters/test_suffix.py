@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+from greedy_text import Text
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,19 +20,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget
 from edgespec.drafters.suffix import SuffixDrafter
 
-GREEDY = Chooser(SamplingSettings(temperature=0), 0, 0, 100)
 TOKENS = st.lists(st.integers(0, 2), max_size=40)
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
-
-
-@dataclass
-class Text:
-    tokens: list[int]
-    slot: int = 0
-    chooser: Chooser = field(default_factory=lambda: GREEDY)
-    draws: bool = False
-    is_settled: bool = True
-    round: int = 0
 
 
 def occurrences(text: Sequence[int], run: Sequence[int]) -> list[int]:

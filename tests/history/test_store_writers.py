@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import store_writer
-from test_store import contents, talk
+from talks import contents, talk
 
 from edgespec.history import Answer, Piece, Store, new_id
 

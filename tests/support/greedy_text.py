@@ -1,0 +1,20 @@
+"""A text that drafters are asked about: its tokens, and the most likely one next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgespec.core.choose import Chooser
+from edgespec.core.sampling import SamplingSettings
+
+GREEDY = Chooser(SamplingSettings(temperature=0), 0, 0, 100)
+
+
+@dataclass
+class Text:
+    tokens: list[int]
+    slot: int = 0
+    chooser: Chooser = field(default_factory=lambda: GREEDY)
+    draws: bool = False
+    is_settled: bool = True
+    round: int = 0
