@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_program import edgespec_here
-from greedy_text import Text
+from drafted import Text
 
 import edgespec
 from edgespec.datastore import answer_store

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from greedy_text import Text
+from drafted import Text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""A text that drafters are asked about: its tokens, and the most likely one next."""
+"""A text that drafters guess about, without a model."""
 
 from __future__ import annotations
 
