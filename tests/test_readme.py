@@ -21,6 +21,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.cli
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     before, _, command = line.rpartition("./scripts/edgespec ")
@@ -41,6 +42,7 @@ def test_a_command_of_the_readme_answers(line: str, tmp_path: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.native
 def test_the_python_snippet_prints_an_answer() -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, encoding="utf-8")

@@ -134,6 +134,7 @@ def against_the_best(replays: list[Replay]) -> float:
     return auto.speedup / max(result.speedup for result in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("step", [0.03, 0.1, 0.3])

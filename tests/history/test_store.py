@@ -279,6 +279,7 @@ OTHERS = st.characters(categories=["Lo", "Mn", "Nd", "So", "Cs"])
 TEXT = st.lists(st.text(max_size=8) | SIGNS | OTHERS, max_size=12).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(TEXT)
 def test_whatever_was_said_is_found_by_its_words(library: tuple[Store, str], text: str) -> None:
