@@ -160,6 +160,7 @@ def best_first(
     return drafting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "drafting", "settings"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import unwrap
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -12,6 +13,8 @@ CALLS = {
     "edgespec.load": "native",
     "edgespec.llama.model.Model": "native",
     "edgespec.llama.quantize.quantize": "native",
+    "edgespec.compare.measure.run_comparison": "native",
+    "edgespec.compare.quants.make_quant": "native",
     "edgespec.runtime.runtime.Runtime": "native",
     "edgespec.runtime.worker.Worker": "native",
     "fake_index.FakeIndex": "native",  # the model that it offers is converted
@@ -20,26 +23,34 @@ CALLS = {
     "cli_program.edgespec_changed": "cli",
     "cli_program.edgespec_here": "cli",
     "terminal.at_terminal": "cli",
+    "click.testing.CliRunner": "cli",
 }
+
+
+ROOT = Path(__file__).parents[2]
+HELPERS = {path.stem for folder in ("tests/support", "scripts") for path in (ROOT / folder).glob("*.py")}
 
 
 @cache
 def markers(test: Callable[..., Any]) -> frozenset[str]:
     """The markers of what a test calls, and of what its fixtures and helpers call for it."""
     found: set[str] = set()
-    seen: set[FunctionType] = set()
-    todo: list[Callable[..., Any]] = [test]
+    seen: set[Any] = set()
+    todo: list[Any] = [test]
     while todo:
         function = unwrap(todo.pop())
-        if not isinstance(function, FunctionType) or function in seen or function.__module__.startswith("edgespec."):
+        if hasattr(function, "hypothesis"):
+            function = function.hypothesis.inner_test
+        if not isinstance(function, FunctionType) or function in seen:
             continue
         seen.add(function)
         for thing in mentioned(function):
-            name = f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}"
+            module = getattr(thing, "__module__", None) or ""
+            name = f"{module}.{getattr(thing, '__qualname__', '')}"
             if name in CALLS:
                 found.add(CALLS[name])
-            elif callable(thing):
-                todo.append(thing)
+            elif module.startswith("tests.") or module in HELPERS:
+                todo += filter(callable, vars(thing).values()) if isinstance(thing, type) else [thing]
     return frozenset(found)
 
 
