@@ -25,7 +25,7 @@ from time import perf_counter
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from fake_stream import FakeStream  # noqa: E402
 

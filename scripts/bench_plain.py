@@ -51,7 +51,7 @@ def main() -> None:
 
 def write_random(folder: Path, billions: float) -> Path:
     """A random Llama of roughly `billions` parameters."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
     from tiny_gguf import write_model
 
     width = 1536

@@ -34,7 +34,7 @@ from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from other_vocabulary import permute_vocabulary
 
 STARTS = ["def {}(", "class {}:\n", "import {}\n", "What does {} do?", "{} = "]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edgespec.core.verify import block, rejection, typical
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from enumeration import (
     Drafting,

@@ -127,7 +127,7 @@ def child() -> int:
 
 def tiny_models(folder: Path) -> list[Path]:
     """One tiny model of each architecture that the tests know."""
-    spec = importlib.util.spec_from_file_location("tiny_gguf", ROOT / "tests" / "tiny_gguf.py")
+    spec = importlib.util.spec_from_file_location("tiny_gguf", ROOT / "tests" / "support" / "tiny_gguf.py")
     assert spec and spec.loader
     tiny: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tiny)

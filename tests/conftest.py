@@ -11,8 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from markers import markers
 
 USUAL_ENVIRONMENT = dict(os.environ)  # of whoever runs the tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        found = markers(item.function) if isinstance(item, pytest.Function) else ()
+        for name in {*found, *(["slow"] if "tui" in item.path.parts else [])}:
+            item.add_marker(name)
 
 
 @pytest.fixture(scope="session")

@@ -58,12 +58,14 @@ def test_the_version_is_said_once_in_each_place() -> None:
     assert project["version"] == edgespec.__version__
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == set(files_of_the_tree())
 
 
+@pytest.mark.slow
 def test_the_wheel_brings_the_bundled_models(wheel: Path) -> None:
     if not list((ROOT / "models" / "demo").glob("*.gguf")):
         pytest.skip("models/demo holds no GGUF: the bundled pair has not been made yet (scripts/train_demo.py)")
@@ -73,6 +75,7 @@ def test_the_wheel_brings_the_bundled_models(wheel: Path) -> None:
     assert sum(sizes.values()) <= 20_000_000
 
 
+@pytest.mark.slow
 def test_installed_elsewhere_every_module_imports_from_there(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     pip("install", "--target", str(site), str(wheel))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from supervised import CommandError, locked, run_logged
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def python(code: str, *arguments: str | Path) -> subprocess.Popen[str]:

@@ -212,7 +212,7 @@ def test_a_model_that_is_not_there_leaves_nothing_behind(home: Path) -> None:
     write(home, *prompts(1))
     (home / "tiny.gguf").unlink()
     assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == 3
-    assert sorted(file.name for file in home.iterdir()) == ["in.jsonl"]
+    assert sorted(file.name for file in home.iterdir()) == ["cache", "in.jsonl"]  # `environment` made one
 
 
 # --- rows that fail ---------------------------------------------------------------------------------------------------

@@ -404,8 +404,7 @@ def test_where_all_rest_each_is_thought_about_again_when_it_is_due() -> None:
     measured = AutoPace(pace(STEEP).costs, drafters=2)
     due = {}
     for drafter, needed, pause in (("draft", 0.2, 0), ("lookup", 0.02, 20)):
-        asked(measured, Turn("coupled", drafter, 8))
-        record = measured._kinds["coupled"].records[drafter]
+        record = asked(measured, Turn("coupled", drafter, 8)).record
         record.rests, record.credit, record.needed, record.pause = True, 0.0, needed, pause
         due[drafter] = max(pause + 1, math.ceil(needed / (TRIAL_SHARE / 2)))
     seen: dict[str, int] = {}
@@ -421,7 +420,5 @@ def test_what_may_be_lost_and_saved_up_is_shared() -> None:
         plan = asked(measured, Turn("coupled", "draft", 8))
         plan.settle(chain(0.9, 0.9, 0.9))
         plan.judged(3)
-    record = measured._kinds["coupled"].records["draft"]
-    assert record.credit == MOST_CREDIT / 4
-    plan = asked(measured, Turn("coupled", "lookup", 8))
-    assert measured._kinds["coupled"].records["lookup"].credit == FIRST_CREDIT / 4
+    assert plan.record.credit == MOST_CREDIT / 4
+    assert asked(measured, Turn("coupled", "lookup", 8)).record.credit == FIRST_CREDIT / 4

@@ -640,12 +640,12 @@ def test_a_failure_is_told_and_the_exit_code_says_so(home: Path, monkeypatch: py
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
     code = (
-        "from edgespec.compare import speed\n"
-        "real, calls = speed._answer, iter(range(100))\n"
+        "from edgespec.bench.answers import OwnMode\n"
+        "real, calls = OwnMode.answer, iter(range(100))\n"
         "def answer(*args):\n"
         "    if next(calls) == 4: os.kill(os.getpid(), signal.SIGINT)\n"  # one to warm up
         "    return real(*args)\n"
-        "speed._answer = answer\n"
+        "OwnMode.answer = answer\n"
     )
     args = ["compare", "demo", "-t", "1", "-n", "300", "--limit", "1", "--modes", "plain", "--per-category", "9"]
     done = edgespec_changed(code, *args, home=home)

@@ -8,7 +8,7 @@ from pathlib import Path
 import cli_program
 import numpy as np
 import pytest
-from test_bad_files import BAD_FILES, truncated_header, written
+from bad_files import BAD_FILES, truncated_header, written
 from tiny_gguf import HYBRID, RECURRENT, write_model
 
 import edgespec

@@ -23,7 +23,7 @@ Read = Callable[[bytes | str], tuple[list[Item], list[str]]]
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
-    with Model(Path(__file__).resolve().parent.parent / "models" / "demo" / "target.gguf") as model:
+    with Model(Path(__file__).resolve().parents[2] / "models" / "demo" / "target.gguf") as model:
         yield model
 
 
@@ -57,7 +57,7 @@ def test_every_category_is_shipped_with_ten_items_that_have_ids_of_their_own() -
 
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_a_shipped_file_has_no_line_that_is_skipped(category: str) -> None:
-    path = Path(__file__).resolve().parent.parent / "edgespec" / "bench" / "suites" / f"{category}.jsonl"
+    path = Path(__file__).resolve().parents[2] / "edgespec" / "bench" / "suites" / f"{category}.jsonl"
     assert read_items(path) == (in_category(category), [])
 
 

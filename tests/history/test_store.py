@@ -9,45 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from talks import ANSWER, PIECES, contents, talk
 
 from edgespec.errors import UsageError
-from edgespec.history import Answer, Piece, Store, Turn, UnknownChatError, new_id
+from edgespec.history import Answer, Store, UnknownChatError, new_id
 from edgespec.history.data import valid_text
 from edgespec.history.search import BEGIN, END
-
-ANSWER = Answer(
-    model="target.gguf",
-    draft_model="draft.gguf",
-    finish_reason="length",
-    seed=2**64 - 1,
-    settings={"temp": 0.5, "spec_type": "auto"},
-    stats={"accepted": [3, 2, 1]},
-    vocabulary="abc",
-    ids=(0, 7, 2**32 - 1),
-)
-PIECES = (Piece(7, "Hé"), Piece(8, "", "draft", 1), Piece(-1, "llo\0 \ud83d", "suffix", 1))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store(tmp_path / "chats.db") as store:
         yield store
-
-
-def talk(store: Store, *texts: str, chat: str = "", parent: str | None = None) -> tuple[str, list[Turn]]:
-    """Users and assistants say `texts` in turn, in a new chat if none is named."""
-    if not chat:
-        chat = new_id()
-        store.create(chat)
-    turns = []
-    for number, text in enumerate(texts):
-        turns.append(store.append(chat, parent, "assistant" if number % 2 else "user", text))
-        parent = turns[-1].key
-    return chat, turns
-
-
-def contents(turns: list[Turn]) -> list[str]:
-    return [turn.content for turn in turns]
 
 
 def count(store: Store, table: str) -> int:
@@ -306,6 +279,7 @@ OTHERS = st.characters(categories=["Lo", "Mn", "Nd", "So", "Cs"])
 TEXT = st.lists(st.text(max_size=8) | SIGNS | OTHERS, max_size=12).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(TEXT)
 def test_whatever_was_said_is_found_by_its_words(library: tuple[Store, str], text: str) -> None:

@@ -169,7 +169,8 @@ import resource
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 with Model({str(model.path)!r}) as model:
-    resource.setrlimit(resource.RLIMIT_AS, (8 * 10**9, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 2 * 10**8, resource.getrlimit(resource.RLIMIT_AS)[1]))
     Context(model, n_ctx=2**27)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

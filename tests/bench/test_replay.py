@@ -134,6 +134,7 @@ def against_the_best(replays: list[Replay]) -> float:
     return auto.speedup / max(result.speedup for result in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("step", [0.03, 0.1, 0.3])
@@ -145,6 +146,7 @@ def test_the_pace_comes_up_to_the_best_of_the_others(target: str, step: float, c
     assert min(shares) > 0.92
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("step", [0.03, 0.1, 0.3, 1.5])

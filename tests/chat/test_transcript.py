@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_store import contents, talk
+from talks import contents, talk
 
 from edgespec.chat.transcript import (
     MARKDOWN_MAGIC,

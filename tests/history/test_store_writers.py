@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import store_writer
-from test_store import contents, talk
+from talks import contents, talk
 
 from edgespec.history import Answer, Piece, Store, new_id
 
@@ -34,6 +34,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen([*WRITER, *map(str, arguments)], stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_loses_no_message_and_what_it_was_writing_is_marked(file: Path) -> None:
     chance = random.Random(20)
     with Store(file) as store:

@@ -128,6 +128,7 @@ def test_arrays_of_neighbouring_keys_are_independent() -> None:
     assert np.abs(correlation).max() < 5 / N**0.5
 
 
+@pytest.mark.slow
 def test_no_array_is_a_rearrangement_of_another() -> None:
     """Two arrays share as many values as chance has it: a Poisson number, and no long runs of them."""
     noise = [hashes(key(1, 0, position), N) for position in range(30)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from test_store import ANSWER, PIECES, contents, talk
+from talks import ANSWER, PIECES, contents, talk
 
 from edgespec.history import Store, StoreError, UnknownChatError
 from edgespec.history import file as store_file

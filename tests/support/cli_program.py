@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import subprocess
 import sys
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
+from shutil import copytree, rmtree
+from tempfile import TemporaryFile, mkdtemp
 from unittest.mock import patch
 
 from edgespec.cli import run_program
 from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.llama.trial import extra_buffers_work
+from edgespec.models.names.spec import resolve
 
 COMMAND = [sys.executable, "-m", "edgespec"]
 DEMO_ANSWERS = b"note: no model given; using demo (EDGESPEC_DEFAULT_MODEL; choose one with -m)\n"
@@ -28,8 +33,22 @@ class Finished:
     stderr: bytes
 
 
+@cache
+def tried() -> str:
+    """A folder of what is known after the bundled models were tried out in a child process: once, not in every test."""
+    folder = mkdtemp()
+    atexit.register(rmtree, folder, ignore_errors=True)
+    with patch.dict(os.environ, {"EDGESPEC_HOME": folder}):
+        for name in ("demo", "demo:draft"):
+            extra_buffers_work(resolve(name).path, lambda line: None)
+    return folder
+
+
 def environment(home: Path, **variables: str) -> dict[str, str]:
-    """This process's environment with `home` as EDGESPEC_HOME and no settings but `variables`."""
+    """This process's environment with `home` as EDGESPEC_HOME and no settings but `variables`; llama.cpp and the
+    bundled models are known to work."""
+    with suppress(OSError):  # tests may have put something in the way
+        copytree(Path(tried(), "cache", "trials"), home / "cache" / "trials", dirs_exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("EDGESPEC_")}
     for name in ("NO_COLOR", "FORCE_COLOR"):
         inherited.pop(name, None)

@@ -160,6 +160,7 @@ def best_first(
     return drafting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "drafting", "settings"),
     [
@@ -208,6 +209,7 @@ def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
         assert surprise(sample, joint) > 1
 
 
+@pytest.mark.slow
 def test_block_verification_needs_new_draws_every_round() -> None:
     """What it keeps depends on the tokens behind that, which so are no longer draws."""
     target, draft = (lambda prefix: log_row([1 / 3, 2 / 3])), (lambda prefix: log_row([2 / 3, 1 / 3]))

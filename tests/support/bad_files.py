@@ -1,21 +1,13 @@
-"""Bad model files by hand: the right error, a message that helps, exit code 3, and nothing broken."""
+"""Model files that are bad in one way each, and what their refusal says."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-import cli_program
 import numpy as np
-import pytest
 import tiny_gguf
 from tiny_gguf import write_model
-
-import edgespec
-from edgespec.errors import ModelFileError, ModelNotFoundError
-
-pytestmark = pytest.mark.usefixtures("home")
 
 
 def empty(path: Path) -> None:
@@ -117,55 +109,3 @@ def written(write: Callable[[Path], None], folder: Path) -> Path:
     path = folder / ("tiny-00001-of-00002.gguf" if write is missing_part else f"{write.__name__}.gguf")
     write(path)
     return path
-
-
-@pytest.mark.parametrize("write", BAD_FILES, ids=lambda write: write.__name__)
-def test_a_bad_file_is_refused_with_its_reason(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    path = written(write, tmp_path)
-    with pytest.raises(ModelFileError) as refused:
-        edgespec.load(str(path))
-    assert path.name in str(refused.value)
-    assert BAD_FILES[write] in str(refused.value)
-    assert refused.value.exit_code == 3
-
-
-@pytest.mark.parametrize("write", BAD_FILES, ids=lambda write: write.__name__)
-def test_the_program_says_why_and_exits_with_3(home: Path, tmp_path: Path, write: Callable[[Path], None]) -> None:
-    path = written(write, tmp_path)
-    done = cli_program.edgespec_here("run", "hello", "-m", str(path), home=home)
-    message = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (3, b"")
-    assert BAD_FILES[write] in message
-    assert "Traceback" not in message
-
-
-def test_a_file_that_is_not_there(home: Path, tmp_path: Path) -> None:
-    path = tmp_path / "nothing.gguf"
-    with pytest.raises(ModelNotFoundError, match=r"nothing\.gguf"):
-        edgespec.load(str(path))
-    done = cli_program.edgespec_here("run", "hello", "-m", str(path), home=home)
-    assert (done.returncode, done.stdout) == (3, b"")
-    assert "nothing.gguf" in done.stderr.decode()
-
-
-def test_a_file_without_read_permission(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "locked.gguf", "llama")
-    path.chmod(0)
-    if os.access(path, os.R_OK):
-        pytest.skip("this user may read everything")
-    with pytest.raises(ModelFileError, match="permission denied"):
-        edgespec.load(str(path))
-
-
-@pytest.mark.parametrize("write", [empty, truncated_data, vocabulary_only])
-def test_a_bad_draft_is_refused_like_a_bad_target(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    target, draft = write_model(tmp_path / "target.gguf", "llama"), written(write, tmp_path)
-    with pytest.raises(ModelFileError) as refused:
-        edgespec.load(str(target), draft_model=str(draft))
-    assert draft.name in str(refused.value)
-    assert BAD_FILES[write] in str(refused.value)
-
-
-def test_a_good_file_still_loads_after_all_that(tmp_path: Path) -> None:
-    with edgespec.load(str(write_model(tmp_path / "good.gguf", "llama"))) as llm:
-        assert [event.finish_reason for event in llm.generate("def", max_tokens=2)][-1] == "length"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from cli_program import Finished, edgespec_here
+from talks import ANSWER, talk
 from terminal import at_terminal, read_rest
-from test_store import ANSWER, talk
 
 from edgespec.chat.transcript import MARKDOWN_MAGIC
 from edgespec.history import Store

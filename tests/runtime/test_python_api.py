@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields, replace
 from typing import get_args, get_type_hints
 
 import pytest
-from test_contracts import loaded_after
+from loaded import loaded_after
 
 import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
