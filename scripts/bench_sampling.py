@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 
-from edgespec.core.choose import Chooser
-from edgespec.core.guess import guesses
+from edgespec.core.candidates import guesses
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -41,8 +41,8 @@ def main() -> None:
     peaked = [raise_some(row) for row in flat]
     print(f"{'median us per row, V = ' + str(options.vocab):40}{'flat':>8}{'peaked':>8}{'draft':>8}{'budget':>8}")
     for name, settings, budget in CASES:
-        chooser = Chooser(settings, seed=1, sample=0, n_vocab=options.vocab)
-        costs = [median_us(chooser, rows, options.rows, guess) for rows, guess in ((flat, 0), (peaked, 0), (peaked, 1))]
+        sampler = Sampler(settings, seed=1, sample=0, n_vocab=options.vocab)
+        costs = [median_us(sampler, rows, options.rows, guess) for rows, guess in ((flat, 0), (peaked, 0), (peaked, 1))]
         print(f"{name:40}" + "".join(f"{cost:8.0f}" for cost in costs) + (f"{budget:8.0f}" if budget else ""))
 
 
@@ -56,16 +56,16 @@ def raise_some(row: FloatRow) -> FloatRow:
     return row
 
 
-def median_us(chooser: Chooser, rows: list[FloatRow], n: int, guess: int) -> float:
-    tokens = np.random.default_rng(1).integers(0, chooser.n_vocab, 500).tolist()
+def median_us(sampler: Sampler, rows: list[FloatRow], n: int, guess: int) -> float:
+    tokens = np.random.default_rng(1).integers(0, sampler.n_vocab, 500).tolist()
     elapsed_s = []
     for position in range(n + 10):
         row = rows[position % len(rows)]
         started = time.perf_counter()
         if guess:
-            guesses(chooser, row, tokens, position, 1)
+            guesses(sampler, row, tokens, position, 1)
         else:
-            chooser.choose(row, tokens, position)
+            sampler.choose(row, tokens, position)
         elapsed_s.append(time.perf_counter() - started)
     return float(np.median(elapsed_s[10:])) * 1e6
 

@@ -28,7 +28,7 @@ from typing import Any
 import edgespec
 from edgespec.core.draft import Draft
 from edgespec.datastore.corpus import build
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
@@ -74,10 +74,10 @@ class Wrong(Drafter):
     n_prompt = 0
     truth: tuple[int, ...] = ()
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._guess(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._draft(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
 
-    def _guess(self, sequence: Guessable, n_max: int) -> Draft:
+    def _draft(self, sequence: DraftContext, n_max: int) -> Draft:
         start = len(sequence.tokens) - self.n_prompt
         guessed = [token + 1 for token in self.truth[start : start + n_max]]
         return Draft.chain(guessed, [0.5] * len(guessed), self.name)

@@ -1,11 +1,11 @@
-"""List every outcome of one round for small vocabularies: how far each verify rule is from the target's law.
+"""List every outcome of one round for small vocabularies: how far each verify rule is from the target's distribution.
 
     python scripts/check_rules.py                    three tokens: quick
     python scripts/check_rules.py --vocab 4
 
 "error" is the largest difference in the probability of a sequence of as many tokens as the draft is deep and one more,
-rounding apart it is 0 for a rule that keeps the law; "accepted" is the mean number of guesses that stay. Typical
-acceptance changes the law, and its error says by how much.
+rounding apart it is 0 for a rule that keeps the distribution; "accepted" is the mean number of guesses that stay.
+Typical acceptance changes the distribution, and its error says by how much.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     ./scripts/edgespec bench demo -md WORK/draft.gguf --prompts WORK/held-out.jsonl --mode "draft fixed:1"
 
 The control learns for as long from the answers that the questions come with. Most of the loss is the target's own
-next-token law, as when train_demo.py trained the draft.
+next-token distribution, as when train_demo.py trained the draft.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from time import perf_counter
 
 import numpy as np
 
-from edgespec.core.choose import Chooser
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.datastore.corpus import Corpus, find
 from edgespec.drafters.base import Budget, Drafter, Outcome
@@ -37,10 +37,10 @@ TOKENS = 8
 class Text:
     """A sequence as drafters see it."""
 
-    chooser: Chooser
+    sampler: Sampler
     tokens: list[int] = field(default_factory=list)
     slot: int = 0
-    is_settled: bool = True
+    is_draft_invariant: bool = True
     draws: bool = False
     round: int = 0
 
@@ -80,7 +80,7 @@ def make(name: str, n_vocab: int, corpus: str | None) -> Drafter:
 def measured(drafter: Drafter, tokens: list[int], context: int, leaves: int, n_vocab: int) -> str:
     """A line: the mean and the slowest hundredth of rounds, the first round, looking at a row, what is held."""
     text, budget = (
-        Text(Chooser(SamplingSettings(temperature=0), 0, 0, n_vocab), tokens[:context]),
+        Text(Sampler(SamplingSettings(temperature=0), 0, 0, n_vocab), tokens[:context]),
         Budget(TOKENS, leaves),
     )
     random = np.random.default_rng(0)

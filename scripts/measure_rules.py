@@ -23,7 +23,7 @@ from check_exact import NAMES, STARTS
 
 import edgespec
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
@@ -109,9 +109,9 @@ def show_answers(label: str, llm: Runtime, prompts: Sequence[str], n: int) -> No
 def one_round(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyRule, *, n_decoded: int) -> Stats:
     """A round after `tokens`, of which `n_decoded` are in the cache, with a seed that is not the text's."""
     engine = llm.engine
-    chooser = Chooser(SamplingSettings(temperature=temperature), 10**6 + len(tokens), 0, llm.model.n_vocab)
+    sampler = Sampler(SamplingSettings(temperature=temperature), 10**6 + len(tokens), 0, llm.model.n_vocab)
     most = 1 + engine.speculator.n_max
-    sequence = engine.add(tokens, chooser, most, CancelFlag(), rule=rule, n_cached=n_decoded)
+    sequence = engine.add(tokens, sampler, most, CancelFlag(), rule=rule, n_cached=n_decoded)
     engine.step()
     engine.finish(sequence)
     return sequence.stats

@@ -4,7 +4,7 @@
     python scripts/train_demo.py --work WORK --minutes 75 --draft-minutes 20 --out models/demo
 
 Stages, each resumed from WORK when it was interrupted: text (source files, and ChatML turns made from docstrings),
-byte-level BPE, target, draft (taught by the text and by the target's own next-token laws), GGUF, model card.
+byte-level BPE, target, draft (taught by the text and by the target's own next-token distributions), GGUF, model card.
 Learning rates follow the clock, not a step count, so a run ends on time on any machine; a GPU is used where there is
 one. PyTorch is needed by this script only, never by the package.
 """
@@ -153,7 +153,7 @@ def train(
     start: Llama | None = None,
 ) -> tuple[Llama, dict[str, Any]]:
     """Train until `minutes` of training time are spent, from the weights of `start` on or from scratch; with a teacher,
-    most of the loss is its next-token law."""
+    most of the loss is its next-token distribution."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     checkpoint = work / f"{name}.pt"
     model = (start or Llama(shape)).to(device)

@@ -11,10 +11,10 @@ from inflate_gguf import main as inflate
 
 import edgespec
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.engine import Engine
 from edgespec.engine.scheduler import WIDE
 from edgespec.gguf_file.model_check import check_model
@@ -159,7 +159,7 @@ class SecondBranch(Drafter):
     def __init__(self, text: list[int]) -> None:
         self.text = text
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         start = len(sequences[0].tokens)
         right = self.text[start : start + budgets[0].tokens - 1]
         tokens, n = [(right[0] + 1) % 256, *right], 1 + len(right)
@@ -168,13 +168,13 @@ class SecondBranch(Drafter):
 
 def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(target: Model) -> None:
     """What of it were missing would be read with the next prompt, in a wide pass if that is long."""
-    chooser = Chooser(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
+    sampler = Sampler(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
     prompt, rows = target.tokenize("class Stack:\n    def push"), []
     text: list[int] = []
     for branches in (0, 1):
         with Context(target, n_ctx=256, max_outputs=9, branches=branches, flash_attention="on", exact=True) as context:
             engine = Engine(context, drafters=[SecondBranch(text)] * branches, draft_n_max=8, tree_width=2)
-            answer = engine.add(prompt, chooser, 40, CancelFlag())
+            answer = engine.add(prompt, sampler, 40, CancelFlag())
             while len(answer.tokens) < len(prompt) + 17:
                 engine.step()
             answer.finish = "stop"

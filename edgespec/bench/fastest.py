@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.bench.replay import Tape, replay_auto
-from edgespec.core.policy.auto_pace import AutoPace
 from edgespec.core.policy.costs import Costs
+from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.engine.calibrate import remembered_costs
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header, read_header
@@ -61,7 +61,7 @@ def fastest(files: Sequence[Expected]) -> str:
 
 def _expect(path: Path, tapes: Sequence[Tape], costs: Costs) -> Expected:
     plain = 1 / costs.target(1)
-    run = replay_auto([replace(tape, costs=costs) for tape in tapes], AutoPace(costs))
+    run = replay_auto([replace(tape, costs=costs) for tape in tapes], MeasuredPolicy(costs))
     return Expected(path.name, plain, plain * run.speedup)
 
 

@@ -16,9 +16,9 @@ from statistics import median
 from typing import Protocol
 
 from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_pace import AutoPace
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.pace import Pace, Turn
+from edgespec.core.policy.measured import MeasuredPolicy
+from edgespec.core.policy.policy import DraftPolicy, ProposalContext
 from edgespec.engine.trace import Guessed, Trace
 from edgespec.errors import UsageError
 
@@ -102,12 +102,12 @@ class Tape:
     def target_s(self, width: int) -> float:
         return self.costs.target(width)
 
-    def guess_s(self, passes: int, lag: int = 0) -> float:
-        """Seconds of a guess, of which the first pass reads `lag` tokens more than the last one."""
+    def guess_s(self, passes: int, n_unread: int = 0) -> float:
+        """Seconds of a guess, of which the first pass reads `n_unread` tokens more than the last one."""
         if not passes:
             return 0.0
         step_s = self.costs.step(self.source)
-        return (passes - 1) * step_s + max(step_s, self.costs.read(self.source, 1 + lag))
+        return (passes - 1) * step_s + max(step_s, self.costs.read(self.source, 1 + n_unread))
 
     def passes(self, length: int) -> int:
         """Of so many guesses; a look-up makes them all in one."""
@@ -183,12 +183,12 @@ def _unlikely(least: float) -> Callable[[Guessed, int], bool]:
 
 
 def _unsure(draft: Guessed, at: int) -> bool:
-    """2411.18462: a bound on the acceptance from the entropy of the draft's law."""
+    """2411.18462: a bound on the acceptance from the entropy of the draft's distribution."""
     return draft.entropy is not None and math.sqrt(SVIP_GAMMA * draft.entropy[at]) > SVIP_MOST
 
 
 def policies(n_max: int, source: str) -> dict[str, Policy]:
-    """What others do, by name; those that look at a law only where the drafter has one."""
+    """What others do, by name; those that look at a distribution only where the drafter has one."""
     found: dict[str, Policy] = {"plain": Until(0)}
     found |= {f"fixed {k}": Until(k) for k in range(1, n_max + 1)}
     found["transformers, heuristic"] = Heuristic(n_max)
@@ -253,17 +253,17 @@ def _least_time(tape: Tape) -> list[int]:
 # --- a pace, asked as the engine asks it ------------------------------------------------------------------------------
 
 
-def new_pace(tapes: Sequence[Tape]) -> AutoPace:
+def new_pace(tapes: Sequence[Tape]) -> MeasuredPolicy:
     """This project's own pace, new to the pair of models but not to the costs of its passes."""
-    return AutoPace(table(tapes[0].trace))
+    return MeasuredPolicy(table(tapes[0].trace))
 
 
-def replay_auto(tapes: Sequence[Tape], pace: Pace | None = None) -> Replay:
+def replay_auto(tapes: Sequence[Tape], pace: DraftPolicy | None = None) -> Replay:
     """This project's own pace: a new one, or `pace`."""
     return replay_pace(tapes, "auto", pace or new_pace(tapes))
 
 
-def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
+def replay_pace(tapes: Sequence[Tape], name: str, pace: DraftPolicy) -> Replay:
     """Any pace, asked as the engine asks it; its measurements are those of the table."""
     result = Replay(name, tapes[0].target_s(1))
     for tape in tapes:
@@ -271,11 +271,11 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
         while position < len(tape.text):
             draft = tape.guesses[position]
             remaining = len(tape.text) - position
-            lag = max(0, position - 1 - read) if is_model(tape.source) else 0
+            n_unread = max(0, position - 1 - read) if is_model(tape.source) else 0
             plan = None
             if draft is not None and tape.source in pace.awake(kind, [tape.source]):
                 n_max = min(tape.trace.n_max, remaining - 1)
-                plan = pace.plan(Turn(kind, tape.source, n_max, remaining, lag=partial(int, lag)))
+                plan = pace.plan(ProposalContext(kind, tape.source, n_max, remaining, n_unread=partial(int, n_unread)))
             passes, verified, accepted, spent_s = 0, 0, 0, 0.0
             if plan is not None and draft is not None:
                 length = min(plan.tokens, len(draft.tokens))
@@ -285,7 +285,7 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: Pace) -> Replay:
                     stops = (n for n in range(1, length) if not plan.worth(reaches[:n], reaches[n - 1]))
                     passes = length = next(stops, length)
                     read = position + min(draft.matched, max(0, length - 1))
-                spent_s = tape.guess_s(passes, lag)
+                spent_s = tape.guess_s(passes, n_unread)
                 plan.spent(passes, spent_s)
                 verified = len(plan.settle(_chain(draft, length)))
                 accepted = min(verified, draft.matched)
@@ -313,7 +313,7 @@ def _count(result: Replay, tape: Tape, passes: int, guess_s: float, verified: in
     result.passes += passes
 
 
-def replay_all(tapes: Sequence[Tape], pace: Pace | None = None) -> list[Replay]:
+def replay_all(tapes: Sequence[Tape], pace: DraftPolicy | None = None) -> list[Replay]:
     """Every policy over the same answers: what others do, this project's pace (a new one, or `pace`), and the bound."""
     others = policies(tapes[0].trace.n_max, tapes[0].source)
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.events import Progress, TokenEvent
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -35,7 +35,7 @@ class Answerer(Protocol):
         spec_tree: int | None = None,
     ) -> None: ...
 
-    def pace_verdicts(self, request: Request) -> list[PaceVerdict]: ...
+    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]: ...
 
     def forget(self) -> None: ...
 

@@ -11,7 +11,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Opener
 from edgespec.chat.settings import ChatSettings
-from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.model_check import check_model
@@ -106,7 +106,7 @@ class ChatModel:
             engine.draft_with(**wanted)
             self.about, self._drafting = engine.describe(), wanted
 
-    def verdicts(self, request: Request) -> list[PaceVerdict]:
+    def verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Why drafters guess or rest."""
         if self.engine is None:
             return []

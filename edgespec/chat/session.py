@@ -16,7 +16,7 @@ from edgespec.chat.recording import Recording, turn_of
 from edgespec.chat.sent import as_block, as_message, fitting, later_starts
 from edgespec.chat.settings import ChatSettings, changed, setting
 from edgespec.closable import Closable
-from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
@@ -105,7 +105,7 @@ class Session(Conversation, Closable):
         self.system = text
         self._save_settings()
 
-    def verdicts(self) -> list[PaceVerdict]:
+    def verdicts(self) -> list[PolicyVerdict]:
         """Why drafters guess or rest in this chat."""
         request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
         return [] if self._is_answering else self.model.verdicts(request)

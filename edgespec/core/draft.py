@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from edgespec.core.law import Law
+from edgespec.core.distribution import Distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """n guessed tokens. `parents[i] < i`; -1 hangs off the last committed token. Siblings differ in their tokens.
 
-    `confidence[i]` is the drafter's own estimate that the node is accepted given that its parent was. `laws[i]` is what
-    the token was drawn from, given the siblings before it; None is a guess that was not drawn. `source` is the drafter;
-    where several made it, `sources` are those of the nodes. `certainty`, if it was asked for, are each token's
-    probability by the drafter and the entropy of its law, in nats.
+    `confidence[i]` is the drafter's own estimate that the node is accepted given that its parent was.
+    `distributions[i]` is what the token was drawn from, given the siblings before it; None is a guess that was not
+    drawn. `source` is the drafter; where several made it, `sources` are those of the nodes. `certainty`, if it was
+    asked for, are each token's probability by the drafter and the entropy of its distribution, in nats.
     """
 
     tokens: list[int]
     parents: list[int]
     confidence: list[float]
-    laws: list[Law | None]
+    distributions: list[Distribution | None]
     source: str = ""
     certainty: list[tuple[float, float]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
@@ -104,7 +104,12 @@ class Draft:
 
     def merged(self, other: Draft) -> Draft:
         """One tree of both. A node that both have is as sure as the surer one says, and counts as this draft's."""
-        tokens, parents, confidence, laws = [*self.tokens], [*self.parents], [*self.confidence], [*self.laws]
+        tokens, parents, confidence, distributions = (
+            [*self.tokens],
+            [*self.parents],
+            [*self.confidence],
+            [*self.distributions],
+        )
         sources = [self.source_of(node) for node in range(len(self))]
         known = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
         place = {-1: -1}
@@ -119,9 +124,9 @@ class Draft:
             tokens.append(token)
             parents.append(parent)
             confidence.append(other.confidence[node])
-            laws.append(other.laws[node])
+            distributions.append(other.distributions[node])
             sources.append(other.source_of(node))
-        return Draft(tokens, parents, confidence, laws, self.source, sources=sources)
+        return Draft(tokens, parents, confidence, distributions, self.source, sources=sources)
 
     def source_of(self, node: int) -> str:
         return self.sources[node] if self.sources else self.source
@@ -133,7 +138,7 @@ class Draft:
             [self.tokens[node] for node in kept],
             [place[self.parents[node]] for node in kept],
             [self.confidence[node] for node in kept],
-            [self.laws[node] for node in kept],
+            [self.distributions[node] for node in kept],
             self.source,
             sources=[self.sources[node] for node in kept] if self.sources else [],
         )

@@ -68,7 +68,7 @@ class SamplingSettings:
 class Candidates:
     """The tokens that are left: `ids` ascending, None for the whole vocabulary, and `logits` after temperature.
 
-    The law of the next token is the softmax of `logits`; a logit of -inf is a token that cannot come.
+    The distribution of the next token is the softmax of `logits`; a logit of -inf is a token that cannot come.
     """
 
     ids: Ids | None

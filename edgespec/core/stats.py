@@ -100,7 +100,7 @@ class Stats:
                 if (theirs := getattr(counts, item.name)) is not None:
                     setattr(source, item.name, (getattr(source, item.name) or 0) + theirs)
 
-    def count_guess(self, name: str, seconds: float, cost: float | None) -> None:
+    def count_draft(self, name: str, seconds: float, cost: float | None) -> None:
         """Count a guess, verified or not, and what it took."""
         source = self.by_source.setdefault(name, SourceStats())
         source.asked += 1

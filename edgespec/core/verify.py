@@ -2,7 +2,8 @@
 
 Every rule walks from the last committed token along the draft and ends with one token of the target's own. *Coupled*
 keeps what the target would have chosen with the same noise, so that the text does not depend on the draft. *Rejection*
-and *block* keep the target's law for drafts that were drawn from a law of their own. *Typical* changes the law.
+and *block* keep the target's distribution for drafts that were drawn from a distribution of their own. *Typical*
+changes the distribution.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.choose import Choice, Chooser
+from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.law import Law
 from edgespec.core.noise import Stream, uniform
+from edgespec.core.sampler import Choice, Sampler
 
 VerifyRule = Literal["coupled", "rejection", "block", "typical"]
 RowOf = Callable[[int], NDArray[np.float32]]
@@ -29,7 +30,7 @@ TYPICAL_EPSILON, TYPICAL_DELTA = 0.09, 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """`path`: accepted nodes, root first. `choices`: the tokens to emit, those of the path and one of the target's own,
     which is missing when the path ends with a token that nothing may follow."""
 
@@ -37,23 +38,23 @@ class Verdict:
     choices: list[Choice]
 
 
-class Judge(Protocol):
+class AcceptanceTest(Protocol):
     """The target along a draft, and the chance of one round. A path is a list of nodes, root first."""
 
-    def law(self, path: list[int]) -> Law:
-        """The target's law of the token after `path`."""
+    def distribution(self, path: list[int]) -> Distribution:
+        """The target's distribution of the token after `path`."""
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
         """Toss a coin that belongs to this token at this depth."""
 
-    def draw(self, law: Law, depth: int) -> int:
+    def draw(self, distribution: Distribution, depth: int) -> int:
         """Draw the token at this depth."""
 
     def ends(self, token: int) -> bool:
         """Whether nothing may follow the token."""
 
 
-def rejection(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
+def rejection(draft: Draft, judge: AcceptanceTest) -> tuple[list[int], int | None]:
     """Token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318), with any number of candidates at a node.
 
     A child x that was drawn from q is accepted with probability min(1, p(x) / q(x)), else p becomes norm((p - q)+) and
@@ -61,10 +62,10 @@ def rejection(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
     accepted if it is one of them. Returns the path and the token after it, None when the path ends for good.
     """
 
-    def pick(path: list[int], children: list[int]) -> tuple[int | None, Law]:
-        p = judge.law(path)
+    def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
+        p = judge.distribution(path)
         for child in children:
-            q, token = draft.laws[child], draft.tokens[child]
+            q, token = draft.distributions[child], draft.tokens[child]
             if q is None:
                 continue
             if judge.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), len(path), token):
@@ -75,7 +76,7 @@ def rejection(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
     return _walk(draft, judge, pick)
 
 
-def block(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
+def block(draft: Draft, judge: AcceptanceTest) -> tuple[list[int], int | None]:
     """A whole chain at once (block verification, Sun et al., 2403.10444): never fewer tokens than `rejection`.
 
     The weight of a prefix is p_i = min(1, p_(i-1) P_i(x_i) / Q_i(x_i)). Prefixes are tossed for independently, and the
@@ -86,8 +87,11 @@ def block(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
     last = next((i for i, token in enumerate(draft.tokens) if judge.ends(token)), len(draft) - 1)
     tokens = draft.tokens[: last + 1]
     nodes = list(range(len(tokens)))
-    target = [judge.law(nodes[:i]) for i in nodes]
-    guessed = [law or Law.point(token) for law, token in zip(draft.laws, tokens, strict=False)]
+    target = [judge.distribution(nodes[:i]) for i in nodes]
+    guessed = [
+        distribution or Distribution.point(token)
+        for distribution, token in zip(draft.distributions, tokens, strict=False)
+    ]
     weights = [1.0]
     for token, p, q in zip(tokens, target, guessed, strict=True):
         weights.append(min(1.0, weights[-1] * _ratio(p.probability(token), q.probability(token))))
@@ -105,17 +109,17 @@ def block(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
         return path, judge.draw(target[kept].residual(guessed[kept], weights[kept]), kept)
     if path and judge.ends(tokens[-1]):
         return path, None
-    return path, judge.draw(judge.law(path), kept)
+    return path, judge.draw(judge.distribution(path), kept)
 
 
-def typical(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
+def typical(draft: Draft, judge: AcceptanceTest) -> tuple[list[int], int | None]:
     """Keep guesses that are likely enough: p(x) > min(eps, delta exp(-entropy)) (Medusa, 2401.10774).
 
-    This changes the law of the text. Of several such siblings the likeliest counts.
+    This changes the distribution of the text. Of several such siblings the likeliest counts.
     """
 
-    def pick(path: list[int], children: list[int]) -> tuple[int | None, Law]:
-        p = judge.law(path)
+    def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
+        p = judge.distribution(path)
         best = max(children, key=lambda child: p.probability(draft.tokens[child]), default=None)
         least = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-p.entropy()))
         return (best if best is not None and p.probability(draft.tokens[best]) > least else None), p
@@ -123,18 +127,19 @@ def typical(draft: Draft, judge: Judge) -> tuple[list[int], int | None]:
     return _walk(draft, judge, pick)
 
 
-Pick = Callable[[list[int], list[int]], tuple[int | None, Law]]
-"""Of the children after a path the one to keep, or None and the law that the token there is then drawn from."""
+Pick = Callable[[list[int], list[int]], tuple[int | None, Distribution]]
+"""Of the children after a path the one to keep, or None and the distribution that the token there is then drawn
+from."""
 
 
-def _walk(draft: Draft, judge: Judge, pick: Pick) -> tuple[list[int], int | None]:
+def _walk(draft: Draft, judge: AcceptanceTest, pick: Pick) -> tuple[list[int], int | None]:
     """Down the tree, node by node; where nothing is picked, a token that is drawn may still be one of the children."""
     path: list[int] = []
     while True:
         node = path[-1] if path else -1
-        kept, law = pick(path, draft.children(node))
+        kept, distribution = pick(path, draft.children(node))
         if kept is None:
-            token = judge.draw(law, len(path))
+            token = judge.draw(distribution, len(path))
             kept = draft.child(node, token)
             if kept is None:
                 return path, token
@@ -147,43 +152,43 @@ def _ratio(p: float, q: float) -> float:
     return p / q if q > 0 else math.inf
 
 
-# --- with the chooser's noise ---------------------------------------------------------------------------------------
+# --- with the sampler's noise ---------------------------------------------------------------------------------------
 
 
 def verify(
     rule: VerifyRule,
     draft: Draft,
     row_of: RowOf,
-    chooser: Chooser,
+    sampler: Sampler,
     tokens: list[int],
     ends: Callable[[int], bool],
     round: int = 0,
-) -> Verdict:
-    """Judge a draft that hangs off the committed `tokens`. `ends` says that nothing may follow a token.
+) -> VerifyResult:
+    """AcceptanceTest a draft that hangs off the committed `tokens`. `ends` says that nothing may follow a token.
 
     `round` tells apart the coins of rounds that judge the same position. Raises ValueError for a row of NaN, and for a
     tree under block verification.
     """
-    judge = NoiseJudge(draft, row_of, chooser, tokens, ends, round)
+    judge = NoiseTest(draft, row_of, sampler, tokens, ends, round)
     if rule == "coupled":
         return judge.coupled()
     path, last = {"rejection": rejection, "block": block, "typical": typical}[rule](draft, judge)
     emitted = [draft.tokens[node] for node in path] + ([] if last is None else [last])
-    return Verdict(path, [judge.report(path[:depth], token) for depth, token in enumerate(emitted)])
+    return VerifyResult(path, [judge.report(path[:depth], token) for depth, token in enumerate(emitted)])
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseJudge:
+class NoiseTest:
     """The target's rows, and coins that are a function of seed, sample, position and round."""
 
     draft: Draft
     row_of: RowOf
-    chooser: Chooser
+    sampler: Sampler
     tokens: list[int]
     ends: Callable[[int], bool]
     round: int
 
-    def coupled(self) -> Verdict:
+    def coupled(self) -> VerifyResult:
         """Follow the target's own choices down the tree for as long as one of them is a child.
 
         Each is made with the noise of its position, so that what is emitted is what plain decoding with the same seed
@@ -193,30 +198,30 @@ class NoiseJudge:
         choices: list[Choice] = []
         while True:
             node = path[-1] if path else -1
-            choice = self.chooser.choose(self.row_of(node), self._prefix(path), len(self.tokens) + len(path))
+            choice = self.sampler.choose(self.row_of(node), self._prefix(path), len(self.tokens) + len(path))
             choices.append(choice)
             child = self.draft.child(node, choice.id)
             if child is not None:
                 path.append(child)
             if child is None or self.ends(choice.id):
-                return Verdict(path, choices)
+                return VerifyResult(path, choices)
 
-    def law(self, path: list[int]) -> Law:
-        return self.chooser.law(self.row_of(path[-1] if path else -1), self._prefix(path))
+    def distribution(self, path: list[int]) -> Distribution:
+        return self.sampler.distribution(self.row_of(path[-1] if path else -1), self._prefix(path))
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
-        noise_key = self.chooser.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.round)
+        noise_key = self.sampler.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.round)
         return uniform(noise_key, token) < probability
 
-    def draw(self, law: Law, depth: int) -> int:
-        return self.chooser.draw(law, len(self.tokens) + depth, Stream.RESIDUAL, self.round)
+    def draw(self, distribution: Distribution, depth: int) -> int:
+        return self.sampler.draw(distribution, len(self.tokens) + depth, Stream.RESIDUAL, self.round)
 
     def report(self, path: list[int], token: int) -> Choice:
-        """The token after `path` with what the chooser was asked to report about it."""
-        return self.chooser.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
+        """The token after `path` with what the sampler was asked to report about it."""
+        return self.sampler.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
 
     def _prefix(self, path: list[int]) -> list[int]:
         """What the sampling chain sees as the tokens so far; nothing where it does not look at them."""
-        if not self.chooser.reads_prefix:
+        if not self.sampler.reads_prefix:
             return []
         return self.tokens + [self.draft.tokens[node] for node in path]

@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow
 
 
-class Guessable(Protocol):
+class DraftContext(Protocol):
     """What a drafter may know of a sequence: its slot, its tokens, to which only more are added, and how its next ones
-    are chosen. `draws` asks for guesses that are drawn from a law, with noise of round `round`; `is_settled` says that
-    the text does not depend on what is guessed: where it does, drafters must not look at other texts, or the same seed
-    gives another text the next time."""
+    are chosen. `draws` asks for guesses that are drawn from a distribution, with noise of round `round`;
+    `is_draft_invariant` says that the text does not depend on what is guessed: where it does, drafters must not look at
+    other texts, or the same seed gives another text the next time."""
 
     slot: int
     tokens: list[int]
-    chooser: Chooser
+    sampler: Sampler
 
     @property
     def draws(self) -> bool: ...
 
     @property
-    def is_settled(self) -> bool: ...
+    def is_draft_invariant(self) -> bool: ...
 
     @property
     def round(self) -> int: ...
@@ -55,7 +55,7 @@ class Outcome:
     """What a step gave a sequence. `tokens` are the last one before the step and those drafted ones that were accepted;
     `logits(i)` is the target's float32[n_vocab] for what follows `tokens[i]`, valid until its next pass."""
 
-    sequence: Guessable
+    sequence: DraftContext
     tokens: list[int]
     logits: Callable[[int], FloatRow]
 
@@ -77,11 +77,11 @@ class Drafter(ABC):
     needs_layers: tuple[int, ...] = ()
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
 
-    def can_guess(self, sequence: Guessable) -> bool:
+    def can_draft(self, sequence: DraftContext) -> bool:
         """Whether this is one of the sequences that the drafter is for."""
         return True
 
-    def lag(self, sequence: Guessable) -> int:
+    def n_unread(self, sequence: DraftContext) -> int:
         """How many tokens of the sequence, beside the last, have to be read before the next guess."""
         return 0
 
@@ -93,20 +93,20 @@ class Drafter(ABC):
         """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
         cannot have returned."""
 
-    def begin(self, sequence: Guessable) -> None:  # noqa: B027 - some keep nothing
+    def begin(self, sequence: DraftContext) -> None:  # noqa: B027 - some keep nothing
         """From now on its slot holds this sequence."""
 
-    def read(self, sequence: Guessable, start: int, layers: Mapping[int, FloatRow]) -> None:  # noqa: B027
+    def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:  # noqa: B027
         """What flowed into each of the layers it needs, float32[n, D], while the target decoded n tokens: those of the
         prompt or the answer from position `start` on, then those of the draft. Views, valid until the target's next
         pass. Tokens that were in the target's cache already do not come."""
 
     @abstractmethod
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         """One draft a sequence, within its budget."""
 
     def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most do not look
         """After a step: of each, or of one now and then while the policy has no use for the drafter."""
 
-    def end(self, sequence: Guessable) -> None:  # noqa: B027 - some keep nothing
+    def end(self, sequence: DraftContext) -> None:  # noqa: B027 - some keep nothing
         """Its slot is free."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgespec.core.index.context_index import ContextIndex
 from edgespec.core.index.continuation import Place
-from edgespec.drafters.base import Guessable
+from edgespec.drafters.base import DraftContext
 from edgespec.drafters.walk import ContinuingDrafter
 
 
@@ -17,5 +17,5 @@ class CorpusDrafter(ContinuingDrafter):
         super().__init__()
         self.index = index
 
-    def start(self, sequence: Guessable) -> list[Place]:
+    def start(self, sequence: DraftContext) -> list[Place]:
         return list(self.index.places(sequence.tokens))

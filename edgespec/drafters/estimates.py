@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec.core.guess import Guess
+from edgespec.core.candidates import DraftCandidate
 from edgespec.core.policy.calibration import PRIOR, Calibration, Calibrations
-from edgespec.drafters.base import Guessable
+from edgespec.drafters.base import DraftContext
 from edgespec.drafters.tree import ROOT, Tree
 
 
 class Estimates:
-    """Learns only where the law says that the text does not depend on the tree: what is learnt outlasts the answer."""
+    """Learns only where the distribution says that the text does not depend on the tree: what is learnt outlasts the
+    answer."""
 
     def __init__(self, prior: float = PRIOR) -> None:
         self._calibrations = Calibrations(prior)
@@ -24,26 +25,26 @@ class Estimates:
         """Raises ValueError, TypeError or AttributeError for what `state` cannot have returned."""
         self._calibrations.restore(state)
 
-    def hang(self, tree: Tree, parent: int, sequence: Guessable, candidates: Sequence[Guess]) -> range:
+    def hang(self, tree: Tree, parent: int, sequence: DraftContext, candidates: Sequence[DraftCandidate]) -> range:
         """Add candidates with raw estimates to a tree, best first; none becomes surer than the one before it."""
-        calibrated: list[Guess] = []
+        calibrated: list[DraftCandidate] = []
         least = 1.0
         for rank, guess in enumerate(candidates):
-            if sequence.is_settled:
+            if sequence.is_draft_invariant:
                 least = min(least, self._calibration(sequence, rank).probability(guess.confidence))
-                calibrated.append(Guess(guess.token, least, guess.law))
+                calibrated.append(DraftCandidate(guess.token, least, guess.distribution))
             else:
                 calibrated.append(guess)
         return tree.add(parent, calibrated, [guess.confidence for guess in candidates])
 
-    def learn(self, tree: Tree, sequence: Guessable, start: int, learnt: int) -> int:
+    def learn(self, tree: Tree, sequence: DraftContext, start: int, learnt: int) -> int:
         """See what the text says where the tree, which begins behind `start` tokens, had candidates; returns up to
         which token that was seen.
 
         What trees before it were right or wrong about, up to token `learnt`, is not counted again: guesses in the
         shadow overlap.
         """
-        if not sequence.is_settled:
+        if not sequence.is_draft_invariant:
             return learnt
         node, seen = ROOT, start
         for token in sequence.tokens[start:]:
@@ -60,7 +61,7 @@ class Estimates:
             node = right[0]
         return max(seen, learnt)
 
-    def _calibration(self, sequence: Guessable, rank: int) -> Calibration:
+    def _calibration(self, sequence: DraftContext, rank: int) -> Calibration:
         """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
-        noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
+        noise = "greedy" if sequence.sampler.settings.temperature == 0 else "noise"
         return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]

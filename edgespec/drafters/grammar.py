@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edgespec.drafters.base import Guessable
+from edgespec.drafters.base import DraftContext
 from edgespec.drafters.walk import WalkingDrafter
 
 SURE = 0.95  # a vocabulary has other ways to spell the same text
@@ -15,14 +15,14 @@ class GrammarDrafter(WalkingDrafter[list[int]]):
 
     name = "grammar"
 
-    def can_guess(self, sequence: Guessable) -> bool:
-        return sequence.chooser.constraint is not None
+    def can_draft(self, sequence: DraftContext) -> bool:
+        return sequence.sampler.constraint is not None
 
-    def start(self, sequence: Guessable) -> list[int]:
-        constraint = sequence.chooser.constraint
+    def start(self, sequence: DraftContext) -> list[int]:
+        constraint = sequence.sampler.constraint
         return constraint.forced(sequence.tokens) if constraint is not None else []
 
-    def law(self, place: list[int], sequence: Guessable, most: int) -> Mapping[int, float]:
+    def distribution(self, place: list[int], sequence: DraftContext, most: int) -> Mapping[int, float]:
         return {place[0]: SURE} if place else {}
 
     def step(self, place: list[int], token: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 from edgespec.core.draft import Draft
 from edgespec.core.index.continuation import reliability
 from edgespec.core.policy.calibration import Calibrations
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 
 GRAM = 3
 CANDIDATES = 64
@@ -33,7 +33,7 @@ class _Slot:
 
 
 class LookupDrafter(Drafter):
-    """Needs no model. Guesses are not drawn from a law."""
+    """Needs no model. Guesses are not drawn from a distribution."""
 
     name = "lookup"
 
@@ -41,15 +41,15 @@ class LookupDrafter(Drafter):
         self._slots: dict[int, _Slot] = {}
         self._calibrations = Calibrations()
 
-    def begin(self, sequence: Guessable) -> None:
+    def begin(self, sequence: DraftContext) -> None:
         self._slots[sequence.slot] = _Slot()
 
-    def end(self, sequence: Guessable) -> None:
+    def end(self, sequence: DraftContext) -> None:
         self._slots.pop(sequence.slot, None)
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         self.passes += 1
-        return [self._guess(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
+        return [self._draft(sequence, budget.tokens) for sequence, budget in zip(sequences, budgets, strict=True)]
 
     def state(self) -> dict[str, Any]:
         return self._calibrations.state()
@@ -57,7 +57,7 @@ class LookupDrafter(Drafter):
     def restore(self, state: dict[str, Any]) -> None:
         self._calibrations.restore(state)
 
-    def _guess(self, sequence: Guessable, n_max: int) -> Draft:
+    def _draft(self, sequence: DraftContext, n_max: int) -> Draft:
         slot = self._slots[sequence.slot]
         self._learn(slot, sequence)
         index = slot.index
@@ -71,9 +71,9 @@ class LookupDrafter(Drafter):
         slot.n_tokens, slot.guessed, slot.length = n, guessed, length
         return Draft.chain(guessed, [self._confidence(sequence, length, at) for at in range(len(guessed))], self.name)
 
-    def _learn(self, slot: _Slot, sequence: Guessable) -> None:
+    def _learn(self, slot: _Slot, sequence: DraftContext) -> None:
         """See what the text says where the last guess was."""
-        if sequence.is_settled:
+        if sequence.is_draft_invariant:
             for at, (guess, token) in enumerate(zip(slot.guessed, sequence.tokens[slot.n_tokens :], strict=False)):
                 if slot.n_tokens + at >= slot.n_learnt:
                     self._calibrations[_sort(sequence, at)].observe(reliability(slot.length), guess == token)
@@ -82,14 +82,14 @@ class LookupDrafter(Drafter):
                     break
         slot.guessed = []
 
-    def _confidence(self, sequence: Guessable, length: int, at: int) -> float:
+    def _confidence(self, sequence: DraftContext, length: int, at: int) -> float:
         raw = reliability(length)
-        return self._calibrations[_sort(sequence, at)].probability(raw) if sequence.is_settled else raw
+        return self._calibrations[_sort(sequence, at)].probability(raw) if sequence.is_draft_invariant else raw
 
 
-def _sort(sequence: Guessable, at: int) -> str:
+def _sort(sequence: DraftContext, at: int) -> str:
     """Noise makes guesses less sure; one that follows a right guess is surer."""
-    noise = "greedy" if sequence.chooser.settings.temperature == 0 else "noise"
+    noise = "greedy" if sequence.sampler.settings.temperature == 0 else "noise"
     return f"{noise}, {'first' if at == 0 else 'later'}"
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from edgespec.core.candidates import certainty, guesses
 from edgespec.core.draft import Draft
-from edgespec.core.guess import certainty, guesses
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
@@ -57,7 +57,7 @@ class _Growth:
     """A tree in the making behind `n_tokens` tokens, and the sequence id in whose cells each decoded node's path is.
     What became of guesses of the first `n_learnt` tokens of the sequence is learnt already."""
 
-    sequence: Guessable
+    sequence: DraftContext
     slot: _Slot
     tree: Tree
     n_tokens: int
@@ -67,7 +67,7 @@ class _Growth:
 
     def prefix(self, node: int) -> list[int]:
         """The tokens before a child of `node`, if the sampling chain looks at them."""
-        if not self.sequence.chooser.reads_prefix:
+        if not self.sequence.sampler.reads_prefix:
             return []
         return self.sequence.tokens + self.tree.path(node)
 
@@ -88,11 +88,11 @@ class ModelDrafter(Drafter):
         self._slots = [_Slot(number) for number in range(context.sequences)]
         self._estimates = Estimates()
 
-    def begin(self, sequence: Guessable) -> None:
+    def begin(self, sequence: DraftContext) -> None:
         slot = self._slots[sequence.slot]
         slot.grown, slot.shared, slot.read = None, None, _Read()
 
-    def lag(self, sequence: Guessable) -> int:
+    def n_unread(self, sequence: DraftContext) -> int:
         slot, text = self._slots[sequence.slot], self._text(sequence)
         if slot.grown is not None:  # what it guessed may be right
             return max(0, len(text) - 1 - max(map(slot.end_of, slot.paths)))
@@ -106,7 +106,7 @@ class ModelDrafter(Drafter):
     def restore(self, state: dict[str, Any]) -> None:
         self._estimates.restore(state)
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
             _Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)), len(sequence.tokens))
             for sequence, budget in zip(sequences, budgets, strict=True)
@@ -144,7 +144,7 @@ class ModelDrafter(Drafter):
             self.context.forget(slot.number)
         self._slots = [_Slot(number) for number in range(self.context.sequences)]
 
-    def _fitting(self, sequence: Guessable, budget: Budget) -> Budget:
+    def _fitting(self, sequence: DraftContext, budget: Budget) -> Budget:
         """What of a budget the draft's own context has room for."""
         room = max(0, self.context.n_ctx - len(self._text(sequence)))
         return replace(budget, tokens=min(budget.tokens, room))
@@ -155,7 +155,7 @@ class ModelDrafter(Drafter):
 
     # --- the vocabulary -------------------------------------------------------------------------------------------
 
-    def _text(self, sequence: Guessable) -> list[int]:
+    def _text(self, sequence: DraftContext) -> list[int]:
         """A sequence in the draft's own tokens."""
         if self.translation is None:
             return sequence.tokens
@@ -293,7 +293,7 @@ class ModelDrafter(Drafter):
         sequence, tree = growth.sequence, growth.tree
         position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
         candidates = guesses(
-            sequence.chooser,
+            sequence.sampler,
             self._row(row),
             growth.prefix(node),
             position,
@@ -302,7 +302,7 @@ class ModelDrafter(Drafter):
         )
         if self.tells_certainty and candidates:
             growth.certainty.append(
-                certainty(sequence.chooser, self._row(row), growth.prefix(node), candidates[0].token)
+                certainty(sequence.sampler, self._row(row), growth.prefix(node), candidates[0].token)
             )
         for child in self._estimates.hang(tree, node, sequence, candidates):
             if self.context.model.is_end(self._own(tree.tokens[child])):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.sampling import FloatRow, largest
-from edgespec.drafters.base import Guessable, Outcome
+from edgespec.drafters.base import DraftContext, Outcome
 from edgespec.drafters.walk import WalkingDrafter
 
 SUCCESSORS = 8
@@ -44,15 +44,15 @@ class RecyclingDrafter(WalkingDrafter[int]):
         self._successors[token] = -1
         self._successors[token, : len(best)], self._logits[token, : len(best)] = best, row[best]
 
-    def start(self, sequence: Guessable) -> int:
+    def start(self, sequence: DraftContext) -> int:
         return sequence.tokens[-1] if sequence.tokens else -1
 
-    def law(self, place: int, sequence: Guessable, most: int) -> Mapping[int, float]:
+    def distribution(self, place: int, sequence: DraftContext, most: int) -> Mapping[int, float]:
         successors = self._successors[place]
         known = successors >= 0
-        if not (sequence.is_settled and known.any()):
+        if not (sequence.is_draft_invariant and known.any()):
             return {}
-        logits = self._logits[place, known] / (sequence.chooser.settings.temperature or 1.0)
+        logits = self._logits[place, known] / (sequence.sampler.settings.temperature or 1.0)
         weights = np.exp(logits - logits[0])
         weights *= RELIABILITY / weights.sum()
         return dict(zip(successors[known][:most].tolist(), weights[:most].tolist(), strict=True))

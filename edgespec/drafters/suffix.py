@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edgespec.core.index.automaton import ROOT, SuffixAutomaton
 from edgespec.core.index.continuation import InText, Place
-from edgespec.drafters.base import Guessable
+from edgespec.drafters.base import DraftContext
 from edgespec.drafters.walk import ContinuingDrafter
 
 PLACES = 4  # runs of different lengths that are asked
@@ -63,18 +63,18 @@ class SuffixDrafter(ContinuingDrafter):
         self.answers = answers
         self._texts: dict[int, _Text] = {}
 
-    def begin(self, sequence: Guessable) -> None:
+    def begin(self, sequence: DraftContext) -> None:
         super().begin(sequence)
         self._texts[sequence.slot] = _Text()
 
-    def end(self, sequence: Guessable) -> None:
+    def end(self, sequence: DraftContext) -> None:
         super().end(sequence)
         self._texts.pop(sequence.slot, None)
 
-    def lag(self, sequence: Guessable) -> int:
+    def n_unread(self, sequence: DraftContext) -> int:
         return max(0, len(sequence.tokens) - 1 - self._texts[sequence.slot].n_tokens)
 
-    def start(self, sequence: Guessable) -> list[Place]:
+    def start(self, sequence: DraftContext) -> list[Place]:
         text = self._texts[sequence.slot]
         tokens, automaton, answers = sequence.tokens, text.automaton, self.answers
         new = tokens[text.n_tokens :]
@@ -82,7 +82,7 @@ class SuffixDrafter(ContinuingDrafter):
         text.n_tokens = len(tokens)
         again = InText(automaton, automaton.match, automaton.lengths[automaton.match])
         places: list[Place] = [*again.and_shorter(PLACES)]
-        if answers is not None and sequence.is_settled:
+        if answers is not None and sequence.is_draft_invariant:
             if text.others is None or text.others.automaton is not answers.recent:
                 text.others, new = _Cursor(answers.recent), tokens
             text.others.read(new)

@@ -1,7 +1,8 @@
 """A draft model of another vocabulary: which of its tokens are the target's too (Timor et al., 2502.05202, TLI).
 
-Guesses are made of shared tokens only: the draft's law is restricted to them, in the target's ids, so that everything
-behind it is as with a draft of the same vocabulary. What the target says in other tokens the draft reads in its own.
+Guesses are made of shared tokens only: the draft's distribution is restricted to them, in the target's ids, so that
+everything behind it is as with a draft of the same vocabulary. What the target says in other tokens the draft reads in
+its own.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgespec.core.candidates import DraftCandidate
+from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.guess import Guess
-from edgespec.core.law import Law
 from edgespec.drafters.base import Budget
 
 ROOT = -1
@@ -20,8 +20,8 @@ ROOT = -1
 class Tree:
     """Grows by `add`, from the candidates after the last committed token (`ROOT`) on.
 
-    What is kept depends on confidences alone, and of siblings always the first: so no token that was drawn from a law
-    is left out for its own sake.
+    What is kept depends on confidences alone, and of siblings always the first: so no token that was drawn from a
+    distribution is left out for its own sake.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -30,13 +30,13 @@ class Tree:
         self.parents: list[int] = []
         self.raw: list[float] = []
         self._confidence: list[float] = []
-        self._laws: list[Law | None] = []
+        self._laws: list[Distribution | None] = []
         self._reach: list[float] = []
         self._closed: set[int] = set()
         self._dropped: set[int] = set()
         self._kept: list[int] | None = None
 
-    def add(self, parent: int, guesses: Sequence[Guess], raw: Sequence[float] = ()) -> range:
+    def add(self, parent: int, guesses: Sequence[DraftCandidate], raw: Sequence[float] = ()) -> range:
         """Hang candidates for the token after `parent`, best first; returns the new nodes. `raw` are the estimates that
         their confidences were made from."""
         self.raw += raw or [guess.confidence for guess in guesses]
@@ -45,7 +45,7 @@ class Tree:
             self.tokens.append(guess.token)
             self.parents.append(parent)
             self._confidence.append(guess.confidence)
-            self._laws.append(guess.law)
+            self._laws.append(guess.distribution)
             self._reach.append(reach * guess.confidence)
         self._closed.add(parent)
         self._kept = None

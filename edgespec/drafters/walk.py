@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from edgespec.core.candidates import weighed
 from edgespec.core.draft import Draft
-from edgespec.core.guess import weighed
 from edgespec.core.index import continuation
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.tree import ROOT, Tree
 
@@ -31,18 +31,18 @@ class _Grown:
 
 
 class WalkingDrafter(Drafter, Generic[Place]):
-    """Guesses are not drawn from a law."""
+    """Guesses are not drawn from a distribution."""
 
     def __init__(self) -> None:
         self._grown: dict[int, _Grown] = {}
         self._estimates = Estimates(PRIOR)
 
     @abstractmethod
-    def start(self, sequence: Guessable) -> Place:
+    def start(self, sequence: DraftContext) -> Place:
         """Where the walk begins: behind the last token."""
 
     @abstractmethod
-    def law(self, place: Place, sequence: Guessable, most: int) -> Mapping[int, float]:
+    def distribution(self, place: Place, sequence: DraftContext, most: int) -> Mapping[int, float]:
         """At most so many tokens that may come next, with probabilities of up to 1 in all."""
 
     @abstractmethod
@@ -55,17 +55,17 @@ class WalkingDrafter(Drafter, Generic[Place]):
     def restore(self, state: dict[str, Any]) -> None:
         self._estimates.restore(state)
 
-    def begin(self, sequence: Guessable) -> None:
+    def begin(self, sequence: DraftContext) -> None:
         self._grown.pop(sequence.slot, None)
 
-    def end(self, sequence: Guessable) -> None:
+    def end(self, sequence: DraftContext) -> None:
         self._grown.pop(sequence.slot, None)
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         self.passes += 1
-        return [self._guess(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+        return [self._draft(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
 
-    def _guess(self, sequence: Guessable, budget: Budget) -> Draft:
+    def _draft(self, sequence: DraftContext, budget: Budget) -> Draft:
         last, tree = self._grown.get(sequence.slot), Tree(budget)
         grown = self._grown[sequence.slot] = _Grown(tree, len(sequence.tokens))
         if last is not None:
@@ -77,8 +77,8 @@ class WalkingDrafter(Drafter, Generic[Place]):
         while frontier:
             [node] = frontier
             place, position = places.pop(node)
-            law = self.law(place, sequence, leaves + 1) if tree.reach(node) >= UNLIKELY else {}
-            guesses = weighed(sequence.chooser, law, position, leaves)
+            distribution = self.distribution(place, sequence, leaves + 1) if tree.reach(node) >= UNLIKELY else {}
+            guesses = weighed(sequence.sampler, distribution, position, leaves)
             for child, guess in zip(self._estimates.hang(tree, node, sequence, guesses), guesses, strict=True):
                 places[child] = self.step(place, guess.token), position + 1
             frontier = tree.frontier(1)
@@ -88,7 +88,7 @@ class WalkingDrafter(Drafter, Generic[Place]):
 class ContinuingDrafter(WalkingDrafter[list[continuation.Place]]):
     """Goes on as texts did where the same tokens came before: it starts at some places at once, and follows all."""
 
-    def law(self, place: list[continuation.Place], sequence: Guessable, most: int) -> Mapping[int, float]:
+    def distribution(self, place: list[continuation.Place], sequence: DraftContext, most: int) -> Mapping[int, float]:
         return continuation.likely(place, most)
 
     def step(self, place: list[continuation.Place], token: int) -> list[continuation.Place]:

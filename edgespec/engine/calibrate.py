@@ -14,9 +14,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.auto_pace import AutoPace
 from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.costs import Costs, Shape
+from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.files.paths import cache_dir, read_cache, write_cache
@@ -116,7 +116,7 @@ def remembered_costs() -> Iterator[tuple[dict[str, Any], Costs]]:
             continue
 
 
-class Tuning:
+class CostModelCache:
     """What is known about a target and its drafters: costs, how right guesses are, and a pace for each set of drafters.
 
     `note` hears when what was remembered cannot be used.
@@ -127,7 +127,7 @@ class Tuning:
     ) -> None:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         self.costs = self._new_costs(context)
-        self._paces: dict[tuple[str, int], AutoPace] = {}
+        self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
         self._least_width = least_width
         drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
         self._facts = facts = {
@@ -202,14 +202,14 @@ class Tuning:
             self.costs.observe_read(model.name, READ, passes[READ], depth)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step, "read": read}
 
-    def pace(self, drafters: Iterable[str], leaves: int = 1) -> AutoPace:
+    def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:
         """The measured pace for drafters that work together, on trees of up to `leaves` leaves."""
         return self._pace(",".join(sorted(drafters)), leaves)
 
-    def _pace(self, drafters: str, leaves: int) -> AutoPace:
+    def _pace(self, drafters: str, leaves: int) -> MeasuredPolicy:
         key = drafters, leaves
         if key not in self._paces:
-            self._paces[key] = AutoPace(self.costs, self._least_width, leaves, drafters.count(",") + 1)
+            self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, drafters.count(",") + 1)
         return self._paces[key]
 
     def save(self, *, now: bool = True) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
-from edgespec.core.policy.pace import Pace
-from edgespec.core.verify import Verdict, VerifyRule, verify
+from edgespec.core.policy.policy import DraftPolicy
+from edgespec.core.sampler import Sampler
+from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence, StepOutput
@@ -33,7 +33,7 @@ class Engine:
         *,
         drafters: Iterable[Drafter] = (),
         draft_n_max: int = 0,
-        pace: Pace | None = None,
+        pace: DraftPolicy | None = None,
         tree_width: int = 1,
         least_width: int = 1,
         most_rows: int | None = None,
@@ -49,7 +49,7 @@ class Engine:
     def add(
         self,
         tokens: list[int],
-        chooser: Chooser,
+        sampler: Sampler,
         max_tokens: int,
         cancel: CancelFlag,
         *,
@@ -57,7 +57,7 @@ class Engine:
         n_cached: int = 0,
     ) -> Sequence:
         """Admit a prompt of at least one token. `n_cached` tokens of it are in the cache of the free slot already."""
-        sequence = self.scheduler.add(tokens, chooser, max_tokens, cancel, rule=rule, n_cached=n_cached)
+        sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, n_cached=n_cached)
         self.speculator.begin(sequence)
         return sequence
 
@@ -92,7 +92,7 @@ class Engine:
                 self.runner.release(part)
         return []
 
-    def _verify(self, part: Scheduled) -> Verdict | None:
+    def _verify(self, part: Scheduled) -> VerifyResult | None:
         """What of a draft stays; None where nothing can be chosen, which ends this sequence and no other."""
         sequence = part.sequence
         try:
@@ -100,7 +100,7 @@ class Engine:
                 sequence.rule,
                 part.draft,
                 lambda node: self.runner.logits(part, node),
-                sequence.chooser,
+                sequence.sampler,
                 sequence.tokens,
                 self.context.model.is_end,
                 sequence.round,
@@ -113,7 +113,7 @@ class Engine:
         self.scheduler.keep(sequence, 0)
         return None
 
-    def _commit(self, part: Scheduled, verdict: Verdict) -> StepOutput:
+    def _commit(self, part: Scheduled, verdict: VerifyResult) -> StepOutput:
         sequence, stats, now_s = part.sequence, part.sequence.stats, perf_counter()
         if sequence.is_prefill:
             stats.prompt_s = now_s - sequence.started_s

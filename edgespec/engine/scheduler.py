@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
 from edgespec.core.prefix import common_prefix
+from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
 from edgespec.engine.sequence import Scheduled, Sequence, kind_of
 from edgespec.llama.context import Context
@@ -36,7 +36,7 @@ class Scheduler:
     def add(
         self,
         tokens: list[int],
-        chooser: Chooser,
+        sampler: Sampler,
         max_tokens: int,
         cancel: CancelFlag,
         *,
@@ -45,8 +45,8 @@ class Scheduler:
     ) -> Sequence:
         """Admit a prompt of at least one token. `n_cached` tokens of it are in the cache of the free slot already."""
         room = self.context.n_ctx - len(tokens)
-        kind = kind_of(rule, chooser.settings, is_constrained=chooser.constraint is not None)
-        sequence = Sequence(self._free.pop(0), list(tokens), chooser, min(max_tokens, room), cancel, rule, kind)
+        kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
+        sequence = Sequence(self._free.pop(0), list(tokens), sampler, min(max_tokens, room), cancel, rule, kind)
         sequence.n_prompt = len(tokens)
         self.keep(sequence, min(n_cached, len(tokens) - 1))
         sequence.shares = self._shared_prompt(sequence)

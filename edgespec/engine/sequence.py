@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Choice, Chooser
 from edgespec.core.draft import Draft
-from edgespec.core.policy.pace import Plan
+from edgespec.core.policy.policy import Plan
+from edgespec.core.sampler import Choice, Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
@@ -36,7 +36,7 @@ class Sequence:
 
     slot: int
     tokens: list[int]
-    chooser: Chooser
+    sampler: Sampler
     max_tokens: int
     cancel: CancelFlag
     rule: VerifyRule = "coupled"
@@ -79,14 +79,14 @@ class Sequence:
         return self.stats.rounds
 
     @property
-    def is_settled(self) -> bool:
+    def is_draft_invariant(self) -> bool:
         """Whether the text does not depend on what is guessed."""
-        return self.rule == "coupled" or self.chooser.settings.temperature == 0
+        return self.rule == "coupled" or self.sampler.settings.temperature == 0
 
     @property
     def draws(self) -> bool:
-        """Whether guesses are to be drawn from a law; a law of one token has nothing to draw."""
-        return self.rule in ("rejection", "block") and self.chooser.settings.temperature > 0
+        """Whether guesses are to be drawn from a distribution; a distribution of one token has nothing to draw."""
+        return self.rule in ("rejection", "block") and self.sampler.settings.temperature > 0
 
 
 @dataclass(slots=True)

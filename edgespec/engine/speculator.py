@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import ParamSpec
 
 from edgespec.core.draft import Draft
-from edgespec.core.policy.pace import FixedPace, Pace, Plan, Turn
+from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Plan, ProposalContext
 from edgespec.drafters.base import Budget, Drafter, Outcome
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence, StepOutput
@@ -19,7 +19,7 @@ logger = logging.getLogger("edgespec.engine")
 
 P = ParamSpec("P")
 
-LOOK_EVERY = 16  # steps, for a drafter that rests
+OBSERVE_EVERY = 16  # steps, for a drafter that rests
 
 
 class Speculator:
@@ -33,14 +33,14 @@ class Speculator:
         drafters: Iterable[Drafter],
         *,
         n_max: int,
-        pace: Pace | None,
+        pace: DraftPolicy | None,
         tree_width: int,
         warn: Callable[[str], None],
     ) -> None:
         self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
-        self.use(drafters, n_max, pace or FixedPace(n_max), tree_width)
+        self.use(drafters, n_max, pace or FixedPolicy(n_max), tree_width)
 
-    def use(self, drafters: Iterable[Drafter], n_max: int, pace: Pace, tree_width: int) -> None:
+    def use(self, drafters: Iterable[Drafter], n_max: int, pace: DraftPolicy, tree_width: int) -> None:
         """Draft in another way from now on, also for answers that have begun."""
         self.drafters, self.n_max, self.pace, self.tree_width = [*drafters], n_max, pace, tree_width
         layers = {layer for drafter in self.drafters for layer in drafter.needs_layers}
@@ -70,7 +70,7 @@ class Speculator:
     def propose(self, scheduled: list[Scheduled]) -> None:
         """Give each part the best draft that the policy wants and that fits into the batch."""
         for part in scheduled:
-            names = [drafter.name for drafter in self.drafters if drafter.can_guess(part.sequence)]
+            names = [drafter.name for drafter in self.drafters if drafter.can_draft(part.sequence)]
             part.awake = self.pace.awake(part.sequence.kind, names)
         wanting = [part for part in scheduled if part.awake and self._room(part) > 0]
         for drafter in self.drafters if wanting else ():
@@ -101,16 +101,16 @@ class Speculator:
 
     def _plan(self, drafter: Drafter, part: Scheduled, n_parts: int) -> Plan | None:
         sequence = part.sequence
-        turn = Turn(
+        turn = ProposalContext(
             sequence.kind,
             drafter.name,
             self._room(part),
             remaining=sequence.remaining,
             depth=sequence.n_decoded,
             sequences=n_parts,
-            lag=lambda: drafter.lag(sequence),
+            n_unread=lambda: drafter.n_unread(sequence),
             drawn=sequence.draws,
-            settled=sequence.is_settled,
+            settled=sequence.is_draft_invariant,
             best=part.value,
             leaves=self._leaves(part, n_parts),
             round=sequence.round,
@@ -145,7 +145,7 @@ class Speculator:
             self._switch_off(drafter, asked, error)
         took_s = took_s or (perf_counter() - started_s) / len(plans)
         for part, plan in plans:
-            part.sequence.stats.count_guess(drafter.name, took_s, plan.price(took_s))
+            part.sequence.stats.count_draft(drafter.name, took_s, plan.price(took_s))
 
     def _budgets(self, plans: list[tuple[Scheduled, Plan]], scheduled: list[Scheduled]) -> list[Budget]:
         drafted = sum(len(part.draft) for part in scheduled)
@@ -173,7 +173,7 @@ class Speculator:
         offers = [(part.plans[part.draft.source], part.draft) for part in guessing]
         width, depth = sum(part.n_pending for part in scheduled), scheduled[0].sequence.n_decoded
         room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
-        for part, draft in zip(guessing, self.pace.share_width(offers, width, depth, room), strict=True):
+        for part, draft in zip(guessing, self.pace.allocate_verify_budget(offers, width, depth, room), strict=True):
             part.draft = draft
             if not draft:
                 part.drop()
@@ -210,7 +210,7 @@ class Speculator:
         looking = [
             drafter
             for drafter in self.drafters
-            if drafter.needs_logits and (drafter.name in part.awake or part.sequence.round % LOOK_EVERY == 0)
+            if drafter.needs_logits and (drafter.name in part.awake or part.sequence.round % OBSERVE_EVERY == 0)
         ]
         if looking:
             last = part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1]
@@ -261,7 +261,7 @@ def check_draft(draft: Draft, budget: Budget, n_vocab: int) -> None:
         raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget.tokens}, or invalid token ids")
     if not all(-1 <= parent < node for node, parent in enumerate(draft.parents)):
         raise ValueError("in its tree a token comes before its parent")
-    if len({len(draft), len(draft.parents), len(draft.confidence), len(draft.laws)}) > 1:
+    if len({len(draft), len(draft.parents), len(draft.confidence), len(draft.distributions)}) > 1:
         raise ValueError("its draft has parts of different lengths")
     if draft.n_leaves > budget.leaves:
         raise ValueError(f"its tree has more than {budget.leaves} leaves")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from edgespec.core.draft import Draft
-from edgespec.core.policy.pace import Offer, Pace, Plan, Turn
+from edgespec.core.policy.policy import DraftPolicy, Offer, Plan, ProposalContext
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import EdgespecError, UsageError
 
@@ -25,8 +25,9 @@ VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Guessed:
     """A drafter's chain at one round. `confidence`, and the draft model's probability `q` of each token and `entropy`
-    of its law, go token by token; a drafter without a law has None. `matched` tokens agree with the text that came,
-    `verified` of them went through the target, which accepted `accepted`; None where nothing was verified."""
+    of its distribution, go token by token; a drafter without a distribution has None. `matched` tokens agree with the
+    text that came, `verified` of them went through the target, which accepted `accepted`; None where nothing was
+    verified."""
 
     source: str
     tokens: list[int]
@@ -79,7 +80,7 @@ class Recorder:
     "kind", "temperature", "n_max" and "costs". Raises EdgespecError when the file cannot be written.
     """
 
-    def __init__(self, pace: Pace, file: Path, header: Mapping[str, Any]) -> None:
+    def __init__(self, pace: DraftPolicy, file: Path, header: Mapping[str, Any]) -> None:
         self.pace, self.path = pace, file
         self._text: list[int] = []
         self._plans: list[_Recorded] = []
@@ -107,7 +108,7 @@ class Recorder:
         self._awake = self.pace.awake(kind, drafters)
         return self._awake if self._file.closed else drafters
 
-    def plan(self, turn: Turn) -> Plan | None:
+    def plan(self, turn: ProposalContext) -> Plan | None:
         plan = self.pace.plan(turn) if turn.drafter in self._awake else None
         if self._file.closed or (plan is None and turn.n_max <= 0):
             return plan
@@ -115,7 +116,7 @@ class Recorder:
         self._plans.append(recorded)
         return recorded
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
         raise NotImplementedError("a trace records one sequence")
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:
@@ -151,7 +152,7 @@ class Recorder:
 class _Recorded:
     """A plan of the other pace, or one in its place that guesses as much as it may and verifies nothing."""
 
-    def __init__(self, plan: Plan | None, turn: Turn) -> None:
+    def __init__(self, plan: Plan | None, turn: ProposalContext) -> None:
         self.plan, self.source = plan, turn.drafter
         self.tokens = turn.n_max if plan is None else plan.tokens
         self.draft: Draft | None = None

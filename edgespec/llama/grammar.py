@@ -72,7 +72,8 @@ class GrammarConstraint:
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
         """bool[V]: which ids may follow `tokens`, prompt and answer; at the end of what the grammar has, end tokens.
 
-        All may behind what does not fit itself: the law there is never drawn from, but block verification looks at it.
+        All may behind what does not fit itself: the distribution there is never drawn from, but block verification
+        looks at it.
         """
         if not self._go_to(tokens):
             return np.ones(self._n_vocab, np.bool_)

@@ -10,15 +10,15 @@ from time import sleep
 from typing import TypeVar
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser, ReferenceChooser
 from edgespec.core.prefix import common_prefix
+from edgespec.core.sampler import ReferenceSampler, Sampler
 from edgespec.core.stats import Stats
 from edgespec.engine.sequence import Sequence as EngineSequence
 from edgespec.engine.sequence import StepOutput
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
-from edgespec.runtime.loading import Loaded
+from edgespec.runtime.loading import ModelSession
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
 
@@ -85,7 +85,7 @@ class _Answer:
 
     def _is_whole(self) -> bool:
         """Whether nothing but an end may follow, by what the answer is made of: no limit has cut that off."""
-        constraint, tokens = self.sequence.chooser.constraint, self.sequence.tokens
+        constraint, tokens = self.sequence.sampler.constraint, self.sequence.tokens
         if constraint is None or len(tokens) == self.sequence.n_prompt:
             return False
         return {*constraint.allowed(tokens).nonzero()[0].tolist()} <= {*self.model.end_tokens}
@@ -95,7 +95,7 @@ class Answering:
     """Requests on their way through the engine, as many at a time as it has room for. `stats` are those of the answer
     that was started last."""
 
-    def __init__(self, loaded: Loaded, note: Callable[[str], None], progress: Progress) -> None:
+    def __init__(self, loaded: ModelSession, note: Callable[[str], None], progress: Progress) -> None:
         self._loaded, self._note, self._progress = loaded, note, progress
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self.stats = Stats()
@@ -169,7 +169,7 @@ class Answering:
 
     def _start(self, index: int, request: Request, prompt: Prompt, cancel: CancelFlag) -> _Answer:
         tokens, constraint = prompt.tokens, request.constraint
-        chooser = Chooser(
+        sampler = Sampler(
             request.sampling,
             request.seed,
             request.sample,
@@ -183,10 +183,10 @@ class Answering:
         text = TextStream((*request.stop, *prompt.stop))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
-            chooser = ReferenceChooser(chooser, len(tokens), request.reference)
+            sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
         sequence = self.engine.add(
-            tokens, chooser, limit, cancel, rule=request.verify, n_cached=self._reusable(request, tokens)
+            tokens, sampler, limit, cancel, rule=request.verify, n_cached=self._reusable(request, tokens)
         )
         self.stats = sequence.stats
         return _Answer(index, sequence, self.model, text)
@@ -201,7 +201,7 @@ class Answering:
     def _remember(self, answer: _Answer) -> None:
         """Keep what was answered for the next time that something like it comes."""
         sequence, store = answer.sequence, self._loaded.answers
-        if store is not None and not isinstance(sequence.chooser, ReferenceChooser):
+        if store is not None and not isinstance(sequence.sampler, ReferenceSampler):
             store.add(sequence.tokens[sequence.n_prompt :])
 
     def _end(self, sequence: EngineSequence) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from edgespec.closable import Closable
-from edgespec.core.policy.pace import FixedPace, Pace
+from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
@@ -16,7 +16,7 @@ from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.engine.calibrate import Tuning
+from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
@@ -49,7 +49,7 @@ LEAST_NARROW = 4  # tokens of a pass; with room for fewer, drafting would not pa
 CHAINS = {"lookup", "grammar"}  # drafters that guess no trees
 
 
-class Loaded(Closable):
+class ModelSession(Closable):
     """A target, its draft if it has one, their contexts and the engine over them. `note` hears what users should know.
 
     Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
@@ -60,7 +60,7 @@ class Loaded(Closable):
     answers: AnswerStore | None = None
     context: Context
     engine: Engine
-    tuning: Tuning
+    tuning: CostModelCache
     drafters: dict[str, Drafter]
     leaves: int
     n_max: int
@@ -154,7 +154,7 @@ class Loaded(Closable):
             warn=self._note,
         )
         self.drafters = {drafter.name: drafter for drafter in drafters}
-        self.tuning = Tuning(self.context, drafters, self.engine.least_width, self._note)
+        self.tuning = CostModelCache(self.context, drafters, self.engine.least_width, self._note)
         if drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
             self.tuning.measure(
                 self.context,
@@ -175,9 +175,9 @@ class Loaded(Closable):
         drafters = [self.drafters[name] for name in names]
         self.engine.speculator.use(drafters, n_max, self._pace(names, pace, leaves, n_max), leaves)
 
-    def _pace(self, names: Sequence[str], pace: str, leaves: int, n_max: int) -> Pace:
+    def _pace(self, names: Sequence[str], pace: str, leaves: int, n_max: int) -> DraftPolicy:
         if pace != "auto":
-            return FixedPace(fixed_length(pace) or 0)
+            return FixedPolicy(fixed_length(pace) or 0)
         measured = self.tuning.pace(names, leaves)
         measured.longest = n_max
         return measured

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core.policy.auto_pace import AutoPace, PaceVerdict
 from edgespec.core.policy.auto_plan import pass_widths
+from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
@@ -25,7 +25,7 @@ from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.llama.template import tokenize_leniently
 from edgespec.runtime.answer_thread import AnswerThread
 from edgespec.runtime.answering import Answering, Job, Prompt, Stream, attempted
-from edgespec.runtime.loading import Loaded
+from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import AnswerOptions, Messages, asked, request_of, turns
 from edgespec.settings import (
     LoadSettings,
@@ -63,7 +63,7 @@ class Runtime(Closable):
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.notes: list[str] = []
         self._thread = AnswerThread()
-        self._loaded = loaded = Loaded(settings, self._progress, self.note)
+        self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self._answering = Answering(loaded, self.note, self._progress)
@@ -156,12 +156,12 @@ class Runtime(Closable):
             "drops_thinking": self._loaded.template.drops_thinking,
         }
 
-    def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
+    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
         pace = self.engine.speculator.pace
         if isinstance(pace, Recorder):
             pace = pace.pace
-        return pace.verdicts(_kind(request)) if isinstance(pace, AutoPace) else []
+        return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
         """Clear the KV caches, so that the next answer starts from nothing."""

@@ -14,7 +14,7 @@ from edgespec.models.pair.sizes import RelativeSize, memory_bytes, read_bytes, r
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
-Verdict = Literal["works", "shared", "no"]
+VerifyResult = Literal["works", "shared", "no"]
 
 MAX_PADDING = 128  # tokens by which vocabularies of one family may differ in length, as in llama.cpp
 CTX_SIZE = 8192  # of the cache that `memory_bytes` counts, where the target was trained for as much
@@ -29,7 +29,7 @@ class PairVerdict:
     fits may still slow its target down. `memory_bytes` is what the draft takes: weights and a 16-bit cache.
     """
 
-    verdict: Verdict
+    verdict: VerifyResult
     reasons: list[str]
     overlap: float
     size: RelativeSize
@@ -129,7 +129,7 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
     ]
     differences = vocabulary_differences(ours, theirs, differing)
     overlap = shared_tokens(ours, theirs) if differences else 1.0
-    verdict: Verdict = "shared" if differences else "works"
+    verdict: VerifyResult = "shared" if differences else "works"
     if obstacles or overlap < LEAST_OVERLAP:
         verdict = "no"
     return PairVerdict(

@@ -12,7 +12,7 @@ from edgespec.core.policy.costs import Costs
 from edgespec.core.theory import CostCurve, cost_curve
 from edgespec.files.paths import cache_dir, file_facts, read_cache
 
-FOLDER = "pace"  # where `edgespec.engine.calibrate.Tuning` keeps what it learnt of each pair
+FOLDER = "pace"  # where `edgespec.engine.calibrate.CostModelCache` keeps what it learnt of each pair
 DRAFTER = "draft"  # as the costs name what a draft model does
 ALPHAS = (0.4, 0.6, 0.8)
 _DAMAGES = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)

@@ -16,7 +16,7 @@ from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel, files_here
 from edgespec.models.names.spec import sources
 from edgespec.models.packages.wheels import PackageSpec, packaged_at
-from edgespec.models.pair.check import PairVerdict, Verdict, check_pair, overlap_of
+from edgespec.models.pair.check import PairVerdict, VerifyResult, check_pair, overlap_of
 from edgespec.models.pair.costs import measured_curve
 from edgespec.models.pair.sizes import USUAL_RATIO, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
@@ -37,7 +37,7 @@ class Suggestion:
     """
 
     spec: str
-    verdict: Verdict
+    verdict: VerifyResult
     why: str
     is_here: bool
     times_smaller: float | None = None
@@ -83,7 +83,7 @@ def judged(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggest
         why = _why(found, target.path, model.path)
     except EdgespecError as error:  # it went away meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
-    verdict: Verdict = "no" if found.overlap < LEAST_OFFERED else found.verdict
+    verdict: VerifyResult = "no" if found.overlap < LEAST_OFFERED else found.verdict
     return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
 
 

@@ -286,7 +286,8 @@ def test_a_death_while_it_is_cancelled_opens_no_other_engine() -> None:
     assert not reopened.errors
 
 
-# --- laws -------------------------------------------------------------------------------------------------------------
+# --- distributions
+# -------------------------------------------------------------------------------------------------------------
 
 PROMPTS = ["go", "go on", "too long", "fails", "kills"]
 

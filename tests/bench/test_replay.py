@@ -19,7 +19,7 @@ from edgespec.bench.replay import (
     replay_oracle,
     replay_pace,
 )
-from edgespec.core.policy.pace import FixedPace
+from edgespec.core.policy.policy import FixedPolicy
 from edgespec.engine.trace import Guessed, Round, Trace
 from edgespec.errors import UsageError
 
@@ -107,7 +107,7 @@ def test_the_oracle_takes_the_least_time() -> None:
 def test_a_pace_is_asked_as_the_policies_are() -> None:
     tapes = [Tape.of(synthetic_trace(seed, [0.6], n_tokens=300), "draft") for seed in (1, 2)]
     for length in (1, 5, 16):
-        policy, pace = replay(tapes, "", Until(length)), replay_pace(tapes, "", FixedPace(length))
+        policy, pace = replay(tapes, "", Until(length)), replay_pace(tapes, "", FixedPolicy(length))
         assert summary(policy) == summary(pace)
         assert policy.seconds == pytest.approx(pace.seconds)
 

@@ -118,7 +118,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def remembered(home: Path, name: str, target: str, draft: str, guess_s: float | None = GUESS_S) -> None:
-    """What `Tuning.save` leaves behind of a pair with these costs."""
+    """What `CostModelCache.save` leaves behind of a pair with these costs."""
     costs = Costs({1: 1.0})
     for width, seconds in WIDTHS.items():
         costs.observe_target(width, seconds)

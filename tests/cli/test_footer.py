@@ -10,7 +10,7 @@ from rich.console import Console
 
 from edgespec.cli.render.footer import exactness, explanation, footer
 from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 
@@ -24,8 +24,8 @@ ABOUT: dict[str, Any] = {
 }
 
 
-def verdict(drafter: str, *, rests: bool) -> PaceVerdict:
-    return PaceVerdict(drafter, rests, gain=0.022, cost=0.0063, step=0.1, widths={2: 1.2, 3: 1.3})
+def verdict(drafter: str, *, rests: bool) -> PolicyVerdict:
+    return PolicyVerdict(drafter, rests, gain=0.022, cost=0.0063, step=0.1, widths={2: 1.2, 3: 1.3})
 
 
 PACE = [verdict("suffix", rests=False), verdict("recycling", rests=False), verdict("draft", rests=True)]
@@ -37,11 +37,11 @@ def stats(cost: float | None = 6.0) -> Stats:
     for accepted in [2] * 10 + [0] * 10:
         draft = Draft.chain([1, 2], [0.5, 0.5], "suffix") if accepted else Draft.chain([1], [0.5], "suffix")
         made.count_round(draft, range(accepted), accepted + 1)
-    made.count_guess("suffix", 0.1, cost)
+    made.count_draft("suffix", 0.1, cost)
     return made
 
 
-def lines(made: Stats, verdicts: list[PaceVerdict] = PACE, verify: VerifyRule = "coupled", **about: Any) -> list[str]:
+def lines(made: Stats, verdicts: list[PolicyVerdict] = PACE, verify: VerifyRule = "coupled", **about: Any) -> list[str]:
     return footer(made, ABOUT | about, details=True, verify=verify, pace=verdicts)
 
 

@@ -110,8 +110,8 @@ def test_uniform_along_every_counter(series: object, shift: int) -> None:
 def test_neighbours_along_every_counter_are_independent(series: object) -> None:
     assert callable(series)
     top = (series() >> np.uint32(28)).astype(np.int64)
-    for lag in (1, 2, 64):
-        assert_chi_square(np.bincount(top[:-lag] * 16 + top[lag:], minlength=256))
+    for n_unread in (1, 2, 64):
+        assert_chi_square(np.bincount(top[:-n_unread] * 16 + top[n_unread:], minlength=256))
 
 
 def test_arrays_of_neighbouring_keys_are_independent() -> None:

@@ -1,4 +1,5 @@
-"""The verify rules keep the target's law: proved by enumeration, which is shown to catch the mistakes easily made."""
+"""The verify rules keep the target's distribution: proved by enumeration, which is shown to catch the mistakes easily
+made."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from enumeration import (
     Siblings,
     chain,
     constant,
+    distribution,
     drawn,
     drawn_and_looked_up,
     emission_error,
     enumerate_round,
     error,
     given_another,
-    law,
     likeliest,
     likeliest_and_drawn,
     pairs,
@@ -34,8 +35,8 @@ from enumeration import (
     tree,
 )
 
+from edgespec.core.distribution import Distribution, Probabilities
 from edgespec.core.draft import Draft
-from edgespec.core.law import Law, Probabilities
 from edgespec.core.verify import block, rejection, typical
 
 EXACT = 1e-12
@@ -105,12 +106,12 @@ def test_a_draft_may_stop_where_its_prefix_says_so() -> None:
 
     def drafting(chance: Chance, drafter: Model) -> Draft:
         tokens: list[int] = []
-        laws: list[Law | None] = []
+        distributions: list[Distribution | None] = []
         while len(tokens) < 3 and (not tokens or sum(tokens) % 2 == 0):
             q = drafter(tuple(tokens))
             tokens.append(chance.draw(q))
-            laws.append(q)
-        return replace(Draft.chain(tokens, [0.5] * len(tokens), ""), laws=laws)
+            distributions.append(q)
+        return replace(Draft.chain(tokens, [0.5] * len(tokens), ""), distributions=distributions)
 
     for p, q in SMALL.values():
         assert emission_error(rejection, drafting, p, q, n=4) < EXACT
@@ -126,11 +127,11 @@ def test_the_shape_of_a_tree_may_depend_on_what_was_drawn_elsewhere() -> None:
         first = chance.draw(q)
         below = drafter((first,))
         second = chance.draw(below)
-        tokens, parents, laws = [first, second], [-1, 0], [q, below]
+        tokens, parents, distributions = [first, second], [-1, 0], [q, below]
         if (first + second) % 2 and q.p.max() < 1:
             rest = given_another(q, [first])
-            tokens, parents, laws = [*tokens, chance.draw(rest)], [*parents, -1], [*laws, rest]
-        return Draft(tokens, parents, [0.5] * len(tokens), [*laws])
+            tokens, parents, distributions = [*tokens, chance.draw(rest)], [*parents, -1], [*distributions, rest]
+        return Draft(tokens, parents, [0.5] * len(tokens), [*distributions])
 
     for p, q in SMALL.values():
         assert emission_error(rejection, drafting, p, q, n=3) < EXACT
@@ -140,7 +141,7 @@ def test_the_shape_of_a_tree_may_depend_on_what_was_drawn_elsewhere() -> None:
 
 
 def test_block_verification_accepts_more_in_the_papers_example() -> None:
-    p, q = constant(law(1 / 3, 2 / 3)), constant(law(2 / 3, 1 / 3))
+    p, q = constant(distribution(1 / 3, 2 / 3)), constant(distribution(2 / 3, 1 / 3))
     assert enumerate_round(rejection, chain(2), p, q, 3).accepted == pytest.approx(10 / 9, abs=EXACT)
     assert enumerate_round(block, chain(2), p, q, 3).accepted == pytest.approx(11 / 9, abs=EXACT)
 
@@ -195,16 +196,16 @@ def test_a_draft_with_the_targets_law_is_accepted_whole() -> None:
 @pytest.mark.parametrize(
     ("p", "guess", "accepted"),
     [
-        (law(0.5, 0.5), 1, True),
-        (law(0.92, 0.08), 1, False),
-        (law(0.9, 0.1), 1, True),
-        (law(*[0.05] * 20), 3, True),  # 0.3 e^-H = 0.015
-        (law(0.81, *[0.01] * 19), 3, False),  # 0.09 is the less of the two
-        (law(0.01, *[0.055] * 18), 0, False),  # 0.3 e^-H = 0.0163
-        (law(0.02, *[0.98 / 18] * 18), 0, True),
+        (distribution(0.5, 0.5), 1, True),
+        (distribution(0.92, 0.08), 1, False),
+        (distribution(0.9, 0.1), 1, True),
+        (distribution(*[0.05] * 20), 3, True),  # 0.3 e^-H = 0.015
+        (distribution(0.81, *[0.01] * 19), 3, False),  # 0.09 is the less of the two
+        (distribution(0.01, *[0.055] * 18), 0, False),  # 0.3 e^-H = 0.0163
+        (distribution(0.02, *[0.98 / 18] * 18), 0, True),
     ],
 )
-def test_typical_acceptance_asks_for_a_likely_guess(p: Law, guess: int, accepted: bool) -> None:
+def test_typical_acceptance_asks_for_a_likely_guess(p: Distribution, guess: int, accepted: bool) -> None:
     least = min(0.09, 0.3 * math.exp(float(np.sum(p.p * np.log(p.p)))))
     assert (p.probability(guess) > least) == accepted
     kept = enumerate_round(typical, tree(lambda chance, q: [(guess, None)]), constant(p), constant(p), 2).accepted
@@ -212,7 +213,7 @@ def test_typical_acceptance_asks_for_a_likely_guess(p: Law, guess: int, accepted
 
 
 def test_typical_acceptance_takes_the_likeliest_of_siblings() -> None:
-    p = constant(law(0.2, 0.5, 0.3))
+    p = constant(distribution(0.2, 0.5, 0.3))
     joint = enumerate_round(typical, tree(lambda chance, q: [(0, None), (1, None), (2, None)]), p, p, 1 + 1).joint
     assert sum(probability for tokens, probability in joint.items() if tokens[0] == 1) == pytest.approx(1, abs=EXACT)
 
@@ -243,7 +244,7 @@ def test_a_mistake_guesses_that_were_not_drawn_pass_as_drawn() -> None:
     def claimed(k: int) -> Siblings:
         return lambda chance, q: [(token, q) for token in top(q, k)]
 
-    nearly_flat = constant(law(0.28, 0.24, 0.24, 0.24))
+    nearly_flat = constant(distribution(0.28, 0.24, 0.24, 0.24))
     assert first_token_error(rejection, tree(claimed(1)), nearly_flat, nearly_flat) == pytest.approx(0.72, abs=EXACT)
     for k in (1, 2):
         assert emission_error(rejection, tree(claimed(k)), *LARGE["random"], n=2) > CAUGHT
@@ -252,20 +253,20 @@ def test_a_mistake_guesses_that_were_not_drawn_pass_as_drawn() -> None:
 
 def test_a_mistake_the_draft_law_is_not_renormalised_after_a_draw() -> None:
     def forgetful(k: int) -> Siblings:
-        def siblings(chance: Chance, q: Law) -> list[tuple[int, Law | None]]:
+        def siblings(chance: Chance, q: Distribution) -> list[tuple[int, Distribution | None]]:
             return [(token, q) for token, _ in drawn(k)(chance, q)]
 
         return siblings
 
-    p, q = constant(law(0.0, 0.68, 0.32)), constant(law(0.6, 0.2, 0.2))
+    p, q = constant(distribution(0.0, 0.68, 0.32)), constant(distribution(0.6, 0.2, 0.2))
     assert first_token_error(rejection, tree(drawn(2)), p, q) < EXACT
     assert first_token_error(rejection, tree(forgetful(2)), p, q) == pytest.approx(0.18, abs=EXACT)
     assert emission_error(rejection, tree(forgetful(2)), *LARGE["target lacks a token"], n=2) > CAUGHT
 
 
 def test_a_mistake_the_residual_is_taken_by_place_in_the_array() -> None:
-    class ByPlace(Law):
-        def excess(self, other: Law, scale: float = 1.0) -> Probabilities:
+    class ByPlace(Distribution):
+        def excess(self, other: Distribution, scale: float = 1.0) -> Probabilities:
             theirs = np.zeros(len(self.p))
             n = min(len(self.p), len(other.p))
             theirs[:n] = other.p[:n]
@@ -283,7 +284,7 @@ def test_a_mistake_the_residual_is_taken_by_place_in_the_array() -> None:
 def test_a_mistake_the_bonus_token_skips_the_sampling_chain() -> None:
     whole = random_model(9, 4)
 
-    def truncated(prefix: tuple[int, ...]) -> Law:
+    def truncated(prefix: tuple[int, ...]) -> Distribution:
         return given_another(whole(prefix), [int(whole(prefix).p.argmin())])
 
     def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
@@ -304,7 +305,7 @@ def test_a_mistake_block_verification_stops_at_the_first_failure() -> None:
             return not failed
 
     failed: list[bool] = []
-    p, q = constant(law(1 / 3, 2 / 3)), constant(law(2 / 3, 1 / 3))
+    p, q = constant(distribution(1 / 3, 2 / 3)), constant(distribution(2 / 3, 1 / 3))
     for target, drafter in ((p, q), LARGE["random"]):
         wrong = enumerate_round(block, chain(2), target, drafter, 3, judge_of=Stopping)
         assert error(wrong.joint, plain(target, 3)) > CAUGHT
@@ -313,21 +314,21 @@ def test_a_mistake_block_verification_stops_at_the_first_failure() -> None:
 def test_a_mistake_block_verification_caps_each_ratio() -> None:
     """A token that the target likes better makes up for an earlier one that it likes less."""
 
-    class Capped(Law):
+    class Capped(Distribution):
         def probability(self, token: int) -> float:
-            return min(Law.probability(self, token), drafter(()).probability(token))
+            return min(Distribution.probability(self, token), drafter(()).probability(token))
 
     def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
         return EnumeratedJudge(lambda path: Capped(target(path).ids, target(path).p), draft, chance, end)
 
-    target, drafter = constant(law(1 / 3, 2 / 3)), constant(law(2 / 3, 1 / 3))
+    target, drafter = constant(distribution(1 / 3, 2 / 3)), constant(distribution(2 / 3, 1 / 3))
     wrong = enumerate_round(block, chain(2), target, drafter, 3, judge_of=misjudging)
     assert error(wrong.joint, plain(target, 3)) > CAUGHT
 
 
 def test_a_mistake_a_rejected_draw_leaves_the_target_as_it_was() -> None:
-    class Unmoved(Law):
-        def residual(self, other: Law, scale: float = 1.0) -> Law:
+    class Unmoved(Distribution):
+        def residual(self, other: Distribution, scale: float = 1.0) -> Distribution:
             return self
 
     def misjudging(target: Model, draft: Draft, chance: Chance, end: int | None) -> EnumeratedJudge:
@@ -341,7 +342,7 @@ def test_a_mistake_a_rejected_draw_leaves_the_target_as_it_was() -> None:
 
 @pytest.mark.parametrize("rule", [rejection, block])
 def test_a_mistake_the_residual_of_equal_laws_is_divided_by_zero(rule: Rule) -> None:
-    """It takes rounding to get there: a token that is refused though both laws are the same."""
+    """It takes rounding to get there: a token that is refused though both distributions are the same."""
 
     class Refusing(EnumeratedJudge):
         def accepts(self, probability: float, depth: int, token: int) -> bool:
@@ -368,7 +369,7 @@ def test_a_mistake_a_draw_is_left_out_for_its_own_probability() -> None:
         draft = chain(1)(chance, drafter)
         return draft if draft.tokens == [0] else Draft.empty()
 
-    p = constant(law(0.5, 0.3, 0.2))
+    p = constant(distribution(0.5, 0.3, 0.2))
     for rule in (rejection, block):
         joint = enumerate_round(rule, sure, p, p, 1 + 1).joint
         firsts = [sum(v for tokens, v in joint.items() if tokens[0] == token) for token in range(3)]
@@ -376,7 +377,7 @@ def test_a_mistake_a_draw_is_left_out_for_its_own_probability() -> None:
 
 
 def test_a_mistake_the_drawn_one_of_two_equal_candidates_is_dropped() -> None:
-    def looked_up_first(chance: Chance, q: Law) -> list[tuple[int, Law | None]]:
+    def looked_up_first(chance: Chance, q: Distribution) -> list[tuple[int, Distribution | None]]:
         found = chance.draw(q)
         return [(1, None)] + ([(found, q)] if found != 1 else [])
 
@@ -393,14 +394,14 @@ def test_a_mistake_two_draws_share_their_chance() -> None:
             second = chance.draw(rest)
             under_first = chance.draw(below)
             under_second = chance.draw(below) if independent else under_first
-            tokens, parents, laws = [first, second, under_first], [-1, -1, 0], [root, rest, below]
+            tokens, parents, distributions = [first, second, under_first], [-1, -1, 0], [root, rest, below]
             if under_first != 1:  # the room goes to what follows the first
-                tokens, parents, laws = [*tokens, under_second], [*parents, 1], [*laws, below]
-            return Draft(tokens, parents, [0.5] * len(tokens), [*laws])
+                tokens, parents, distributions = [*tokens, under_second], [*parents, 1], [*distributions, below]
+            return Draft(tokens, parents, [0.5] * len(tokens), [*distributions])
 
         return draft
 
-    p, q = constant(law(0.2, 0.5, 0.3)), constant(law(0.5, 0.2, 0.3))
+    p, q = constant(distribution(0.2, 0.5, 0.3)), constant(distribution(0.5, 0.2, 0.3))
     assert emission_error(rejection, drafting(True), p, q, n=3) < EXACT
     assert emission_error(rejection, drafting(False), p, q, n=3) > CAUGHT
 

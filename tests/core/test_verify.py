@@ -1,4 +1,5 @@
-"""Round after round with the chooser's noise: coupled emits what plain decoding emits, the other rules the same law."""
+"""Round after round with the sampler's noise: coupled emits what plain decoding emits, the other rules the same
+distribution."""
 
 from __future__ import annotations
 
@@ -8,16 +9,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from enumeration import Prefix, constant, law, plain, surprise
+from enumeration import Prefix, constant, distribution, plain, surprise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.choose import Chooser
+from edgespec.core.candidates import guesses
+from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.guess import guesses
-from edgespec.core.law import Law
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
-from edgespec.core.verify import Verdict, VerifyRule, verify
+from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Budget
 from edgespec.drafters.tree import ROOT, Tree
 
@@ -27,7 +28,7 @@ PROMPT = [1, 2]
 WHOLE = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
 CHAIN = SamplingSettings(temperature=0.9, top_k=4, top_p=0.97, min_p=0, presence_penalty=0.7, repeat_last_n=3)
 RULES: list[VerifyRule] = ["coupled", "rejection", "block", "typical"]
-Drafting = Callable[[Chooser, list[int], int], Draft]
+Drafting = Callable[[Sampler, list[int], int], Draft]
 """A draft after some tokens, in a round."""
 
 
@@ -51,11 +52,11 @@ def draft_row(prefix: Prefix) -> FloatRow:
 def judged(
     rule: VerifyRule,
     draft: Draft,
-    chooser: Chooser,
+    sampler: Sampler,
     tokens: list[int],
     round: int = 0,
     row_after: Callable[[Prefix], FloatRow] = target_row,
-) -> Verdict:
+) -> VerifyResult:
     def row_of(node: int) -> FloatRow:
         path: list[int] = []
         while node >= 0:
@@ -63,12 +64,12 @@ def judged(
             node = draft.parents[node]
         return row_after((*tokens, *path[::-1]))
 
-    return verify(rule, draft, row_of, chooser, tokens, lambda token: token == END, round)
+    return verify(rule, draft, row_of, sampler, tokens, lambda token: token == END, round)
 
 
 def generated(
     rule: VerifyRule,
-    chooser: Chooser,
+    sampler: Sampler,
     drafting: Drafting,
     n: int,
     row_after: Callable[[Prefix], FloatRow] = target_row,
@@ -77,20 +78,21 @@ def generated(
     tokens = list(PROMPT)
     round = 0
     while len(tokens) < len(PROMPT) + n and (len(tokens) == len(PROMPT) or tokens[-1] != END):
-        verdict = judged(rule, drafting(chooser, tokens, round), chooser, tokens, round, row_after)
+        verdict = judged(rule, drafting(sampler, tokens, round), sampler, tokens, round, row_after)
         tokens += [choice.id for choice in verdict.choices]
         round += 1
     return tuple(tokens[len(PROMPT) :][:n])
 
 
-def plainly(chooser: Chooser, prompt: list[int], n: int) -> list[int]:
+def plainly(sampler: Sampler, prompt: list[int], n: int) -> list[int]:
     tokens = list(prompt)
     while len(tokens) < len(prompt) + n and (len(tokens) == len(prompt) or tokens[-1] != END):
-        tokens.append(chooser.choose(target_row(tuple(tokens)), tokens, len(tokens)).id)
+        tokens.append(sampler.choose(target_row(tuple(tokens)), tokens, len(tokens)).id)
     return tokens
 
 
-# --- the law of the text --------------------------------------------------------------------------------------------
+# --- the distribution of the text
+# --------------------------------------------------------------------------------------------
 
 
 def own_round(round: int, node: int) -> int:
@@ -105,20 +107,20 @@ def levels(
 ) -> Drafting:
     """So many draws at each node of a level."""
 
-    def drafting(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+    def drafting(sampler: Sampler, tokens: list[int], round: int) -> Draft:
         draft = Draft([], [], [], [])
         frontier: list[tuple[int, list[int]]] = [(ROOT, tokens)]
         for width in widths:
             grown = []
             for node, prefix in frontier:
                 row = row_after(tuple(prefix))
-                drawn = guesses(chooser, row, prefix, len(prefix), width, round_of(round, node))
+                drawn = guesses(sampler, row, prefix, len(prefix), width, round_of(round, node))
                 for guess in drawn:
                     grown.append((len(draft), [*prefix, guess.token]))
                     draft.tokens.append(guess.token)
                     draft.parents.append(node)
                     draft.confidence.append(guess.confidence)
-                    draft.laws.append(guess.law)
+                    draft.distributions.append(guess.distribution)
             frontier = grown
         return draft
 
@@ -128,14 +130,14 @@ def levels(
 def looked_up_behind(drafting: Drafting) -> Drafting:
     """A chain, and behind it tokens that were not drawn."""
 
-    def longer(chooser: Chooser, tokens: list[int], round: int) -> Draft:
-        draft = drafting(chooser, tokens, round)
+    def longer(sampler: Sampler, tokens: list[int], round: int) -> Draft:
+        draft = drafting(sampler, tokens, round)
         known = [0, 2]
         return Draft(
             draft.tokens + known,
             list(range(-1, len(draft) + 1)),
             [*draft.confidence, 0.5, 0.5],
-            [*draft.laws, None, None],
+            [*draft.distributions, None, None],
         )
 
     return longer
@@ -146,14 +148,14 @@ def best_first(
 ) -> Drafting:
     """Four tokens of a tree whose shape depends on what is drawn on the way."""
 
-    def drafting(chooser: Chooser, tokens: list[int], round: int) -> Draft:
+    def drafting(sampler: Sampler, tokens: list[int], round: int) -> Draft:
         tree = Tree(Budget(4, 3))
         pending = [ROOT]
         while pending:
             node = pending[0]
             prefix = tokens if node == ROOT else tokens + tree.path(node)
             row = row_after(tuple(prefix))
-            tree.add(node, guesses(chooser, row, prefix, len(prefix), 2, round_of(round, node)))
+            tree.add(node, guesses(sampler, row, prefix, len(prefix), 2, round_of(round, node)))
             pending = tree.frontier(1)
         return tree.draft("test")
 
@@ -179,23 +181,28 @@ def best_first(
 def test_round_after_round_the_text_has_the_targets_law(
     rule: VerifyRule, drafting: Drafting, settings: SamplingSettings
 ) -> None:
-    sample = [generated(rule, Chooser(settings, seed, 0, V), drafting, n=3) for seed in range(N)]
+    sample = [generated(rule, Sampler(settings, seed, 0, V), drafting, n=3) for seed in range(N)]
     assert surprise(sample, plain(target_law(settings), 3, END)) < 1
 
 
 def test_samples_of_one_seed_have_that_law_too() -> None:
-    sample = [generated("block", Chooser(WHOLE, 7, number, V), levels(1, 1), n=3) for number in range(N)]
+    sample = [generated("block", Sampler(WHOLE, 7, number, V), levels(1, 1), n=3) for number in range(N)]
     assert surprise(sample, plain(target_law(WHOLE), 3, END)) < 1
 
 
 def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
-    def likeliest(chooser: Chooser, tokens: list[int], round: int) -> Draft:
-        draft = levels(1)(chooser, tokens, round)
-        return replace(draft, tokens=[int(law.ids[law.p.argmax()]) for law in draft.laws if law])
+    def likeliest(sampler: Sampler, tokens: list[int], round: int) -> Draft:
+        draft = levels(1)(sampler, tokens, round)
+        return replace(
+            draft,
+            tokens=[
+                int(distribution.ids[distribution.p.argmax()]) for distribution in draft.distributions if distribution
+            ],
+        )
 
-    def in_reverse(chooser: Chooser, tokens: list[int], round: int) -> Draft:
-        draft = levels(3)(chooser, tokens, round)
-        return replace(draft, tokens=draft.tokens[::-1], laws=draft.laws[::-1])
+    def in_reverse(sampler: Sampler, tokens: list[int], round: int) -> Draft:
+        draft = levels(3)(sampler, tokens, round)
+        return replace(draft, tokens=draft.tokens[::-1], distributions=draft.distributions[::-1])
 
     joint = plain(target_law(WHOLE), 3, END)
     mistakes: list[tuple[VerifyRule, Drafting]] = [
@@ -205,7 +212,7 @@ def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
         ("rejection", in_reverse),
     ]
     for rule, drafting in mistakes:
-        sample = [generated(rule, Chooser(WHOLE, seed, 0, V), drafting, n=3) for seed in range(N)]
+        sample = [generated(rule, Sampler(WHOLE, seed, 0, V), drafting, n=3) for seed in range(N)]
         assert surprise(sample, joint) > 1
 
 
@@ -213,12 +220,12 @@ def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
 def test_block_verification_needs_new_draws_every_round() -> None:
     """What it keeps depends on the tokens behind that, which so are no longer draws."""
     target, draft = (lambda prefix: log_row([1 / 3, 2 / 3])), (lambda prefix: log_row([2 / 3, 1 / 3]))
-    joint = plain(constant(law(1 / 3, 2 / 3)), 3)
+    joint = plain(constant(distribution(1 / 3, 2 / 3)), 3)
 
     def excess(round_of: Callable[[int, int], int]) -> float:
         drafting = levels(1, 1, 1, row_after=draft, round_of=round_of)
         return surprise(
-            [generated("block", Chooser(WHOLE, seed, 0, V), drafting, 3, target) for seed in range(2 * N)], joint
+            [generated("block", Sampler(WHOLE, seed, 0, V), drafting, 3, target) for seed in range(2 * N)], joint
         )
 
     assert excess(lambda round, node: 0) > 1
@@ -236,22 +243,22 @@ def test_branches_of_an_adaptive_tree_need_noise_of_their_own() -> None:
     def target_after(prefix: Prefix) -> FloatRow:
         return log_row([0.2, 0.8]) if len(prefix) == len(PROMPT) else row_after(prefix)
 
-    chooser = Chooser(WHOLE, 0, 0, V)
-    joint = plain(lambda prefix: chooser.law(target_after((*PROMPT, *prefix)), []), 2, END)
+    sampler = Sampler(WHOLE, 0, 0, V)
+    joint = plain(lambda prefix: sampler.distribution(target_after((*PROMPT, *prefix)), []), 2, END)
 
     def excess(round_of: Callable[[int, int], int]) -> float:
         drafting = best_first(row_after, round_of)
         return surprise(
-            [generated("rejection", Chooser(WHOLE, seed, 0, V), drafting, 2, target_after) for seed in range(N)], joint
+            [generated("rejection", Sampler(WHOLE, seed, 0, V), drafting, 2, target_after) for seed in range(N)], joint
         )
 
     assert excess(lambda round, node: round) > 1
     assert excess(own_round) < 1
 
 
-def target_law(settings: SamplingSettings) -> Callable[[Prefix], Law]:
-    chooser = Chooser(settings, 0, 0, V)
-    return lambda prefix: chooser.law(target_row((*PROMPT, *prefix)), [*PROMPT, *prefix])
+def target_law(settings: SamplingSettings) -> Callable[[Prefix], Distribution]:
+    sampler = Sampler(settings, 0, 0, V)
+    return lambda prefix: sampler.distribution(target_row((*PROMPT, *prefix)), [*PROMPT, *prefix])
 
 
 def log_row(p: Sequence[float]) -> FloatRow:
@@ -273,7 +280,7 @@ def trees(draw: st.DrawFn) -> Draft:
             draft.tokens.append(token)
             draft.parents.append(parent)
             draft.confidence.append(0.5)
-            draft.laws.append(None)
+            draft.distributions.append(None)
     return draft
 
 
@@ -284,10 +291,10 @@ COUPLED = [replace(WHOLE, temperature=0), WHOLE, CHAIN, SamplingSettings(tempera
 def test_under_the_coupled_rule_any_tree_leaves_the_text_as_it_is(
     draft: Draft, seed: int, settings: SamplingSettings
 ) -> None:
-    chooser = Chooser(settings, seed, 0, V)
-    verdict = judged("coupled", draft, chooser, PROMPT)
+    sampler = Sampler(settings, seed, 0, V)
+    verdict = judged("coupled", draft, sampler, PROMPT)
     emitted = [choice.id for choice in verdict.choices]
-    assert PROMPT + emitted == plainly(chooser, PROMPT, len(emitted))
+    assert PROMPT + emitted == plainly(sampler, PROMPT, len(emitted))
     assert [draft.tokens[node] for node in verdict.path] == emitted[: len(verdict.path)]
     n_own = len(emitted) - len(verdict.path)
     assert n_own == 1 or (n_own == 0 and emitted[-1] == END)
@@ -302,29 +309,29 @@ def test_greedy_text_is_the_same_under_every_rule_and_coupled_text_always(
         settings = replace(settings, temperature=0)
     draftings = [levels(1, 1), looked_up_behind(levels(1))] + ([] if rule == "block" else [levels(2, 2), best_first()])
     for seed in range(20):
-        chooser = Chooser(settings, seed, 0, V)
-        plain_text = tuple(plainly(chooser, PROMPT, 8)[len(PROMPT) :])
+        sampler = Sampler(settings, seed, 0, V)
+        plain_text = tuple(plainly(sampler, PROMPT, 8)[len(PROMPT) :])
         for drafting in draftings:
-            assert generated(rule, chooser, drafting, 8) == plain_text
+            assert generated(rule, sampler, drafting, 8) == plain_text
 
 
 @given(st.integers(0, 2**32), st.sampled_from(COUPLED))
 def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all(seed: int, settings: SamplingSettings) -> None:
-    chooser = Chooser(settings, seed, 0, V)
-    right = plainly(chooser, PROMPT, 4)[len(PROMPT) :]
-    verdict = judged("coupled", Draft.chain(right, [0.5] * len(right), "right"), chooser, PROMPT)
+    sampler = Sampler(settings, seed, 0, V)
+    right = plainly(sampler, PROMPT, 4)[len(PROMPT) :]
+    verdict = judged("coupled", Draft.chain(right, [0.5] * len(right), "right"), sampler, PROMPT)
     assert verdict.path == list(range(len(right)))
     assert len(verdict.choices) == len(right) + (END not in right)
     wrong = [(token + 1) % V for token in right]
-    assert judged("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), chooser, PROMPT).path == []
+    assert judged("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), sampler, PROMPT).path == []
 
 
 def test_penalties_see_the_accepted_tokens() -> None:
-    chooser = Chooser(SamplingSettings(temperature=0, repeat_penalty=50.0), 0, 0, V)
+    sampler = Sampler(SamplingSettings(temperature=0, repeat_penalty=50.0), 0, 0, V)
     row = np.array([5.0, 4.0, 3.0, 2.0, -9.0], np.float32)
     draft = Draft.chain([0, 1, 2], [0.5] * 3, "test")
     for rule in RULES:
-        verdict = verify(rule, draft, lambda node: row, chooser, [3], lambda token: False)
+        verdict = verify(rule, draft, lambda node: row, sampler, [3], lambda token: False)
         assert [choice.id for choice in verdict.choices][:3] == [0, 1, 2]
 
 
@@ -334,12 +341,12 @@ def test_penalties_see_the_accepted_tokens() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRule) -> None:
     for seed in range(30):
-        chooser = Chooser(CHAIN, seed, 0, V, logprobs=2)
-        draft = levels(1, 1)(chooser, PROMPT, 0)
-        verdict = judged(rule, draft, chooser, PROMPT)
+        sampler = Sampler(CHAIN, seed, 0, V, logprobs=2)
+        draft = levels(1, 1)(sampler, PROMPT, 0)
+        verdict = judged(rule, draft, sampler, PROMPT)
         prefix = list(PROMPT)
         for choice in verdict.choices:
-            expected = chooser.report(target_row(tuple(prefix)), prefix, choice.id)
+            expected = sampler.report(target_row(tuple(prefix)), prefix, choice.id)
             assert (choice.logprob, choice.top_logprobs) == (expected.logprob, expected.top_logprobs)
             assert choice.logprob is not None and len(choice.top_logprobs) == 2
             prefix.append(choice.id)
@@ -348,9 +355,9 @@ def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRul
 @pytest.mark.parametrize("rule", RULES)
 def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_round(rule: VerifyRule) -> None:
     def texts(seed: int, sample: int, first_round: int) -> list[list[int]]:
-        chooser = Chooser(WHOLE, seed, sample, V)
+        sampler = Sampler(WHOLE, seed, sample, V)
         draft = Draft.chain([0, 1], [0.5, 0.5], "test")
-        verdicts = [judged(rule, draft, chooser, [n, *PROMPT], first_round) for n in range(V)]
+        verdicts = [judged(rule, draft, sampler, [n, *PROMPT], first_round) for n in range(V)]
         return [[choice.id for choice in verdict.choices] for verdict in verdicts]
 
     assert texts(1, 0, 0) == texts(1, 0, 0)
@@ -362,9 +369,9 @@ def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_round(rule: Veri
 @pytest.mark.parametrize("rule", RULES)
 def test_an_end_token_of_the_draft_is_the_last_of_its_verdict(rule: VerifyRule) -> None:
     row = log_row([0.01, 0.01, 0.01, 0.01, 0.96])
-    chooser = Chooser(replace(WHOLE, temperature=0), 0, 0, V)
+    sampler = Sampler(replace(WHOLE, temperature=0), 0, 0, V)
     draft = Draft.chain([END, 2], [0.5, 0.5], "test")
-    verdict = verify(rule, draft, lambda node: row, chooser, PROMPT, lambda token: token == END)
+    verdict = verify(rule, draft, lambda node: row, sampler, PROMPT, lambda token: token == END)
     assert (verdict.path, [choice.id for choice in verdict.choices]) == ([0], [END])
 
 
@@ -372,7 +379,7 @@ def test_an_end_token_of_the_draft_is_the_last_of_its_verdict(rule: VerifyRule) 
 def test_a_row_without_finite_logits_is_refused(rule: VerifyRule) -> None:
     bad = np.full(V, np.nan, np.float32)
     with pytest.raises(ValueError, match="no finite logits"):
-        verify(rule, Draft.empty(), lambda node: bad, Chooser(WHOLE, 0, 0, V), PROMPT, lambda token: False)
+        verify(rule, Draft.empty(), lambda node: bad, Sampler(WHOLE, 0, 0, V), PROMPT, lambda token: False)
 
 
 def test_child_finds_the_sibling_that_was_chosen() -> None:

@@ -75,7 +75,7 @@ def test_what_followed_the_last_time_is_guessed(tokens: list[int], guess: list[i
     draft = first_draft(LookupDrafter(), Text(tokens), Budget(8))
     assert draft.tokens == guess
     assert draft.is_chain
-    assert set(draft.laws) <= {None}
+    assert set(draft.distributions) <= {None}
 
 
 def test_the_budget_is_kept_and_a_longer_match_is_surer() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec.core.choose import Chooser
 from edgespec.core.index.automaton import COUNTED, SuffixAutomaton
 from edgespec.core.index.context_index import DEPTH, ContextIndex, order_of
 from edgespec.core.index.continuation import BROAD, InText, Trie, likely, reliability
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget
 from edgespec.drafters.suffix import SuffixDrafter
@@ -116,10 +116,10 @@ def test_runs_longer_than_the_depth_are_found_as_far_as_that() -> None:
 
 def test_the_longest_run_says_most_and_counts_decide_between_tokens() -> None:
     long, short = Trie(3, [[1, 9], [1, 8], [2]]), Trie(1, [[3]])
-    law = likely([short, long], 4)
-    assert next(iter(law)) == 1 and law[1] > 2 * law[2] and sum(law.values()) < 1
-    assert law[1] == pytest.approx(2 / 3 * reliability(3, 2 / 3))
-    assert law[3] == pytest.approx((1 - reliability(3)) * reliability(1))
+    distribution = likely([short, long], 4)
+    assert next(iter(distribution)) == 1 and distribution[1] > 2 * distribution[2] and sum(distribution.values()) < 1
+    assert distribution[1] == pytest.approx(2 / 3 * reliability(3, 2 / 3))
+    assert distribution[3] == pytest.approx((1 - reliability(3)) * reliability(1))
     there = long.behind(1)
     assert there is not None and there.length == 4 and set(there.counts()) == {8, 9}
     assert long.behind(5) is None
@@ -162,7 +162,7 @@ def test_a_run_that_anything_followed_says_nothing() -> None:
 def test_what_followed_most_often_is_guessed(tokens: list[int], guess: list[int]) -> None:
     draft = first_draft(SuffixDrafter(), Text(tokens), Budget(4))
     assert draft.tokens == guess[: len(draft)] and bool(draft) == bool(guess)
-    assert draft.is_chain and set(draft.laws) <= {None}
+    assert draft.is_chain and set(draft.distributions) <= {None}
 
 
 def test_a_tree_has_what_else_may_come() -> None:
@@ -175,7 +175,7 @@ def test_a_tree_has_what_else_may_come() -> None:
 def test_with_noise_the_target_s_own_noise_chooses_between_tokens() -> None:
     chosen = set()
     for seed in range(20):
-        text = Text([1, 2, 5, 0, 1, 2, 6, 0, 1, 2], chooser=Chooser(SamplingSettings(temperature=1), seed, 0, 100))
+        text = Text([1, 2, 5, 0, 1, 2, 6, 0, 1, 2], sampler=Sampler(SamplingSettings(temperature=1), seed, 0, 100))
         chosen |= set(first_draft(SuffixDrafter(), text, Budget(1)).tokens)
     assert chosen == {5, 6}
 
@@ -216,10 +216,10 @@ def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature:
 def test_what_it_has_to_read_first_is_known() -> None:
     drafter, text = SuffixDrafter(), Text([1, 2, 3, 4, 5])
     drafter.begin(text)
-    assert drafter.lag(text) == 4
+    assert drafter.n_unread(text) == 4
     drafter.propose([text], [Budget(4)])
-    assert drafter.lag(text) == 0
+    assert drafter.n_unread(text) == 0
     text.tokens += [6, 7, 8]
-    assert drafter.lag(text) == 2
+    assert drafter.n_unread(text) == 2
     drafter.begin(Text([1, 2, 3]))  # another text in the same slot
-    assert drafter.lag(Text([1, 2, 3])) == 2
+    assert drafter.n_unread(Text([1, 2, 3])) == 2

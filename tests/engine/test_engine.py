@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
+from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.law import Law
-from edgespec.core.policy.auto_pace import AutoPace
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.pace import FixedPace
+from edgespec.core.policy.measured import MeasuredPolicy
+from edgespec.core.policy.policy import FixedPolicy
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
@@ -50,7 +50,7 @@ class Scripted(Drafter):
         self.guess = guess
         self.proposals = 0
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         self.proposals += 1
         if isinstance(self.guess, Exception):
             raise self.guess
@@ -71,13 +71,13 @@ class Reading(Scripted):
         super().__init__(guess)
         self.rows: dict[int, FloatRow] = {}
 
-    def read(self, sequence: Guessable, start: int, layers: Mapping[int, FloatRow]) -> None:
+    def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
         self.rows |= {start + number: row.copy() for number, row in enumerate(layers[1])}
 
 
-def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Chooser:
+def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Sampler:
     """One that goes on past the end the model would choose, so that an answer is as long as the test wants it."""
-    return Chooser(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
+    return Sampler(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
 
 
 def run(engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed: int = 1) -> Answer:
@@ -278,7 +278,7 @@ def test_a_drafter_reads_what_flows_into_layers_of_every_token(target: Model) ->
             context.decode(tokens, range(start, start + len(tokens)), [(0,)] * len(tokens), [False] * len(tokens))
             for number, row in enumerate(context.layer_inputs(1)):
                 np.testing.assert_allclose(drafter.rows[start + number], row, atol=0.05)
-        engine.speculator.use([], 0, FixedPace(0), 1)
+        engine.speculator.use([], 0, FixedPolicy(0), 1)
         assert not context.layers
 
 
@@ -288,8 +288,8 @@ def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> No
     prompt = target.tokenize("x")
     engine = make(target, Scripted(lambda tokens, budget: [end, 11, 12, 13][:budget]))
     # A bias makes the target say the end token as soon as it speaks.
-    chooser = Chooser(SamplingSettings(temperature=0, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
-    sequence = engine.add(prompt, chooser, 20, CancelFlag())
+    sampler = Sampler(SamplingSettings(temperature=0, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
+    sequence = engine.add(prompt, sampler, 20, CancelFlag())
     emissions = engine.step()
     assert [choice.id for choice in emissions[0].choices] == [end]
     assert sequence.finish == "stop"
@@ -366,19 +366,19 @@ def test_statistics_add_up(target: Model) -> None:
 class Drawing(Scripted):
     """Drafts whose tokens were drawn, as long as they may be."""
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
-        law = Law(np.array([5, 6]), np.array([0.5, 0.5]))
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+        distribution = Distribution(np.array([5, 6]), np.array([0.5, 0.5]))
         chains = [Draft.chain([5] * budget.tokens, [0.5] * budget.tokens, self.name) for budget in budgets]
-        return [replace(draft, laws=[law] * len(draft)) for draft in chains]
+        return [replace(draft, distributions=[distribution] * len(draft)) for draft in chains]
 
 
 def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> None:
     """It is verified as a whole, so that it must not be drawn longer."""
     with Context(target, n_ctx=128, sequences=4, max_outputs=4 + 10) as context:
-        engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=AutoPace(Costs({1: 1.0, 64: 1.1})))
+        engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=MeasuredPolicy(Costs({1: 1.0, 64: 1.1})))
         for seed in range(4):
-            chooser = chooser_for(target, 0.8, seed)
-            engine.add(target.tokenize(PROMPTS[seed]), chooser, 20, CancelFlag(), rule="rejection")
+            sampler = chooser_for(target, 0.8, seed)
+            engine.add(target.tokenize(PROMPTS[seed]), sampler, 20, CancelFlag(), rule="rejection")
         while any(sequence.finish is None for sequence in engine.scheduler.active):
             engine.step()
         assert all(sequence.error is None and sequence.stats.proposed > 0 for sequence in engine.scheduler.active)
@@ -391,7 +391,7 @@ def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: Model
     def guess(tokens: list[int], n: int) -> list[int]:
         return [5] * n if tokens[:3] == [1, 2, 3] else []
 
-    pace = AutoPace(Costs({1: 1.0, 64: 1.1}))
+    pace = MeasuredPolicy(Costs({1: 1.0, 64: 1.1}))
     with Context(target, n_ctx=256, sequences=2, max_outputs=18, exact=True, streams=True) as context:
         engine = Engine(context, drafters=[Scripted(guess)], draft_n_max=8, pace=pace)
         for prompt in ([1, 2, 3], [4, 5, 6]):

@@ -14,7 +14,7 @@ import edgespec
 from edgespec.core.draft import Draft
 from edgespec.datastore.corpus import build
 from edgespec.drafters.base import Outcome
-from edgespec.engine.speculator import LOOK_EVERY
+from edgespec.engine.speculator import OBSERVE_EVERY
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths
@@ -154,7 +154,7 @@ def test_a_drafter_that_rests_looks_now_and_then_only(home: Any) -> None:
         seen.clear()
         pace.awake = lambda kind, drafters: ()  # type: ignore[method-assign]
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
-        assert len(seen) == 1 + 32 // LOOK_EVERY
+        assert len(seen) == 1 + 32 // OBSERVE_EVERY
 
 
 def test_a_draft_of_itself_is_the_one_that_was_loaded(home: Any) -> None:

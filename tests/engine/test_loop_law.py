@@ -1,7 +1,7 @@
 """The whole loop on a real model: thousands of answers are distributed as the target says, under every verify rule.
 
-The law of a few tokens is computed from the model itself, row by row, and compared by chi-square with what the engine
-wrote, many sequences at a time. Truncation to the three likeliest tokens keeps the number of outcomes small.
+The distribution of a few tokens is computed from the model itself, row by row, and compared by chi-square with what the
+engine wrote, many sequences at a time. Truncation to the three likeliest tokens keeps the number of outcomes small.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from enumeration import surprise
 from tiny_gguf import EXACT, write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
 from edgespec.llama.context import Context
@@ -51,10 +51,10 @@ def draft(folder: Path) -> Iterator[Model]:
 
 
 @pytest.fixture(scope="module")
-def law(target: Model) -> dict[Outcome, float]:
+def distribution(target: Model) -> dict[Outcome, float]:
     """The probability of each continuation of the prompt, by decoding every one of them."""
     prompt = target.tokenize(PROMPT)
-    chooser = Chooser(CHAIN, 0, 0, target.n_vocab)
+    sampler = Sampler(CHAIN, 0, 0, target.n_vocab)
     found: dict[Outcome, float] = {(): 1.0}
     with Context(target, n_ctx=256, **EXACT) as context:
         for _ in range(N_TOKENS):
@@ -64,7 +64,7 @@ def law(target: Model) -> dict[Outcome, float]:
                 n = len(tokens)
                 context.forget(0)
                 context.decode(tokens, range(n), [(0,)] * n, [False] * (n - 1) + [True])
-                after = chooser.law(context.logits(n - 1), tokens)
+                after = sampler.distribution(context.logits(n - 1), tokens)
                 longer |= {(*outcome, int(id)): p * float(q) for id, q in zip(after.ids, after.p, strict=True)}
             found = longer
     return found
@@ -89,7 +89,7 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
             running = [
                 engine.add(
                     prompt,
-                    Chooser(CHAIN, first + index, 0, target.n_vocab),
+                    Sampler(CHAIN, first + index, 0, target.n_vocab),
                     N_TOKENS,
                     CancelFlag(),
                     rule=rule,
@@ -110,21 +110,21 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
     [("coupled", 1), ("coupled", LEAVES), ("rejection", 1), ("rejection", LEAVES), ("block", 1)],
 )
 def test_a_draft_model_leaves_the_law_as_it_is(
-    target: Model, draft: Model, law: dict[Outcome, float], rule: VerifyRule, leaves: int
+    target: Model, draft: Model, distribution: dict[Outcome, float], rule: VerifyRule, leaves: int
 ) -> None:
     with Context(
         draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * leaves, branches=leaves * SLOTS, **EXACT
     ) as context:
         written, accepted = answers(target, ModelDrafter(context, leaves), rule, leaves)
     assert accepted > N_ANSWERS / 5
-    assert surprise(written.elements(), law) < 1
+    assert surprise(written.elements(), distribution) < 1
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
 def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
-    target: Model, law: dict[Outcome, float], rule: VerifyRule
+    target: Model, distribution: dict[Outcome, float], rule: VerifyRule
 ) -> None:
-    best = max(law, key=law.__getitem__)
+    best = max(distribution, key=distribution.__getitem__)
     n_prompt = len(target.tokenize(PROMPT))
 
     class Likely(Drafter):
@@ -132,17 +132,17 @@ def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
 
         name = "likely"
 
-        def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
             rest = [list(best[len(s.tokens) - n_prompt :]) for s in sequences]
             chains = [tokens[: budget.tokens] for tokens, budget in zip(rest, budgets, strict=True)]
             return [Draft.chain(chain, [0.5] * len(chain), self.name) for chain in chains]
 
     written, accepted = answers(target, Likely(), rule, 1)
     assert accepted > N_ANSWERS / 8
-    assert surprise(written.elements(), law) < 1
+    assert surprise(written.elements(), distribution) < 1
 
 
-def test_typical_acceptance_does_change_it(target: Model, draft: Model, law: dict[Outcome, float]) -> None:
+def test_typical_acceptance_does_change_it(target: Model, draft: Model, distribution: dict[Outcome, float]) -> None:
     with Context(draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS, **EXACT) as context:
         written, _ = answers(target, ModelDrafter(context), "typical", 1)
-    assert surprise(written.elements(), law) > 1
+    assert surprise(written.elements(), distribution) > 1

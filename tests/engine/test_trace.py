@@ -12,7 +12,7 @@ import pytest
 import edgespec
 from edgespec.bench.replay import Tape, Until, replay
 from edgespec.core.draft import Draft
-from edgespec.core.policy.pace import FixedPace, Pace, Turn
+from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, ProposalContext
 from edgespec.engine.trace import Recorder, Trace, read_trace
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.runtime import Runtime
@@ -32,7 +32,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def guess(recorder: Recorder, draft: Draft, n_max: int = 4) -> Draft:
     """A turn of the draft model, as the engine takes it; what is to be verified."""
-    plan = recorder.plan(Turn("coupled", "draft", n_max))
+    plan = recorder.plan(ProposalContext("coupled", "draft", n_max))
     assert plan is not None
     assert plan.worth([0.1] * (len(draft) - 1), 0.001)
     plan.spent(len(draft), 0.25)
@@ -53,7 +53,7 @@ def chain(*tokens: int) -> Draft:
 
 def small(path: Path) -> Path:
     """A trace of two answers."""
-    recorder = Recorder(FixedPace(0), path, HEADER)
+    recorder = Recorder(FixedPolicy(0), path, HEADER)
     for answer in range(2):
         recorder.begin({"prompt": f"prompt {answer}"})
         guess(recorder, chain(4, 5, 9))
@@ -64,7 +64,7 @@ def small(path: Path) -> Path:
 
 
 def test_where_nothing_is_guessed_the_recorder_guesses_in_the_shadow(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     assert len(guess(recorder, chain(4, 5, 9))) == 0
     for tokens in DECODES:
         come(recorder, tokens)
@@ -96,9 +96,9 @@ def test_where_nothing_is_guessed_the_recorder_guesses_in_the_shadow(tmp_path: P
 
 
 def test_a_plan_of_the_other_pace_is_passed_through_and_written_down(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(2), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(2), tmp_path / "t.jsonl", HEADER)
     assert recorder.awake("coupled", ["draft"]) == ["draft"]
-    plan = recorder.plan(Turn("coupled", "draft", 4))
+    plan = recorder.plan(ProposalContext("coupled", "draft", 4))
     assert plan is not None
     assert plan.tokens == 2
     assert plan.settle(chain(4, 5)).tokens == [4, 5]
@@ -113,7 +113,7 @@ def test_a_plan_of_the_other_pace_is_passed_through_and_written_down(tmp_path: P
 def test_the_other_pace_hears_of_passes_and_rounds(tmp_path: Path) -> None:
     heard: list[object] = []
 
-    class Listening(FixedPace):
+    class Listening(FixedPolicy):
         def observe_pass(self, width: int, seconds: float, depth: int) -> None:
             heard.append((width, seconds, depth))
 
@@ -125,7 +125,7 @@ def test_the_other_pace_hears_of_passes_and_rounds(tmp_path: Path) -> None:
 
 
 def test_a_row_is_written_as_soon_as_it_is_known_what_matched(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     guess(recorder, chain(4, 5, 6))
     come(recorder, [4])
     come(recorder, [5])
@@ -138,7 +138,7 @@ def test_a_row_is_written_as_soon_as_it_is_known_what_matched(tmp_path: Path) ->
 
 
 def test_the_end_settles_what_matched(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     guess(recorder, chain(4, 5, 6))
     come(recorder, [4])
     recorder.close()
@@ -146,15 +146,15 @@ def test_the_end_settles_what_matched(tmp_path: Path) -> None:
 
 
 def test_a_closed_recorder_leaves_the_other_pace_alone(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     recorder.close()
-    assert recorder.plan(Turn("coupled", "draft", 4)) is None
+    assert recorder.plan(ProposalContext("coupled", "draft", 4)) is None
     come(recorder, [4])
     assert len(rows(tmp_path / "t.jsonl")) == 1
 
 
 def test_how_sure_the_draft_model_was_is_written_down(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     sure = Draft([4], [-1], [0.5], [None], "draft", certainty=[(0.75, 1.25)])
     guess(recorder, sure)
     come(recorder, [4])
@@ -164,12 +164,12 @@ def test_how_sure_the_draft_model_was_is_written_down(tmp_path: Path) -> None:
 
 
 def test_a_turn_without_room_is_left_out(tmp_path: Path) -> None:
-    assert Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER).plan(Turn("coupled", "draft", 0)) is None
+    assert Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER).plan(ProposalContext("coupled", "draft", 0)) is None
 
 
 def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(EdgespecError, match="cannot be written"):
-        Recorder(FixedPace(0), tmp_path / "missing" / "t.jsonl", HEADER)
+        Recorder(FixedPolicy(0), tmp_path / "missing" / "t.jsonl", HEADER)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_an_answer_without_a_row_of_its_own_is_read(tmp_path: Path) -> None:
-    recorder = Recorder(FixedPace(0), tmp_path / "t.jsonl", HEADER)
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     come(recorder, [4])
     recorder.close()
     assert [trace.text for trace in read_trace(tmp_path / "t.jsonl")] == [[4]]
@@ -244,7 +244,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
 # --- with the bundled pair --------------------------------------------------------------------------------------------
 
 
-def answer(llm: Runtime, pace: Pace, temperature: float) -> list[int]:
+def answer(llm: Runtime, pace: DraftPolicy, temperature: float) -> list[int]:
     llm.engine.speculator.pace = pace
     events = list(llm.generate("import os\n", max_tokens=80, temperature=temperature, seed=7))
     return [token.id for token in events if token.id >= 0]
@@ -260,7 +260,7 @@ def llm(home: Path) -> Any:
 def recorded(request: pytest.FixtureRequest, llm: Runtime, tmp_path_factory: Any) -> tuple[Trace, list[int]]:
     """The trace of a plain run with a guess at every token, and the tokens of the answer."""
     path = tmp_path_factory.mktemp("trace") / "t.jsonl"
-    recorder = Recorder(FixedPace(0), path, HEADER | {"n_max": 6, "temperature": request.param})
+    recorder = Recorder(FixedPolicy(0), path, HEADER | {"n_max": 6, "temperature": request.param})
     tokens = answer(llm, recorder, request.param)
     recorder.close()
     (trace,) = read_trace(path)
@@ -271,7 +271,7 @@ def test_a_recorded_run_decodes_plainly_and_guesses_at_every_token(
     recorded: tuple[Trace, list[int]], llm: Runtime
 ) -> None:
     trace, tokens = recorded
-    assert tokens == answer(llm, FixedPace(0), trace.temperature)
+    assert tokens == answer(llm, FixedPolicy(0), trace.temperature)
     assert trace.text == tokens[1:]  # the first one comes out of the prompt's pass
     assert all(round.width == 1 for round in trace.rounds)
     assert all(round.drafts[0].verified == 0 and round.drafts[0].tokens for round in trace.rounds[:-1])
@@ -284,7 +284,7 @@ def test_a_replay_makes_the_rounds_that_the_engine_makes(
 ) -> None:
     trace, tokens = recorded
     replayed = replay([Tape.of(trace, "draft")], "fixed", Until(length))
-    assert answer(llm, FixedPace(length), trace.temperature) == tokens
+    assert answer(llm, FixedPolicy(length), trace.temperature) == tokens
     stats = llm.stats
     assert stats is not None
     assert (replayed.rounds, replayed.accepted) == (stats.rounds - 1, stats.accepted)

@@ -15,12 +15,12 @@ from tiny_gguf import EXACT, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
+from edgespec.core.candidates import DraftCandidate, guesses
 from edgespec.core.draft import Draft
-from edgespec.core.guess import Guess, guesses
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.tree import ROOT, Tree
 from edgespec.engine.engine import Engine
@@ -58,8 +58,8 @@ def grown(rows: dict[tuple[int, ...], list[float]], budget: Budget, width: int =
     """A tree over a toy drafter that has a list of confidences after each path; and how many paths it was asked for."""
     tree = Tree(budget)
 
-    def guesses(path: list[int]) -> list[Guess]:
-        return [Guess(token, p) for token, p in enumerate(rows.get(tuple(path), [0.5, 0.25]))]
+    def guesses(path: list[int]) -> list[DraftCandidate]:
+        return [DraftCandidate(token, p) for token, p in enumerate(rows.get(tuple(path), [0.5, 0.25]))]
 
     tree.add(ROOT, guesses([]))
     asked = 1
@@ -134,10 +134,10 @@ class Knowing(Drafter):
     def __init__(self, truth: dict[int, list[int]], seed: int) -> None:
         self.truth, self.random = truth, np.random.default_rng(seed)
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._tree(s, budget) for s, budget in zip(sequences, budgets, strict=True)]
 
-    def _tree(self, sequence: Guessable, budget: Budget) -> Draft:
+    def _tree(self, sequence: DraftContext, budget: Budget) -> Draft:
         right = self.truth[sequence.slot][len(sequence.tokens) :]
         tokens: list[int] = []
         parents: list[int] = []
@@ -180,8 +180,8 @@ def start(
     engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed: int = 1, rule: VerifyRule = "coupled"
 ) -> Answer:
     model = engine.context.model
-    chooser = Chooser(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
-    return engine.add(model.tokenize(prompt), chooser, n, CancelFlag(), rule=rule)
+    sampler = Sampler(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
+    return engine.add(model.tokenize(prompt), sampler, n, CancelFlag(), rule=rule)
 
 
 def finish(engine: Engine, *answers: Answer) -> None:
@@ -360,7 +360,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
     model = engine.context.model
     prompt = model.tokenize("import os\nimport sys\n" * 10 + "def")
     answers = [
-        engine.add(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag())
+        engine.add(prompt, Sampler(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag())
         for sample in range(4)
     ]
     n_tokens = []
@@ -381,7 +381,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
     alone = make(target)
     for sample in (0, 2):
         answer = alone.add(
-            prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag()
+            prompt, Sampler(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 16, CancelFlag()
         )
         finish(alone, answer)
         assert tuple(answer.tokens) in texts
@@ -395,7 +395,7 @@ def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: Model) -> No
     prompt = model.tokenize("x = 1\n" * 200)
     cancel = CancelFlag()
     first, second = (
-        engine.add(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 8, flag)
+        engine.add(prompt, Sampler(SamplingSettings(temperature=1.0), 3, sample, model.n_vocab), 8, flag)
         for sample, flag in ((0, cancel), (1, CancelFlag()))
     )
     engine.step()
@@ -419,15 +419,15 @@ def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyR
     class Ending(Drafter):
         name = "ending"
 
-        def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
             parents = [-1, 0, -1, 2, 3] if budgets[0].leaves > 1 else [-1, 0, 1, 2, 3]
             tokens = [11, 12, end, 13, 14] if budgets[0].leaves > 1 else [end, 11, 12, 13, 14]
             return [Draft(tokens, parents, [0.5] * 5, [None] * 5, self.name)]
 
     engine = make(target, Ending())
     # A bias makes the target say the end token as soon as it speaks.
-    chooser = Chooser(SamplingSettings(temperature=0.5, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
-    sequence = engine.add([65], chooser, 20, CancelFlag(), rule=rule)
+    sampler = Sampler(SamplingSettings(temperature=0.5, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
+    sequence = engine.add([65], sampler, 20, CancelFlag(), rule=rule)
     [emission] = engine.step()
     assert [choice.id for choice in emission.choices] == [end]
     assert (sequence.finish, sequence.stats.accepted, len(emission.sources)) == ("stop", 1, 1)
@@ -473,7 +473,7 @@ def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: Model, 
     class Bad(Drafter):
         name = "bad"
 
-        def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+        def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
             return [draft for _ in sequences]
 
     warnings: list[str] = []
@@ -494,8 +494,8 @@ def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -
     want = start(engine, PROMPTS[0], 30)
     finish(engine, want)
     cancel = CancelFlag()
-    chooser = want.chooser
-    again = engine.add(target.tokenize(PROMPTS[0]), chooser, 30, CancelFlag())
+    sampler = want.sampler
+    again = engine.add(target.tokenize(PROMPTS[0]), sampler, 30, CancelFlag())
     engine.step()
     for context in (engine.context, drafter.context):  # both are stopped in the middle of a pass
         context.watch(cancel)
@@ -519,7 +519,7 @@ def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
     """Or what is drawn in one branch would tell which other branches are in the tree."""
     drawn: list[tuple[int, int | None]] = []
 
-    def recording(*args: Any) -> list[Guess]:
+    def recording(*args: Any) -> list[DraftCandidate]:
         drawn.append((args[3], args[5]))
         return guesses(*args)
 
@@ -555,7 +555,7 @@ def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: Model)
     engine = make(target, slots=3)
     prompt = target.tokenize("import os\nimport sys\n" * 6)
     answers = [
-        engine.add(prompt, Chooser(SamplingSettings(temperature=1.0), 3, sample, target.n_vocab), n, CancelFlag())
+        engine.add(prompt, Sampler(SamplingSettings(temperature=1.0), 3, sample, target.n_vocab), n, CancelFlag())
         for sample, n in enumerate((0, 4, 4))
     ]
     while any(answer.finish is None for answer in answers):

@@ -12,14 +12,14 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_pace import AutoPace
 from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.pace import FixedPace
+from edgespec.core.policy.measured import MeasuredPolicy
+from edgespec.core.policy.policy import FixedPolicy
 from edgespec.core.sampling import SamplingSettings
-from edgespec.drafters.base import Budget, Drafter, Guessable
+from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter
-from edgespec.engine.calibrate import VERSION, Tuning, assumed_shape, measure_passes
+from edgespec.engine.calibrate import VERSION, CostModelCache, assumed_shape, measure_passes
 from edgespec.errors import UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -47,11 +47,11 @@ def remembered(home: Path) -> list[Path]:
 def test_what_was_learnt_is_where_the_next_start_begins(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         answer(llm)
-        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
         learnt = llm.engine.speculator.pace.state()
     assert len(remembered(fresh)) == 1
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
         assert llm.engine.speculator.pace.state() == learnt
         assert llm.notes == []
 
@@ -84,7 +84,7 @@ def test_half_of_a_file_leaves_nothing_behind(fresh: Path) -> None:
     state["drafters"] = {"draft": {"greedy, best": [[1.0], [2.0]]}}
     file.write_text(json.dumps(state), encoding="utf-8")
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
-        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
         assert llm.engine.speculator.pace.state() == {}
         assert llm.engine.speculator.drafters[0].state() == {}
 
@@ -187,7 +187,7 @@ def test_a_pace_that_cannot_be_meant_is_refused(pace: Any) -> None:
 
 def test_a_fixed_pace_sets_the_most_tokens_too_unless_these_are_given() -> None:
     with edgespec.load("demo", spec_type="draft", pace="fixed:12", threads=1) as llm:
-        assert llm.engine.speculator.n_max == 12 and llm.engine.speculator.pace == FixedPace(12)
+        assert llm.engine.speculator.n_max == 12 and llm.engine.speculator.pace == FixedPolicy(12)
     with pytest.raises(UsageError, match="spec-draft-n-max"):
         edgespec.load("demo", spec_type="draft", pace="fixed:12", spec_draft_n_max=4)
 
@@ -220,16 +220,16 @@ class Breaking(Drafter):
     def __init__(self, fails_in: str) -> None:
         self.fails_in = fails_in
 
-    def lag(self, sequence: Guessable) -> int:
-        if self.fails_in == "lag":
+    def n_unread(self, sequence: DraftContext) -> int:
+        if self.fails_in == "n_unread":
             raise RuntimeError("no idea how far behind")
         return 0
 
-    def propose(self, sequences: Sequence[Guessable], budgets: Sequence[Budget]) -> list[Draft]:
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         raise RuntimeError("no idea")
 
 
-@pytest.mark.parametrize("fails_in", ["lag", "propose"])
+@pytest.mark.parametrize("fails_in", ["n_unread", "propose"])
 def test_a_drafter_that_fails_under_the_pace_is_switched_off_and_the_answer_goes_on(fails_in: str) -> None:
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         llm.draft_with(pace="off")
@@ -257,7 +257,7 @@ def test_what_passes_cost_is_measured_once_at_every_width_of_a_draft(fresh: Path
     for times in (1, 2):
         with Runtime(LoadSettings("demo", spec_type="suffix", threads=1), lambda what, done: told.append(what)) as llm:
             measured = llm.engine.speculator.pace
-            assert isinstance(measured, AutoPace) and measured.longest == DRAFT_N_MAX
+            assert isinstance(measured, MeasuredPolicy) and measured.longest == DRAFT_N_MAX
             known = {width for width, *_ in measured.costs.state()["0"]["target"]}
             assert known >= {*pass_widths(DRAFT_N_MAX)} and 1 + DRAFT_N_MAX in known
             list(llm.generate(PROMPT, max_tokens=4))
@@ -269,7 +269,7 @@ def test_of_a_large_model_some_widths_are_left_out(fresh: Path, monkeypatch: pyt
     monkeypatch.setattr("edgespec.engine.calibrate.MEASURE_S", 0.0)
     with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
         measured = llm.engine.speculator.pace
-        assert isinstance(measured, AutoPace)
+        assert isinstance(measured, MeasuredPolicy)
         assert [width for width, *_ in measured.costs.state()["0"]["target"]] == [1]
         assert len(answer(llm)) == 48
 
@@ -293,7 +293,7 @@ def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft,lookup", threads=1) as llm:
         for rule in ("rejection", "block", "typical"):
             assert len(answer(llm, temperature=0.8, verify=rule)) == 48
-            assert isinstance(llm.engine.speculator.pace, AutoPace)
+            assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
             asked |= {verdict.drafter for verdict in llm.engine.speculator.pace.verdicts(rule)}
     assert asked == {"draft", "lookup"}
 
@@ -301,7 +301,7 @@ def test_drawn_guesses_and_lookups_are_paced_together(fresh: Path) -> None:
 def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft", strict=True, exact=False, threads=1) as llm:
         first = answer(llm)
-        assert isinstance(llm.engine.speculator.pace, AutoPace)
+        assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
         assert llm.engine.speculator.pace.least_width == llm.engine.least_width >= 2
         llm.draft_with(pace="off")
         assert answer(llm) == first
@@ -335,7 +335,7 @@ def test_costs_are_measured_in_about_a_second(
 
     shown: list[float] = []
     with edgespec.load("demo", spec_type="suffix", store=False, threads=1) as llm:
-        tuning = Tuning(llm.context, [], 1, pytest.fail)
+        tuning = CostModelCache(llm.context, [], 1, pytest.fail)
         tuning.costs = Costs({1: 1.0, 64: 64.0})
         monkeypatch.setattr("edgespec.engine.calibrate._timed_pass", timed_pass)
         monkeypatch.setattr("edgespec.engine.calibrate.perf_counter", lambda: now_s)

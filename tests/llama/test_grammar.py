@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 import edgespec
 from edgespec.chat.settings import ChatSettings, changed, setting
-from edgespec.core.choose import Chooser
-from edgespec.core.guess import guesses
+from edgespec.core.candidates import guesses
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import GenerationError, UsageError
@@ -144,12 +144,12 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
     """Top-k of the mask, not the mask of the top k, by which nothing might be left."""
     row = np.arange(30, dtype=np.float32)
     chain = SamplingSettings(temperature=1, top_k=2, top_p=1, min_p=0)
-    chooser = Chooser(chain, 1, 0, 30, constraint=Some(30, 3, 7, 11))
-    law = chooser.law(row, [])
-    assert {*law.ids} == {7, 11}
-    assert np.allclose(law.probability(11), 1 / (1 + np.exp(-4.0)))
-    assert {chooser.choose(row, [], position).id for position in range(200)} == {7, 11}
-    assert {guess.token for guess in guesses(chooser, row[:20], [], 0, 4)} == {7, 11}
+    sampler = Sampler(chain, 1, 0, 30, constraint=Some(30, 3, 7, 11))
+    distribution = sampler.distribution(row, [])
+    assert {*distribution.ids} == {7, 11}
+    assert np.allclose(distribution.probability(11), 1 / (1 + np.exp(-4.0)))
+    assert {sampler.choose(row, [], position).id for position in range(200)} == {7, 11}
+    assert {guess.token for guess in guesses(sampler, row[:20], [], 0, 4)} == {7, 11}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

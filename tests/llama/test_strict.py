@@ -13,7 +13,7 @@ from coarse_context import CoarseContext
 from tiny_gguf import EXACT, write_model
 
 import edgespec
-from edgespec.core.choose import Chooser
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
@@ -164,16 +164,16 @@ def test_strict_can_fill_the_context() -> None:
 # --- near-ties --------------------------------------------------------------------------------------------------------
 
 
-def chooser(rounding: float, **settings: Any) -> Chooser:
-    return Chooser(SamplingSettings(**settings), 1, 0, 4, rounding=rounding)
+def sampler(rounding: float, **settings: Any) -> Sampler:
+    return Sampler(SamplingSettings(**settings), 1, 0, 4, rounding=rounding)
 
 
 def test_a_near_tie_is_a_choice_that_rounding_could_turn() -> None:
     row = np.array([1.0, 3.0, 2.9, -4.0], np.float32)
-    assert not chooser(0.04, temperature=0).choose(row, [], 0).near_tie
-    assert chooser(0.06, temperature=0).choose(row, [], 0).near_tie
-    assert not chooser(0.0, temperature=0).choose(row, [], 0).near_tie
-    assert Chooser(SamplingSettings(), 1, 0, 4).choose(row, [], 0).near_tie is None
+    assert not sampler(0.04, temperature=0).choose(row, [], 0).near_tie
+    assert sampler(0.06, temperature=0).choose(row, [], 0).near_tie
+    assert not sampler(0.0, temperature=0).choose(row, [], 0).near_tie
+    assert Sampler(SamplingSettings(), 1, 0, 4).choose(row, [], 0).near_tie is None
 
 
 def test_the_edge_of_truncation_counts() -> None:
@@ -181,7 +181,7 @@ def test_the_edge_of_truncation_counts() -> None:
     settings = {"temperature": 100.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
     found = {
         gap: [
-            chooser(0.01, **settings).choose(np.array([5.0, 4.0, 4.0 - gap, 3.0], np.float32), [], position).near_tie
+            sampler(0.01, **settings).choose(np.array([5.0, 4.0, 4.0 - gap, 3.0], np.float32), [], position).near_tie
             for position in range(60)
         ]
         for gap in (0.005, 0.5)
@@ -194,10 +194,10 @@ def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
     random = np.random.default_rng(3)
     for position in range(300):
         row = random.normal(size=4).astype(np.float32) * 2
-        choice = chooser(0.05, temperature=0.8, top_k=3).choose(row, [], position)
+        choice = sampler(0.05, temperature=0.8, top_k=3).choose(row, [], position)
         if not choice.near_tie:
             disturbed = row + random.uniform(-0.05, 0.05, 4).astype(np.float32)
-            assert chooser(0.05, temperature=0.8, top_k=3).choose(disturbed, [], position).id == choice.id
+            assert sampler(0.05, temperature=0.8, top_k=3).choose(disturbed, [], position).id == choice.id
 
 
 def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
@@ -226,7 +226,7 @@ def test_few_choices_that_rounding_turns_go_unnoticed(settings: dict[str, Any]) 
     turned = unnoticed = 0
     for position in range(400):
         row = random.normal(size=30).astype(np.float32) * 2
-        of = Chooser(SamplingSettings(**{"temperature": 0.8} | settings), 1, 0, 30, rounding=0.1)
+        of = Sampler(SamplingSettings(**{"temperature": 0.8} | settings), 1, 0, 30, rounding=0.1)
         choice = of.choose(row, [], position)
         disturbed = row + random.uniform(-0.1, 0.1, 30).astype(np.float32)
         if of.choose(disturbed, [], position).id != choice.id:

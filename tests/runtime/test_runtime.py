@@ -13,7 +13,7 @@ from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
-from edgespec.core.choose import Chooser
+from edgespec.core.sampler import Sampler
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
@@ -216,14 +216,14 @@ def test_in_a_stream_what_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> 
             Request("x " * 2000),
             Request("class A", max_tokens=3, ignore_eos=True),
         ]
-        original, broken = Chooser.choose, 6
+        original, broken = Sampler.choose, 6
 
-        def choose(self: Chooser, row: Any, tokens: Any, position: int) -> Any:
+        def choose(self: Sampler, row: Any, tokens: Any, position: int) -> Any:
             if self.seed == broken:
                 raise ValueError("no")
             return original(self, row, tokens, position)
 
-        monkeypatch.setattr(Chooser, "choose", choose)
+        monkeypatch.setattr(Sampler, "choose", choose)
         asked.append(Request("def g", max_tokens=9, seed=broken))
         n_tokens: Counter[int] = Counter()
         errors: dict[int, str] = {}

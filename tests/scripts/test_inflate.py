@@ -37,7 +37,7 @@ LogProbabilities = NDArray[np.float64]
 
 
 def greedy(path: Path) -> tuple[list[list[int]], LogProbabilities]:
-    """The ids of each prompt's answer, and float64[prompts x N, V], the law of each of them."""
+    """The ids of each prompt's answer, and float64[prompts x N, V], the distribution of each of them."""
     texts, rows = [], []
     exact: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
     with Model(path) as model, Context(model, n_ctx=512, threads=1, **exact) as context:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgespec.core.choose import Chooser
 from edgespec.core.draft import Draft
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, Drafter
 
-GREEDY = Chooser(SamplingSettings(temperature=0), 0, 0, 100)
+GREEDY = Sampler(SamplingSettings(temperature=0), 0, 0, 100)
 
 
 @dataclass
 class Text:
     tokens: list[int]
     slot: int = 0
-    chooser: Chooser = field(default_factory=lambda: GREEDY)
+    sampler: Sampler = field(default_factory=lambda: GREEDY)
     draws: bool = False
-    is_settled: bool = True
+    is_draft_invariant: bool = True
     round: int = 0
 
 

@@ -1,8 +1,8 @@
 """Every way a round of drafting and verifying can go, with its exact probability: the proof of a verify rule.
 
 Drafting and verifying are functions of a `Chance`, which answers all of their coins and draws. `outcomes` replays them
-once for every list of answers, depth first, so that the law of what is emitted comes out exactly but for rounding, for
-any rule and any way to draft.
+once for every list of answers, depth first, so that the distribution of what is emitted comes out exactly but for
+rounding, for any rule and any way to draft.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TypeVar
 
 import numpy as np
 
+from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.law import Law
-from edgespec.core.verify import Judge
+from edgespec.core.verify import AcceptanceTest
 
 Prefix = tuple[int, ...]
-Model = Callable[[Prefix], Law]
+Model = Callable[[Prefix], Distribution]
 Joint = dict[Prefix, float]
 """The probability of each sequence of tokens."""
-Rule = Callable[[Draft, Judge], tuple[list[int], int | None]]
+Rule = Callable[[Draft, AcceptanceTest], tuple[list[int], int | None]]
 T = TypeVar("T")
 
 
@@ -55,10 +55,10 @@ class Chance:
         assert 0 <= p <= 1, p
         return self.pick([(True, p), (False, 1 - p)])
 
-    def draw(self, law: Law) -> int:
-        assert np.all(law.p >= 0) and abs(law.p.sum() - 1) < 1e-12, law
-        ids: list[int] = law.ids.tolist()
-        return self.pick(list(zip(ids, law.p.tolist(), strict=True)))
+    def draw(self, distribution: Distribution) -> int:
+        assert np.all(distribution.p >= 0) and abs(distribution.p.sum() - 1) < 1e-12, distribution
+        ids: list[int] = distribution.ids.tolist()
+        return self.pick(list(zip(ids, distribution.p.tolist(), strict=True)))
 
 
 def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[T, float]]:
@@ -80,7 +80,7 @@ class EnumeratedJudge:
     chance: Chance
     end: int | None = None
 
-    def law(self, path: list[int]) -> Law:
+    def distribution(self, path: list[int]) -> Distribution:
         for node, parent in zip(path, [-1, *path], strict=False):
             assert self.draft.parents[node] == parent, "not a path"
         return self.target(tuple(self.draft.tokens[node] for node in path))
@@ -88,8 +88,8 @@ class EnumeratedJudge:
     def accepts(self, probability: float, depth: int, token: int) -> bool:
         return self.chance.coin(probability)
 
-    def draw(self, law: Law, depth: int) -> int:
-        return self.chance.draw(law)
+    def draw(self, distribution: Distribution, depth: int) -> int:
+        return self.chance.draw(distribution)
 
     def ends(self, token: int) -> bool:
         return token == self.end
@@ -98,12 +98,13 @@ class EnumeratedJudge:
 # --- what is proved -------------------------------------------------------------------------------------------------
 
 Drafting = Callable[[Chance, Model], Draft]
-JudgeOf = Callable[[Model, Draft, Chance, int | None], Judge]
+JudgeOf = Callable[[Model, Draft, Chance, int | None], AcceptanceTest]
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """The law of the first n tokens when a round is followed by plain decoding, and the mean of accepted guesses."""
+    """The distribution of the first n tokens when a round is followed by plain decoding, and the mean of accepted
+    guesses."""
 
     joint: Joint
     accepted: float
@@ -147,9 +148,10 @@ def continued(joint: Joint, target: Model, n: int, end: int | None = None) -> Jo
         if len(prefix) == n or (prefix and prefix[-1] == end):
             result[prefix] = result.get(prefix, 0.0) + probability
         else:
-            law = target(prefix)
+            distribution = target(prefix)
             pending += [
-                ((*prefix, id), probability * p) for id, p in zip(law.ids.tolist(), law.p.tolist(), strict=True)
+                ((*prefix, id), probability * p)
+                for id, p in zip(distribution.ids.tolist(), distribution.p.tolist(), strict=True)
             ]
     return result
 
@@ -166,7 +168,8 @@ def emission_error(
 
 
 def surprise(sample: Iterable[Prefix], joint: Joint) -> float:
-    """Chi-square of a sample, divided by what one in 10,000 samples of that law exceeds; inf for what cannot come.
+    """Chi-square of a sample, divided by what one in 10,000 samples of that distribution exceeds; inf for what cannot
+    come.
 
     Sequences that are expected fewer than five times are counted together.
     """
@@ -187,8 +190,8 @@ def surprise(sample: Iterable[Prefix], joint: Joint) -> float:
 
 # --- ways to draft --------------------------------------------------------------------------------------------------
 
-Siblings = Callable[[Chance, Law], list[tuple[int, Law | None]]]
-"""The candidates at a node whose draft law is given, and what each was drawn from."""
+Siblings = Callable[[Chance, Distribution], list[tuple[int, Distribution | None]]]
+"""The candidates at a node whose draft distribution is given, and what each was drawn from."""
 
 
 def tree(*levels: Siblings) -> Drafting:
@@ -197,18 +200,18 @@ def tree(*levels: Siblings) -> Drafting:
     def draft(chance: Chance, drafter: Model) -> Draft:
         tokens: list[int] = []
         parents: list[int] = []
-        laws: list[Law | None] = []
+        distributions: list[Distribution | None] = []
         frontier: list[tuple[int, Prefix]] = [(-1, ())]
         for siblings in levels:
             grown = []
             for node, prefix in frontier:
-                for token, law in siblings(chance, drafter(prefix)):
+                for token, distribution in siblings(chance, drafter(prefix)):
                     grown.append((len(tokens), (*prefix, token)))
                     tokens.append(token)
                     parents.append(node)
-                    laws.append(law)
+                    distributions.append(distribution)
             frontier = grown
-        return Draft(tokens, parents, [0.5] * len(tokens), laws)
+        return Draft(tokens, parents, [0.5] * len(tokens), distributions)
 
     return draft
 
@@ -220,12 +223,12 @@ def chain(k: int) -> Drafting:
 def drawn(k: int) -> Siblings:
     """At most k, without replacement."""
 
-    def siblings(chance: Chance, law: Law) -> list[tuple[int, Law | None]]:
-        found: list[tuple[int, Law | None]] = []
-        for number in range(min(k, int(np.count_nonzero(law.p)))):
+    def siblings(chance: Chance, distribution: Distribution) -> list[tuple[int, Distribution | None]]:
+        found: list[tuple[int, Distribution | None]] = []
+        for number in range(min(k, int(np.count_nonzero(distribution.p)))):
             if number > 0:
-                law = given_another(law, [found[-1][0]])
-            found.append((chance.draw(law), law))
+                distribution = given_another(distribution, [found[-1][0]])
+            found.append((chance.draw(distribution), distribution))
         return found
 
     return siblings
@@ -233,15 +236,15 @@ def drawn(k: int) -> Siblings:
 
 def likeliest(k: int) -> Siblings:
     """The k likeliest, not drawn."""
-    return lambda chance, law: [(token, None) for token in top(law, k)]
+    return lambda chance, distribution: [(token, None) for token in top(distribution, k)]
 
 
 def likeliest_and_drawn(k: int) -> Siblings:
     """The k - 1 likeliest, and one drawn from the rest, if there is any."""
 
-    def siblings(chance: Chance, law: Law) -> list[tuple[int, Law | None]]:
-        fixed = top(law, min(k - 1, int(np.count_nonzero(law.p)) - 1))
-        rest = given_another(law, fixed)
+    def siblings(chance: Chance, distribution: Distribution) -> list[tuple[int, Distribution | None]]:
+        fixed = top(distribution, min(k - 1, int(np.count_nonzero(distribution.p)) - 1))
+        rest = given_another(distribution, fixed)
         return [*((token, None) for token in fixed), (chance.draw(rest), rest)]
 
     return siblings
@@ -250,56 +253,56 @@ def likeliest_and_drawn(k: int) -> Siblings:
 def drawn_and_looked_up(token: int) -> Siblings:
     """One drawn, and a token from elsewhere unless it is the same."""
 
-    def siblings(chance: Chance, law: Law) -> list[tuple[int, Law | None]]:
-        found = chance.draw(law)
-        return [(found, law)] + ([(token, None)] if token != found else [])
+    def siblings(chance: Chance, distribution: Distribution) -> list[tuple[int, Distribution | None]]:
+        found = chance.draw(distribution)
+        return [(found, distribution)] + ([(token, None)] if token != found else [])
 
     return siblings
 
 
-def given_another(law: Law, tokens: Sequence[int]) -> Law:
-    """The law given that it is none of the tokens."""
-    p = np.where(np.isin(law.ids, tokens), 0.0, law.p)
-    return Law(law.ids, p / p.sum())
+def given_another(distribution: Distribution, tokens: Sequence[int]) -> Distribution:
+    """The distribution given that it is none of the tokens."""
+    p = np.where(np.isin(distribution.ids, tokens), 0.0, distribution.p)
+    return Distribution(distribution.ids, p / p.sum())
 
 
-def top(law: Law, k: int) -> list[int]:
-    return [int(id) for id in law.ids[np.argsort(-law.p, kind="stable")[:k]]]
+def top(distribution: Distribution, k: int) -> list[int]:
+    return [int(id) for id in distribution.ids[np.argsort(-distribution.p, kind="stable")[:k]]]
 
 
 # --- pairs of models ------------------------------------------------------------------------------------------------
 
 
-def law(*p: float) -> Law:
-    return Law(np.arange(len(p), dtype=np.int32), np.array(p))
+def distribution(*p: float) -> Distribution:
+    return Distribution(np.arange(len(p), dtype=np.int32), np.array(p))
 
 
-def some(token_p: dict[int, float]) -> Law:
-    """A law on these tokens alone, as truncation leaves it."""
-    return Law(np.array(sorted(token_p), np.int32), np.array([token_p[token] for token in sorted(token_p)]))
+def some(token_p: dict[int, float]) -> Distribution:
+    """A distribution on these tokens alone, as truncation leaves it."""
+    return Distribution(np.array(sorted(token_p), np.int32), np.array([token_p[token] for token in sorted(token_p)]))
 
 
-def constant(law: Law) -> Model:
-    return lambda prefix: law
+def constant(distribution: Distribution) -> Model:
+    return lambda prefix: distribution
 
 
 def random_model(seed: int, v: int, kept: int | None = None) -> Model:
-    """A law that depends on the whole prefix, on v tokens or on `kept` of them."""
+    """A distribution that depends on the whole prefix, on v tokens or on `kept` of them."""
 
     @cache
-    def model(prefix: Prefix) -> Law:
+    def model(prefix: Prefix) -> Distribution:
         random = np.random.default_rng([seed, len(prefix), *prefix])
         ids = np.sort(random.choice(v, kept or v, replace=False)).astype(np.int32)
-        return Law(ids, random.dirichlet(np.ones(len(ids))))
+        return Distribution(ids, random.dirichlet(np.ones(len(ids))))
 
     return model
 
 
 def with_zeros(model: Model, seed: int) -> Model:
-    """One token of the law, another at each prefix, cannot come, though it has a place in the array."""
+    """One token of the distribution, another at each prefix, cannot come, though it has a place in the array."""
 
     @cache
-    def zeroed(prefix: Prefix) -> Law:
+    def zeroed(prefix: Prefix) -> Distribution:
         whole = model(prefix)
         return given_another(whole, [int(whole.ids[(seed + sum(prefix)) % len(whole.ids)])])
 
@@ -307,13 +310,13 @@ def with_zeros(model: Model, seed: int) -> Model:
 
 
 def rounded(model: Model) -> Model:
-    """The same law but for rounding."""
+    """The same distribution but for rounding."""
 
     @cache
-    def nearly(prefix: Prefix) -> Law:
-        law = model(prefix)
-        third = law.p / 3
-        return Law(law.ids, third / third.sum())
+    def nearly(prefix: Prefix) -> Distribution:
+        distribution = model(prefix)
+        third = distribution.p / 3
+        return Distribution(distribution.ids, third / third.sum())
 
     return nearly
 
@@ -327,8 +330,8 @@ def pairs(v: int) -> dict[str, tuple[Model, Model]]:
         "random": (p, q),
         "random too": (random_model(3, v), random_model(4, v)),
         "disjoint": (constant(some({0: 0.4, 1: 0.6})), constant(some(dict.fromkeys(range(2, v), 1 / (v - 2))))),
-        "one-hot draft": (p, lambda prefix: law(*np.eye(v)[(1 + sum(prefix)) % v])),
-        "one-hot target": (lambda prefix: law(*np.eye(v)[sum(prefix) % v]), q),
+        "one-hot draft": (p, lambda prefix: distribution(*np.eye(v)[(1 + sum(prefix)) % v])),
+        "one-hot target": (lambda prefix: distribution(*np.eye(v)[sum(prefix) % v]), q),
         "draft lacks a token": (p, with_zeros(q, 1)),
         "target lacks a token": (with_zeros(p, 2), q),
         "each lacks one": (with_zeros(p, 0), with_zeros(q, 1)),

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.auto_pace import PaceVerdict
+from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.events import FinishReason, TokenEvent
@@ -128,7 +128,7 @@ class FakeEngine:
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         self.settings = replace(self.settings, **given)
 
-    def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
+    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         return []
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Traces of runs that never took place, drawn from laws that are known.
+"""Traces of runs that never took place, drawn from distributions that are known.
 
 Whether the draft model guesses the token at a place of the text, having seen the text before it, is a property of the
 place: a guess from a later start finds it again. Behind a wrong guess its estimates are of a text that never came.
@@ -55,8 +55,8 @@ def synthetic_trace(
     calibrated: bool = True,
 ) -> Trace:
     """An answer in equal parts, in each of which guesses are right with a probability of its mean `alphas[i]`. These
-    probabilities are Beta laws: the smaller the `concentration`, the more of them lie near 0 and 1. What the draft
-    promises is corrected by what was seen of the text, if `calibrated`, as the drafter does it."""
+    probabilities are Beta distributions: the smaller the `concentration`, the more of them lie near 0 and 1. What the
+    draft promises is corrected by what was seen of the text, if `calibrated`, as the drafter does it."""
     random = np.random.default_rng(seed)
     means = np.repeat(alphas, -(-n_tokens // len(alphas)))[:n_tokens]
 

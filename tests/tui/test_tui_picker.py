@@ -89,7 +89,7 @@ class Picking(App[None]):
         return str(self.picker.query_one("#picker-title", Static).content)
 
     @property
-    def is_settled(self) -> bool:
+    def is_draft_invariant(self) -> bool:
         """Everything was read, and every draft of the target judged."""
         placeholder = self.picker.query_one("#picker-filter", Input).placeholder
         drafts = self.lines("drafts")
@@ -125,7 +125,7 @@ def pressing(*keys: str) -> Script:
     """Wait for everything to be read, then press these."""
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press(*keys)
 
     return script
@@ -169,10 +169,10 @@ def test_the_draft_in_use_is_highlighted(files: dict[str, str]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_the_mouse_is_enough(files: dict[str, str], size: tuple[int, int]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.click("#picker-models", offset=(4, 2))
         assert app.highlighted("models") == "target"
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.click("#picker-drafts", offset=(4, 1))
 
     models = reading(files["small"], files["target"])
@@ -186,7 +186,7 @@ def test_drafts_stand_from_the_best_to_the_worst_each_with_its_verdict(files: di
     seen: list[str] = []
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         seen.extend(app.lines("drafts"))
 
     order = ["mamba", "stranger", "partly", "twin", "small", "target", "broken"]
@@ -211,7 +211,7 @@ def test_the_order_and_the_reasons_are_those_of_the_suggestions(files: dict[str,
     expected = suggestions(check_model(files["target"]), reading(*(files[name] for name in names))())
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         shown = [line for line in app.lines("drafts") if not line.startswith(("no draft model", "incompatible"))]
         assert [line.split()[0] for line in shown] == [Path(each.spec).stem for each in expected]
         for line, each in zip(shown, expected, strict=True):
@@ -225,7 +225,7 @@ def test_where_nothing_fits_it_is_said_what_would(files: dict[str, str], tmp_pat
     target.write_bytes(Path(files["small"]).read_bytes())
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled and len(app.lines("drafts")) == 5)
+        await until(pilot, lambda: app.is_draft_invariant and len(app.lines("drafts")) == 5)
         assert app.heading == f"None of 1 here can draft for {target.stem}"
         _, *absent, _, twin = app.lines("drafts")
         assert absent == [f"{name} not downloaded edgespec pull {name}" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
@@ -244,7 +244,7 @@ def test_where_nothing_fits_it_is_said_what_would(files: dict[str, str], tmp_pat
 
 def test_where_the_catalogue_knows_nothing_either_that_is_said(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         assert app.heading == "No other model is here to draft for small"
         await pilot.press("enter")
         await until(pilot, lambda: "the catalogue has none" in app.said)
@@ -260,7 +260,7 @@ def test_a_catalogue_with_errors_is_named_and_hinders_nothing(
     (config_dir() / USER_FILE).write_text("[", encoding="utf-8")
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await until(pilot, lambda: "not valid TOML" in app.said)
         await pilot.press("enter", "enter")
 
@@ -276,7 +276,7 @@ def test_a_draft_that_is_left_out_stays_while_it_is_in_use(files: dict[str, str]
     assert kept == [Picked(files["target"], files["twin"])]
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press("enter", "end", "enter")
         assert app.said == "twin cannot be chosen. As large as the target: it would slow decoding down"
         assert app.picker.query_one("#picker-said").has_class("-error")
@@ -287,7 +287,7 @@ def test_a_draft_that_is_left_out_stays_while_it_is_in_use(files: dict[str, str]
 
 def test_a_draft_that_does_not_fit_is_refused_with_the_reason(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press("enter", "end")
         assert app.highlighted("drafts") == "stranger"
         assert "their vocabularies differ" in app.said
@@ -315,9 +315,9 @@ def test_a_verdict_is_found_once(files: dict[str, str], monkeypatch: pytest.Monk
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         for key in ("down", "down", "up", "up", "down"):
-            await until(pilot, lambda: app.is_settled)
+            await until(pilot, lambda: app.is_draft_invariant)
             await pilot.press(key)
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
 
     monkeypatch.setattr("edgespec.tui.picker.judged", counting)
     show(script, reading(files["target"], files["small"], files["twin"]), model=files["target"])
@@ -362,7 +362,7 @@ def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -
         chosen = app.highlighted("drafts")
         assert chosen == "partly"
         go_on.set()
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         listed = [line.split()[0] for line in app.lines("drafts")]
         assert listed == ["small", "partly", "no", "incompatible,", "stranger", "twin"]
         assert app.highlighted("drafts") == chosen
@@ -374,7 +374,7 @@ def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -
 
 def test_a_key_that_was_pressed_before_a_redraw_counts(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         app.choices("models").action_cursor_down()
         app.picker._redraw()
         assert app.highlighted("models") == "small"
@@ -394,7 +394,7 @@ def test_a_file_is_listed_once_and_the_model_in_use_first(
     lines: list[str] = []
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         lines.extend(app.lines("models"))
         await pilot.press("enter", "enter")
 
@@ -409,7 +409,7 @@ def test_a_file_is_listed_once_and_the_model_in_use_first(
 
 def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press("slash", *"TWIN")
         assert app.lines("models")[0].startswith("twin ")
         assert len(app.lines("models")) == 1
@@ -427,7 +427,7 @@ def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:
 
 def test_escape_takes_a_filter_away_first(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         for keys in (["slash", *"twin"], ["slash", *"zzz"], ["slash", *"zzz", "enter"]):
             await pilot.press(*keys)
             assert len(app.lines("models")) == 1
@@ -441,7 +441,7 @@ def test_escape_takes_a_filter_away_first(files: dict[str, str]) -> None:
 
 def test_a_name_of_the_hub_that_is_not_here_comes_with_the_command_that_fetches_it() -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press("p", *"owner/repo:Q8_0", "enter")
         await until(pilot, lambda: app.picker.query_one("#picker-said").has_class("-error"))
         assert "download it with edgespec pull owner/repo:Q8_0 in another terminal" in app.said
@@ -457,14 +457,14 @@ def test_a_file_that_is_not_listed_is_opened_by_its_path(
     monkeypatch.chdir(Path(files["target"]).parent)
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press("p", *"targe.gguf", "enter")
         await until(pilot, lambda: "no file of that name; did you mean" in app.said)
         assert app.picker.query_one("#picker-said").has_class("-error")
         await pilot.press(*["backspace"] * 5, *"t.gguf", "enter")
         await until(pilot, lambda: app.highlighted("models") == "target")
         assert app.focused is app.choices("models")
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         await pilot.press("enter", "down", "enter")
 
     assert show(script, reading("demo", "demo:draft", files["small"])) == [Picked(files["target"], "none")]
@@ -472,7 +472,7 @@ def test_a_file_that_is_not_listed_is_opened_by_its_path(
 
 def test_a_file_that_cannot_be_loaded_is_shown_last_and_refused(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         assert app.lines("models")[-1] == "broken cannot be used: it is a web page"
         assert "broken" not in " ".join(app.lines("drafts"))
         await pilot.press("end", "enter")
@@ -502,7 +502,7 @@ def test_a_model_of_the_hub_is_called_by_its_repository(
     target, draft = map(str, cached)
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         names = [line.split()[0] for line in app.lines("models")]
         assert names == ["me/any-GGUF:Q8_0", "demo", "you/any-GGUF:Q8_0"]
         assert app.heading == "1 of 2 here can draft for me/any-GGUF:Q8_0"
@@ -516,7 +516,7 @@ def test_a_model_of_the_hub_is_called_by_its_repository(
 @pytest.mark.parametrize("size", SIZES)
 def test_lists_stand_beside_each_other_or_one_above_the_other(size: tuple[int, int]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         models, drafts = app.choices("models").region, app.choices("drafts").region
         if size[0] >= 80:
             assert (models.y, models.height) == (drafts.y, drafts.height)
@@ -548,7 +548,7 @@ def test_what_a_file_is_called_is_shown_as_it_is(tmp_path: Path, files: dict[str
     strange.write_bytes(Path(files["small"]).read_bytes())
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.is_settled)
+        await until(pilot, lambda: app.is_draft_invariant)
         assert app.lines("models")[0].startswith("[red]x[bold] in use")
 
     show(script, reading(str(strange), "demo"), model=str(strange))

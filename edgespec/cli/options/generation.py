@@ -18,12 +18,12 @@ from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import Decorated, flag, with_options
 from edgespec.cli.options.types import (
     ConstraintText,
+    DraftPolicy,
     Integer,
     Layers,
     LogitBias,
     ModelSpec,
     Number,
-    Pace,
     SpecType,
     StopText,
     Text,
@@ -198,7 +198,7 @@ SPECULATION = [
         help=f"Maximum draft tokens per step, up to {MAX_DRAFT}; 0 disables drafting.",
     ),
     _speculation(
-        "--pace", "pace", type=Pace(), metavar="auto|fixed:K|off",
+        "--pace", "pace", type=DraftPolicy(), metavar="auto|fixed:K|off",
         help=(
             "Draft-length policy. auto: as many tokens as pay off by measured costs, or none; fixed:K: always K; "
             "off: none."

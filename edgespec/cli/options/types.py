@@ -155,7 +155,7 @@ class SpecType(Word):
         return [CompletionItem(before + comma + name) for name in names if name.startswith(last)]
 
 
-class Pace(Word):
+class DraftPolicy(Word):
     """`auto`, `off`, or `fixed:` with a number of tokens."""
 
     name = "pace"

@@ -12,7 +12,7 @@ from edgespec.text.figures import counted, percent, rate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edgespec.core.policy.auto_pace import PaceVerdict
+    from edgespec.core.policy.measured import PolicyVerdict
 
 
 def footer(
@@ -21,7 +21,7 @@ def footer(
     *,
     details: bool,
     verify: VerifyRule,
-    pace: Sequence[PaceVerdict],
+    pace: Sequence[PolicyVerdict],
     n_looped: int = 0,
 ) -> list[str]:
     """Lines about an answer: one, or three with `details`.
@@ -77,7 +77,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
     return " · ".join([*parts, *([_looped(n_looped)] if n_looped else [])])
 
 
-def _decided(pace: Sequence[PaceVerdict], setting: str) -> str:
+def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
     """What the draft-length policy made of the drafters."""
     active = ", ".join(verdict.drafter for verdict in pace if not verdict.rests)
     backed_off = ", ".join(verdict.drafter for verdict in pace if verdict.rests)
@@ -87,7 +87,7 @@ def _decided(pace: Sequence[PaceVerdict], setting: str) -> str:
     return "" if setting == "auto" else f"draft length {setting}"
 
 
-def explanation(stats: Stats, pace: Sequence[PaceVerdict], rounding: float | None) -> RenderableType:
+def explanation(stats: Stats, pace: Sequence[PolicyVerdict], rounding: float | None) -> RenderableType:
     """Where the time of an answer went, what each drafter did, what that earned, and why it was asked to."""
     from rich.console import Group
     from rich.text import Text
@@ -132,7 +132,7 @@ def _details(stats: Stats) -> list[str]:
     return lines
 
 
-def _reasons(pace: Sequence[PaceVerdict]) -> Iterator[str]:
+def _reasons(pace: Sequence[PolicyVerdict]) -> Iterator[str]:
     """What drafts are worth and cost, in tokens and in passes of the target over one token."""
     for verdict in pace:
         state = "backed off" if verdict.rests else "active"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgespec.core.draft import Draft
-from edgespec.core.policy.pace import Turn
+from edgespec.core.policy.policy import ProposalContext
 from edgespec.core.policy.record import ROUNDS, Kind, Record
 
 if TYPE_CHECKING:
-    from edgespec.core.policy.auto_pace import AutoPace
+    from edgespec.core.policy.measured import MeasuredPolicy
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63)
 """Lengths of drafts that are verified: few, as llama.cpp reuses the graph of a pass of the same width, and such that
@@ -31,11 +31,11 @@ class AutoPlan:
     """One drafter's turn under the measured pace. `rate` is R in tokens per second of the table, `first_s` what the
     drafter's first guess takes, with what it has to read before."""
 
-    def __init__(self, pace: AutoPace, kind: Kind, record: Record, turn: Turn) -> None:
+    def __init__(self, pace: MeasuredPolicy, kind: Kind, record: Record, turn: ProposalContext) -> None:
         self.pace, self.kind, self.record, self.turn = pace, kind, record, turn
         self.tokens, self.value, self.is_drawn = turn.n_max, 0.0, False
         costs, depth = pace.costs, turn.depth
-        self._lag = turn.lag()
+        self._lag = turn.n_unread()
         self._shape = {"leaves": pace.leaves, "sequences": turn.sequences}
         self.step_s = costs.step(turn.drafter, depth, **self._shape)
         self.reading_s = costs.read(turn.drafter, self._lag, depth, **self._shape) if self._lag > FEW else 0.0
@@ -90,7 +90,7 @@ class AutoPlan:
     def settle(self, draft: Draft) -> Draft:
         record, reaches = self.record, sorted(draft.reaches(), reverse=True)
         record.chances += draft.chances()
-        self.is_drawn = self.turn.drawn and any(law is not None for law in draft.laws)
+        self.is_drawn = self.turn.drawn and any(distribution is not None for distribution in draft.distributions)
         length, gain = (len(draft), math.inf) if self.is_drawn else self._offered(reaches)
         self._promised = sum(reaches[:length])
         if self.turn.sequences == 1 or self.is_drawn:

@@ -27,7 +27,7 @@ from edgespec.runtime.worker.death import Remedy, WorkerDiedError, explained, re
 from edgespec.settings import LoadSettings, Message, Request, drafting_changes
 
 if TYPE_CHECKING:
-    from edgespec.core.policy.auto_pace import PaceVerdict
+    from edgespec.core.policy.measured import PolicyVerdict
 
 __all__ = ["LoadingStoppedError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
@@ -115,7 +115,7 @@ class Worker(Closable):
         n_max: int | None = None,
         tree: int | None = None,
     ) -> None:
-        """Guess in another way from the next answer on, as `Runtime.draft_with` does. Raises UsageError."""
+        """DraftCandidate in another way from the next answer on, as `Runtime.draft_with` does. Raises UsageError."""
         changes = drafting_changes(
             spec_type=spec_type,
             pace=pace,
@@ -126,9 +126,9 @@ class Worker(Closable):
         )
         self.settings, self._about = self._call("draft_with", **changes)
 
-    def pace_verdicts(self, request: Request) -> list[PaceVerdict]:
+    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Why drafters guess or rest on requests like this one; empty where no pace measures it."""
-        verdicts: list[PaceVerdict] = self._call("pace_verdicts", request)
+        verdicts: list[PolicyVerdict] = self._call("pace_verdicts", request)
         return verdicts
 
     def check_settings(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Choosing is a draw from the chain's law, repeatable, and pruning never changes what is chosen."""
+"""Choosing is a draw from the chain's distribution, repeatable, and pruning never changes what is chosen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edgespec.core.choose import Chooser, perturbed_best, perturbed_ranking
 from edgespec.core.noise import Stream, gumbel64, hashes, key
+from edgespec.core.sampler import Sampler, perturbed_best, perturbed_ranking
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain
 
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
@@ -58,10 +58,10 @@ ROWS = make_rows()
 def test_choices_follow_the_law_of_the_chain(chain: SamplingSettings) -> None:
     row = frozen([1.0, 2.0, 0.5, 1.8, -1.0, 0.0, 2.2, -3.0])
     prefix = [1, 6, 6]
-    chooser = Chooser(chain, seed=4, sample=0, n_vocab=8)
+    sampler = Sampler(chain, seed=4, sample=0, n_vocab=8)
     draws = 8_000
-    counts = np.bincount([chooser.choose(row, prefix, position).id for position in range(draws)], minlength=8)
-    expected = draws * law(apply_chain(row, chain, prefix), 8)
+    counts = np.bincount([sampler.choose(row, prefix, position).id for position in range(draws)], minlength=8)
+    expected = draws * distribution(apply_chain(row, chain, prefix), 8)
     assert counts[expected == 0].sum() == 0
     likely = expected > 0
     chi_square = float(((counts - expected)[likely] ** 2 / expected[likely]).sum())
@@ -76,7 +76,7 @@ def test_the_law_holds_along_seeds_and_samples_too(vary: str) -> None:
     ids = np.zeros(draws, np.int64)
     for i in range(draws):
         seed, sample = (i, 0) if vary == "seed" else (9, i)
-        ids[i] = Chooser(OFF, seed, sample, 3).choose(row, [], 2).id
+        ids[i] = Sampler(OFF, seed, sample, 3).choose(row, [], 2).id
     assert np.bincount(ids) / draws == pytest.approx([0.5, 0.3, 0.2], abs=0.025)
 
 
@@ -84,10 +84,10 @@ def test_the_law_holds_along_seeds_and_samples_too(vary: str) -> None:
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, temperature=0.8), replace(OFF, min_p=1e-4), SamplingSettings()])
 def test_pruning_equals_brute_force(name: str, chain: SamplingSettings) -> None:
     row = ROWS[name]
-    chooser = Chooser(chain, seed=17, sample=1, n_vocab=len(row))
+    sampler = Sampler(chain, seed=17, sample=1, n_vocab=len(row))
     candidates = apply_chain(row, chain)
     for position in range(12):
-        choice = chooser.choose(row, [], position)
+        choice = sampler.choose(row, [], position)
         assert (choice.id, choice.gap) == brute_force(candidates, key(17, 1, position))
 
 
@@ -109,12 +109,12 @@ def test_pruning_equals_brute_force_for_any_row(logits: FloatRow, seed: int) -> 
 
 def test_the_choice_depends_on_seed_sample_and_position_and_on_nothing_else() -> None:
     row = ROWS["normal"]
-    chooser = Chooser(OFF, seed=1, sample=0, n_vocab=LARGE)
-    forward = [chooser.choose(row, [], position).id for position in range(20)]
-    assert [chooser.choose(row, [3, 4], position).id for position in reversed(range(20))] == forward[::-1]
-    assert [Chooser(OFF, 1, 0, LARGE).choose(row, [], position).id for position in range(20)] == forward
-    assert [Chooser(OFF, 2, 0, LARGE).choose(row, [], position).id for position in range(20)] != forward
-    assert [Chooser(OFF, 1, 1, LARGE).choose(row, [], position).id for position in range(20)] != forward
+    sampler = Sampler(OFF, seed=1, sample=0, n_vocab=LARGE)
+    forward = [sampler.choose(row, [], position).id for position in range(20)]
+    assert [sampler.choose(row, [3, 4], position).id for position in reversed(range(20))] == forward[::-1]
+    assert [Sampler(OFF, 1, 0, LARGE).choose(row, [], position).id for position in range(20)] == forward
+    assert [Sampler(OFF, 2, 0, LARGE).choose(row, [], position).id for position in range(20)] != forward
+    assert [Sampler(OFF, 1, 1, LARGE).choose(row, [], position).id for position in range(20)] != forward
     assert len(set(forward)) > 10
 
 
@@ -131,34 +131,34 @@ def test_greedy_takes_the_highest_logit_and_of_equals_the_lower_id(size: int) ->
 
 def test_greedy_looks_at_the_prefix_with_the_accepted_tokens() -> None:
     row = frozen([3.0, 2.8, 0.0])
-    chooser = Chooser(replace(GREEDY, presence_penalty=0.5), 0, 0, 3)
+    sampler = Sampler(replace(GREEDY, presence_penalty=0.5), 0, 0, 3)
     tokens: list[int] = []
     for position in range(3):
-        tokens.append(chooser.choose(row, tokens, position).id)
+        tokens.append(sampler.choose(row, tokens, position).id)
     assert tokens == [0, 1, 0]
 
 
 def test_greedy_with_typical_p_chooses_among_the_typical_tokens() -> None:
     row = frozen(np.log([0.4, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06]))
     assert greedy(row, [])[0] == 0
-    assert Chooser(replace(GREEDY, typical_p=0.5), 0, 0, 11).choose(row, [], 0).id == 1
+    assert Sampler(replace(GREEDY, typical_p=0.5), 0, 0, 11).choose(row, [], 0).id == 1
 
 
 def test_an_only_candidate_has_an_infinite_gap() -> None:
     row = frozen([1.0, 2.0, 3.0])
-    assert Chooser(replace(OFF, top_k=1), 0, 0, 3).choose(row, [], 0).gap == np.inf
-    assert Chooser(GREEDY, 0, 0, 1).choose(row[:1], [], 0).gap == np.inf
+    assert Sampler(replace(OFF, top_k=1), 0, 0, 3).choose(row, [], 0).gap == np.inf
+    assert Sampler(GREEDY, 0, 0, 1).choose(row[:1], [], 0).gap == np.inf
     masked = frozen([-np.inf, 2.0, -np.inf])
     for chain in (OFF, GREEDY):
-        choice = Chooser(chain, 0, 0, 3).choose(masked, [], 0)
+        choice = Sampler(chain, 0, 0, 3).choose(masked, [], 0)
         assert (choice.id, choice.gap) == (1, np.inf)
 
 
 @pytest.mark.parametrize("chain", [OFF, GREEDY, SamplingSettings()])
 def test_banned_ids_are_never_chosen(chain: SamplingSettings) -> None:
     row = frozen([9.0, 8.0, 1.0, 0.0])
-    chooser = Chooser(chain, 0, 0, 4, logprobs=4, banned=[0, 1])
-    choices = [chooser.choose(row, [], position) for position in range(50)]
+    sampler = Sampler(chain, 0, 0, 4, logprobs=4, banned=[0, 1])
+    choices = [sampler.choose(row, [], position) for position in range(50)]
     assert {choice.id for choice in choices} <= {2, 3}
     assert [id for id, _ in choices[0].top_logprobs] == [2, 3]
 
@@ -171,31 +171,31 @@ def test_logprobs_are_those_before_truncation_and_temperature(chain: SamplingSet
     biased[1] += 2
     biased[[5, 6]] -= 1
     expected = biased - biased.max() - np.log(np.exp(biased - biased.max()).sum())
-    choice = Chooser(chain, 3, 0, LARGE, logprobs=5).choose(row, [5, 6, 6], 8)
+    choice = Sampler(chain, 3, 0, LARGE, logprobs=5).choose(row, [5, 6, 6], 8)
     assert choice.logprob == pytest.approx(expected[choice.id], abs=1e-4)
     assert [id for id, _ in choice.top_logprobs] == np.argsort(-expected, kind="stable")[:5].tolist()
     assert [value for _, value in choice.top_logprobs] == pytest.approx(-np.sort(-expected)[:5], abs=1e-4)
-    without = Chooser(chain, 3, 0, LARGE).choose(row, [5, 6, 6], 8)
+    without = Sampler(chain, 3, 0, LARGE).choose(row, [5, 6, 6], 8)
     assert (without.id, without.gap, without.logprob, without.top_logprobs) == (choice.id, choice.gap, None, ())
-    assert Chooser(chain, 3, 0, LARGE, logprobs=0).choose(row, [5, 6, 6], 8) == replace(choice, top_logprobs=())
+    assert Sampler(chain, 3, 0, LARGE, logprobs=0).choose(row, [5, 6, 6], 8) == replace(choice, top_logprobs=())
 
 
 @pytest.mark.parametrize("chain", [*CHAINS, GREEDY])
 def test_a_choice_of_another_rule_is_reported_with_the_same_log_probabilities(chain: SamplingSettings) -> None:
     row = ROWS["ties"]
     for logprobs in (None, 0, 3):
-        chooser = Chooser(chain, 6, 0, len(row), logprobs)
-        choice = chooser.choose(row, [1, 2], 4)
-        assert chooser.report(row, [1, 2], choice.id) == replace(choice, gap=np.inf)
+        sampler = Sampler(chain, 6, 0, len(row), logprobs)
+        choice = sampler.choose(row, [1, 2], 4)
+        assert sampler.report(row, [1, 2], choice.id) == replace(choice, gap=np.inf)
 
 
 @pytest.mark.parametrize("stream", [Stream.DRAFT, Stream.RESIDUAL])
 def test_draws_of_a_stream_have_the_law_they_are_of(stream: Stream) -> None:
-    chooser = Chooser(OFF, 1, 0, 9)
+    sampler = Sampler(OFF, 1, 0, 9)
     of = some({1: 0.5, 4: 0.0, 5: 0.3, 8: 0.2})
     joint: Joint = {(token,): of.probability(token) for token in (1, 5, 8)}
-    assert surprise([(chooser.draw(of, position, stream, 0),) for position in range(3_000)], joint) < 1
-    assert surprise([(chooser.draw(of, 7, stream, round),) for round in range(3_000)], joint) < 1
+    assert surprise([(sampler.draw(of, position, stream, 0),) for position in range(3_000)], joint) < 1
+    assert surprise([(sampler.draw(of, 7, stream, round),) for round in range(3_000)], joint) < 1
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -216,18 +216,18 @@ def test_a_pruned_ranking_equals_a_full_sort(name: str, chain: SamplingSettings,
 @pytest.mark.parametrize("chain", [OFF, GREEDY, SamplingSettings(), replace(OFF, typical_p=0.9)])
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_row_without_finite_logits_is_refused(chain: SamplingSettings, bad: float) -> None:
-    chooser = Chooser(chain, 0, 0, 2_000)
+    sampler = Sampler(chain, 0, 0, 2_000)
     with pytest.raises(ValueError, match="no finite logits"):
-        chooser.choose(np.full(2_000, bad, np.float32), [], 0)
+        sampler.choose(np.full(2_000, bad, np.float32), [], 0)
 
 
 def test_a_row_of_another_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="10 logits"):
-        Chooser(OFF, 0, 0, 10).choose(np.zeros(11, np.float32), [], 0)
+        Sampler(OFF, 0, 0, 10).choose(np.zeros(11, np.float32), [], 0)
 
 
 def greedy(row: FloatRow, tokens: list[int]) -> tuple[int, float]:
-    choice = Chooser(GREEDY, 0, 0, len(row)).choose(row, tokens, 0)
+    choice = Sampler(GREEDY, 0, 0, len(row)).choose(row, tokens, 0)
     return choice.id, choice.gap
 
 
@@ -240,7 +240,7 @@ def brute_force(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[int
     return int(ids[order[0]]), float(scores[order[0]]) - float(second)
 
 
-def law(candidates: Candidates, n_vocab: int) -> npt.NDArray[np.float64]:
+def distribution(candidates: Candidates, n_vocab: int) -> npt.NDArray[np.float64]:
     ids = np.arange(n_vocab) if candidates.ids is None else candidates.ids
     weights = np.exp(candidates.logits.astype(np.float64))
     result = np.zeros(n_vocab)

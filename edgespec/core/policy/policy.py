@@ -14,15 +14,15 @@ from edgespec.core.draft import Draft
 
 
 @dataclass(slots=True)
-class Turn:
+class ProposalContext:
     """May this drafter guess for this sequence in this round, and how much?
 
     `kind` says how tokens are chosen and judged, on which acceptance depends. `n_max` is the most tokens that have
     room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
-    target's pass. `lag` counts the tokens that the drafter would have to read first. `drawn` guesses must not be left
-    out for what they are. Where the text is not `settled` before anything is guessed, drafters cannot learn how sure
-    they may be. `best` is what another drafter's guess is worth already, in tokens; with several `leaves` both can be
-    verified. `round` counts the rounds of this answer.
+    target's pass. `n_unread` counts the tokens that the drafter would have to read first. `drawn` guesses must not be
+    left out for what they are. Where the text is not `settled` before anything is guessed, drafters cannot learn how
+    sure they may be. `best` is what another drafter's guess is worth already, in tokens; with several `leaves` both can
+    be verified. `round` counts the rounds of this answer.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Turn:
     remaining: int = 2**31
     depth: int = 0
     sequences: int = 1
-    lag: Callable[[], int] = int
+    n_unread: Callable[[], int] = int
     drawn: bool = False
     settled: bool = True
     best: float = 0.0
@@ -84,14 +84,14 @@ Offer = tuple[Plan, Draft]
 """What is settled for a sequence, and the plan that has settled it."""
 
 
-class Pace(Protocol):
+class DraftPolicy(Protocol):
     def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
         """Which of these drafters are to be thought about in this round, asked once a round; a cheap question."""
 
-    def plan(self, turn: Turn) -> Plan | None:
+    def plan(self, turn: ProposalContext) -> Plan | None:
         """How to guess now; None for not at all."""
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
         """What of each draft to verify in a pass of several sequences, `width` tokens of which are not guessed, and
         which has room for `room` guesses."""
 
@@ -104,7 +104,7 @@ class Pace(Protocol):
 
 @dataclass(slots=True)
 class FixedPlan:
-    """Guess that many tokens and verify all."""
+    """DraftCandidate that many tokens and verify all."""
 
     tokens: int
     value: float = 0.0
@@ -121,7 +121,7 @@ class FixedPlan:
 
     def settle(self, draft: Draft) -> Draft:
         # What was drawn must not be left out for what it is: its confidences tell something about that.
-        drawn = any(law is not None for law in draft.laws)
+        drawn = any(distribution is not None for distribution in draft.distributions)
         self.value = math.inf if drawn else sum(draft.reaches())
         return draft
 
@@ -140,7 +140,7 @@ class FixedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedPace:
+class FixedPolicy:
     """Always that many tokens; a chain of the first drafter whose guesses promise half of them, of the most promising
     one where none does, or a tree of all. 0 guesses nothing."""
 
@@ -149,11 +149,11 @@ class FixedPace:
     def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
         return drafters if self.tokens > 0 else ()
 
-    def plan(self, turn: Turn) -> Plan | None:
+    def plan(self, turn: ProposalContext) -> Plan | None:
         tokens = min(self.tokens, turn.n_max)
         return FixedPlan(tokens) if tokens > 0 and (turn.best < tokens / 2 or turn.leaves > 1) else None
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
         return [draft.best(room // len(offers)) for _, draft in offers]
 
     def observe_pass(self, width: int, seconds: float, depth: int) -> None:

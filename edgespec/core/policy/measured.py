@@ -17,7 +17,7 @@ from typing import Any
 from edgespec.core.draft import Draft
 from edgespec.core.policy.auto_plan import MOST_DEBT, AutoPlan
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.pace import Offer, Turn
+from edgespec.core.policy.policy import Offer, ProposalContext
 from edgespec.core.policy.record import DRAFTS, FIRST_CREDIT, PAUSE, ROUNDS, TRUST, Kind, Record
 
 SHOWN_WIDTHS = (2, 3, 4, 8)
@@ -27,7 +27,7 @@ UNTRIED = 0.05  # and those that reading a prompt for it may cost
 
 
 @dataclass(frozen=True, slots=True)
-class PaceVerdict:
+class PolicyVerdict:
     """Why a drafter guesses or rests: `gain` is what a guess adds to a round in the mean, in tokens and less what its
     width costs, `cost` the tokens that plain work would make in the time of the guess. `step` is a pass of the drafter
     and `widths` are passes of the target by width, in target passes over one token."""
@@ -40,7 +40,7 @@ class PaceVerdict:
     widths: dict[int, float]
 
 
-class AutoPace:
+class MeasuredPolicy:
     """Guesses as much as pays, and nothing where nothing does. What it learns holds for one pair of models.
 
     Every drafter has a credit: guesses take from it what they cost and give back what they earn. Without credit it
@@ -75,7 +75,7 @@ class AutoPace:
                 return ()
         return [name for name in drafters if (record := known.records.get(name)) is None or record.is_awake]
 
-    def plan(self, turn: Turn) -> AutoPlan | None:
+    def plan(self, turn: ProposalContext) -> AutoPlan | None:
         if turn.n_max <= 0:
             return None
         kind = self._kind(turn.kind)
@@ -99,7 +99,7 @@ class AutoPace:
             return None
         return plan
 
-    def share_width(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
+    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
         """As many tokens as earn the most together, the likeliest first; all of what was drawn, whatever it is."""
         drafts = [draft for _, draft in offers]
         plans = {
@@ -148,13 +148,13 @@ class AutoPace:
             kind = self._kinds[name] = Kind()
         return kind
 
-    def verdicts(self, kind: str) -> list[PaceVerdict]:
+    def verdicts(self, kind: str) -> list[PolicyVerdict]:
         """For each drafter that was asked under this kind of choosing, or is too expensive to be, what its guesses earn
         and cost."""
         known = self._kind(kind)
         plain_s = self.target(1, self._depth)
         return [
-            PaceVerdict(
+            PolicyVerdict(
                 name,
                 record.rests,
                 record.earned + (cost := record.cost if record.count else record.needed),

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.law import Law
+from edgespec.core.distribution import Distribution
 from edgespec.core.noise import Stream, gumbel64, hashes, key, least_hash
 from edgespec.core.sampling import (
     Candidates,
@@ -31,7 +31,7 @@ class Choice:
     """The token at one position. `gap` is how far its score lies above the next best, inf for an only candidate.
 
     `near_tie` says whether the rounding of kernels could have made it another token, None if that is not known.
-    `logprob` and `top_logprobs`, (id, logprob) pairs, best first, are there when the chooser was asked for them.
+    `logprob` and `top_logprobs`, (id, logprob) pairs, best first, are there when the sampler was asked for them.
     """
 
     id: int
@@ -51,15 +51,15 @@ class Constraint(Protocol):
         """Ids that most likely follow because nothing else may; empty where there is a choice."""
 
 
-class Chooser:
+class Sampler:
     """Chooses `argmax(logits / temperature + Gumbel noise)` over what the sampling chain leaves (2408.07978).
 
-    That is a draw from the chain's law, and since the noise depends on seed, sample, position and token id alone, a
-    draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case without
-    noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
-    alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known. `first` is
-    the position of the first token for the noise: not 0 where a conversation has lost its beginning. What `constraint`
-    does not allow is never chosen.
+    That is a draw from the chain's distribution, and since the noise depends on seed, sample, position and token id
+    alone, a draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case
+    without noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that
+    many alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known.
+    `first` is the position of the first token for the noise: not 0 where a conversation has lost its beginning. What
+    `constraint` does not allow is never chosen.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class Chooser:
         raised[token] -= slack
         return self._best(raised, position)[0] != token
 
-    def law(self, row: FloatRow, tokens: Sequence[int]) -> Law:
+    def distribution(self, row: FloatRow, tokens: Sequence[int]) -> Distribution:
         """What the sampling chain makes of the row. Raises ValueError as `choose` does."""
-        return Law.of(draw_from(self._checked(row, tokens), self.settings))
+        return Distribution.of(draw_from(self._checked(row, tokens), self.settings))
 
-    def draw(self, law: Law, position: int, stream: Stream, round: int) -> int:
-        """A token of that law, by the noise of a stream."""
+    def draw(self, distribution: Distribution, position: int, stream: Stream, round: int) -> int:
+        """A token of that distribution, by the noise of a stream."""
         with np.errstate(divide="ignore"):
-            candidates = Candidates(law.ids, np.log(law.p).astype(np.float32))
+            candidates = Candidates(distribution.ids, np.log(distribution.p).astype(np.float32))
         return perturbed_best(candidates, self.noise_key(position, stream, round))[0]
 
     def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
@@ -170,20 +170,20 @@ class Chooser:
         return Choice(token, gap, near_tie, float(adjusted[token]) - normalizer, alternatives)
 
 
-class ReferenceChooser(Chooser):
+class ReferenceSampler(Sampler):
     """Chooses what a given text says next, at the cost of choosing: what guessing would earn on that text."""
 
-    def __init__(self, chooser: Chooser, start: int, reference: Sequence[int]) -> None:
+    def __init__(self, sampler: Sampler, start: int, reference: Sequence[int]) -> None:
         super().__init__(
-            chooser.settings,
-            chooser.seed,
-            chooser.sample,
-            chooser.n_vocab,
-            chooser.logprobs,
-            chooser.banned,
-            chooser.rounding,
-            chooser.first,
-            chooser.constraint,
+            sampler.settings,
+            sampler.seed,
+            sampler.sample,
+            sampler.n_vocab,
+            sampler.logprobs,
+            sampler.banned,
+            sampler.rounding,
+            sampler.first,
+            sampler.constraint,
         )
         self._start, self._reference = start, tuple(reference)
 
@@ -206,7 +206,8 @@ def perturbed_ranking(
 ) -> tuple[list[int], NDArray[np.float64]]:
     """The k candidates with the highest logit plus noise, best first, and these scores; fewer if there are fewer.
 
-    They are distributed as k draws without replacement from the candidates' law (Gumbel top-k, Kool et al. 2019).
+    They are distributed as k draws without replacement from the candidates' distribution (Gumbel top-k, Kool et al.
+    2019).
     """
     ids, scores = perturbed(candidates, noise_key, k)
     order = (-scores).argsort(kind="stable")[:k]

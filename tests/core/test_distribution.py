@@ -6,54 +6,54 @@ import math
 
 import numpy as np
 import pytest
-from enumeration import law, some
+from enumeration import distribution, some
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.law import Law
+from edgespec.core.distribution import Distribution
 from edgespec.core.sampling import Candidates, SamplingSettings, apply_chain
 
 TOKENS = 6
 
 
-def dense(law: Law) -> list[float]:
-    return [law.probability(token) for token in range(TOKENS)]
+def dense(distribution: Distribution) -> list[float]:
+    return [distribution.probability(token) for token in range(TOKENS)]
 
 
 @st.composite
-def laws(draw: st.DrawFn) -> Law:
+def distributions(draw: st.DrawFn) -> Distribution:
     """On some of the tokens, with zeros among them."""
     ids = sorted(draw(st.sets(st.integers(0, TOKENS - 1), min_size=1)))
     weights = draw(st.lists(st.integers(0, 5), min_size=len(ids), max_size=len(ids)).filter(any))
-    return Law(np.array(ids, np.int32), np.array(weights) / sum(weights))
+    return Distribution(np.array(ids, np.int32), np.array(weights) / sum(weights))
 
 
 def test_a_law_is_the_softmax_of_what_the_sampling_chain_leaves() -> None:
     row = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
     settings = SamplingSettings(temperature=1, top_k=2, top_p=1, min_p=0)
-    kept = Law.of(apply_chain(row, settings))
+    kept = Distribution.of(apply_chain(row, settings))
     assert kept.ids.tolist() == [1, 3]
     assert kept.p == pytest.approx([4 / 7, 3 / 7], abs=1e-7)
-    cold = Law.of(apply_chain(row, SamplingSettings(temperature=0.5, top_k=0, top_p=1, min_p=0)))
+    cold = Distribution.of(apply_chain(row, SamplingSettings(temperature=0.5, top_k=0, top_p=1, min_p=0)))
     assert dense(cold) == pytest.approx([1 / 30, 16 / 30, 4 / 30, 9 / 30, 0, 0], abs=1e-6)
-    assert dense(Law.of(apply_chain(row, SamplingSettings(temperature=0)))) == [0, 1, 0, 0, 0, 0]
+    assert dense(Distribution.of(apply_chain(row, SamplingSettings(temperature=0)))) == [0, 1, 0, 0, 0, 0]
 
 
 def test_large_logits_and_forbidden_tokens_are_no_trouble() -> None:
-    kept = Law.of(Candidates(None, np.array([-np.inf, 1e6, 1e6, -1e6], np.float32)))
+    kept = Distribution.of(Candidates(None, np.array([-np.inf, 1e6, 1e6, -1e6], np.float32)))
     assert kept.p.tolist() == [0, 0.5, 0.5, 0]
     assert kept.entropy() == pytest.approx(math.log(2))
 
 
-@given(laws())
-def test_a_token_beyond_the_law_has_no_probability(law: Law) -> None:
-    assert sum(dense(law)) == pytest.approx(1)
-    missing = set(range(-1, TOKENS + 2)) - set(law.ids.tolist())
-    assert all(law.probability(token) == 0 for token in missing)
+@given(distributions())
+def test_a_token_beyond_the_law_has_no_probability(distribution: Distribution) -> None:
+    assert sum(dense(distribution)) == pytest.approx(1)
+    missing = set(range(-1, TOKENS + 2)) - set(distribution.ids.tolist())
+    assert all(distribution.probability(token) == 0 for token in missing)
 
 
-@given(laws(), laws(), st.sampled_from([1.0, 0.7, 0.0]))
-def test_the_residual_goes_by_token(p: Law, q: Law, scale: float) -> None:
+@given(distributions(), distributions(), st.sampled_from([1.0, 0.7, 0.0]))
+def test_the_residual_goes_by_token(p: Distribution, q: Distribution, scale: float) -> None:
     expected = np.maximum(scale * np.array(dense(p)) - np.array(dense(q)), 0)
     above = p.excess(q, scale)
     assert above.sum() == pytest.approx(expected.sum())
@@ -61,10 +61,10 @@ def test_the_residual_goes_by_token(p: Law, q: Law, scale: float) -> None:
     assert dense(rest) == pytest.approx(expected / expected.sum() if above.sum() > 0 else dense(p))
 
 
-@given(laws())
-def test_where_nothing_is_left_the_residual_is_the_law_itself(law: Law) -> None:
-    assert dense(law.residual(law)) == dense(law)
-    assert dense(law.residual(Law.point(0), 0.0)) == dense(law)
+@given(distributions())
+def test_where_nothing_is_left_the_residual_is_the_law_itself(distribution: Distribution) -> None:
+    assert dense(distribution.residual(distribution)) == dense(distribution)
+    assert dense(distribution.residual(Distribution.point(0), 0.0)) == dense(distribution)
 
 
 def test_what_is_disjoint_takes_nothing_away() -> None:
@@ -73,11 +73,11 @@ def test_what_is_disjoint_takes_nothing_away() -> None:
     assert p.excess(some({4: 1.0})).tolist() == [0.25, 0.75]
 
 
-@given(laws(), st.integers(0, TOKENS - 1))
-def test_without_a_token_the_others_keep_their_proportions(law: Law, token: int) -> None:
-    others = np.array(dense(law))
+@given(distributions(), st.integers(0, TOKENS - 1))
+def test_without_a_token_the_others_keep_their_proportions(distribution: Distribution, token: int) -> None:
+    others = np.array(dense(distribution))
     others[token] = 0
-    left = law.without(token)
+    left = distribution.without(token)
     if others.sum() == 0:
         assert left is None
     else:
@@ -87,7 +87,7 @@ def test_without_a_token_the_others_keep_their_proportions(law: Law, token: int)
 
 
 def test_a_point_is_all_on_one_token_and_has_no_entropy() -> None:
-    assert dense(Law.point(2)) == [0, 0, 1, 0, 0, 0]
-    assert Law.point(2).entropy() == 0
-    assert Law.point(2).without(2) is None
-    assert law(0.5, 0.5, 0.0).entropy() == pytest.approx(math.log(2))
+    assert dense(Distribution.point(2)) == [0, 0, 1, 0, 0, 0]
+    assert Distribution.point(2).entropy() == 0
+    assert Distribution.point(2).without(2) is None
+    assert distribution(0.5, 0.5, 0.0).entropy() == pytest.approx(math.log(2))

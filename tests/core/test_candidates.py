@@ -1,4 +1,5 @@
-"""Guesses: the target's own choice first under shared noise, or true draws without replacement from the draft's law."""
+"""Guesses: the target's own choice first under shared noise, or true draws without replacement from the draft's
+distribution."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from enumeration import Chance, drawn, outcomes, surprise
 
-from edgespec.core.choose import Chooser
-from edgespec.core.guess import guesses
-from edgespec.core.law import Law
+from edgespec.core.candidates import guesses
+from edgespec.core.distribution import Distribution
+from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
 
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
@@ -57,11 +58,11 @@ ROWS = make_rows()
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_model_that_guesses_for_itself_is_always_right(chain: SamplingSettings, name: str) -> None:
     row = ROWS[name]
-    chooser = Chooser(chain, 6, 1, len(row), banned=[6])
+    sampler = Sampler(chain, 6, 1, len(row), banned=[6])
     for position in range(10):
-        chosen = chooser.choose(row, [1, 2, 2], position).id
-        assert guesses(chooser, row, [1, 2, 2], position, 1)[0].token == chosen
-        assert guesses(chooser, row, [1, 2, 2], position, 4)[0].token == chosen
+        chosen = sampler.choose(row, [1, 2, 2], position).id
+        assert guesses(sampler, row, [1, 2, 2], position, 1)[0].token == chosen
+        assert guesses(sampler, row, [1, 2, 2], position, 4)[0].token == chosen
 
 
 @pytest.mark.parametrize("draw", [None, 3])
@@ -71,10 +72,10 @@ def test_siblings_differ_and_may_follow_and_come_best_first(
     chain: SamplingSettings, name: str, draw: int | None
 ) -> None:
     row = ROWS[name]
-    chooser = Chooser(chain, 6, 0, len(row), banned=[6])
-    possible = chooser.law(row, [1, 2, 2])
+    sampler = Sampler(chain, 6, 0, len(row), banned=[6])
+    possible = sampler.distribution(row, [1, 2, 2])
     for position in range(10):
-        found = guesses(chooser, row, [1, 2, 2], position, 5, draw)
+        found = guesses(sampler, row, [1, 2, 2], position, 5, draw)
         tokens = [guess.token for guess in found]
         assert len(set(tokens)) == len(tokens) >= 1
         assert all(0 < guess.confidence < 1 for guess in found)
@@ -88,13 +89,13 @@ def test_common_noise_couples_two_models() -> None:
     """Guesses match at least as often as (1 - TV) / (1 + TV) (2408.07978), and more often when confident."""
     random = np.random.default_rng(0)
     target, draft = (frozen(random.normal(0, 0.7, 200) + 3 * (np.arange(200) < 6)) for _ in range(2))
-    chooser = Chooser(OFF, 1, 0, 200)
-    distance = 0.5 * np.abs(chooser.law(target, []).p - chooser.law(draft, []).p).sum()
+    sampler = Sampler(OFF, 1, 0, 200)
+    distance = 0.5 * np.abs(sampler.distribution(target, []).p - sampler.distribution(draft, []).p).sum()
     hits, confidences = np.zeros(4_000, bool), np.zeros(4_000)
     for position in range(4_000):
-        [guess] = guesses(chooser, draft, [], position, 1)
+        [guess] = guesses(sampler, draft, [], position, 1)
         confidences[position] = guess.confidence
-        hits[position] = guess.token == chooser.choose(target, [], position).id
+        hits[position] = guess.token == sampler.choose(target, [], position).id
     assert hits.mean() > (1 - distance) / (1 + distance) - 0.03
     sure = confidences > np.median(confidences)
     assert hits[sure].mean() > hits[~sure].mean() + 0.1
@@ -103,11 +104,11 @@ def test_common_noise_couples_two_models() -> None:
 def test_further_candidates_under_common_noise_are_further_chances() -> None:
     random = np.random.default_rng(0)
     target, draft = (frozen(random.normal(0, 1.5, 50)) for _ in range(2))
-    chooser = Chooser(OFF, 1, 0, 50)
+    sampler = Sampler(OFF, 1, 0, 50)
     hits = np.zeros(3)
     for position in range(1_000):
-        tokens = [guess.token for guess in guesses(chooser, draft, [], position, 3)]
-        chosen = chooser.choose(target, [], position).id
+        tokens = [guess.token for guess in guesses(sampler, draft, [], position, 3)]
+        chosen = sampler.choose(target, [], position).id
         hits += [token == chosen for token in tokens]
     assert hits[0] > 1.5 * hits[1] > 1.5 * hits[2] > 0
 
@@ -118,15 +119,15 @@ def test_further_candidates_under_common_noise_are_further_chances() -> None:
 @pytest.mark.parametrize("draw", [None, 3])
 def test_greedy_guesses_are_the_likeliest_with_their_probabilities(draw: int | None) -> None:
     row = frozen(np.log([0.05, 0.2, 0.05, 0.7]))
-    found = guesses(Chooser(GREEDY, 0, 0, 4), row, [], 0, 3, draw)
+    found = guesses(Sampler(GREEDY, 0, 0, 4), row, [], 0, 3, draw)
     assert [guess.token for guess in found] == [3, 1, 0]
     assert [guess.confidence for guess in found] == pytest.approx([0.7, 0.2, 0.05], abs=1e-6)
-    assert [guess.law for guess in found] == [None] * 3
+    assert [guess.distribution for guess in found] == [None] * 3
 
 
 def test_greedy_guesses_with_typical_p_come_from_the_typical_tokens() -> None:
     row = frozen(np.log([0.4, *[0.06] * 10]))
-    found = guesses(Chooser(replace(GREEDY, typical_p=0.5), 0, 0, 11), row, [], 0, 2)
+    found = guesses(Sampler(replace(GREEDY, typical_p=0.5), 0, 0, 11), row, [], 0, 2)
     assert [guess.token for guess in found] == [1, 2]
     assert [guess.confidence for guess in found] == pytest.approx([0.06, 0.06], abs=1e-6)
 
@@ -138,13 +139,13 @@ def test_greedy_guesses_with_typical_p_come_from_the_typical_tokens() -> None:
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, top_k=3), replace(PENALIZED, temperature=0.8)])
 def test_draws_are_without_replacement_from_the_law_of_the_chain(chain: SamplingSettings, k: int) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
-    law = Chooser(chain, 0, 0, 5).law(row, prefix)
+    distribution = Sampler(chain, 0, 0, 5).distribution(row, prefix)
     joint = {
         tuple(token for token, _ in found): probability
-        for found, probability in outcomes(lambda chance: drawn(k)(chance, law))
+        for found, probability in outcomes(lambda chance: drawn(k)(chance, distribution))
     }
-    by_seed = [tokens_drawn(Chooser(chain, seed, 0, 5), row, prefix, k, round=1) for seed in range(1_000)]
-    by_round = [tokens_drawn(Chooser(chain, 3, 0, 5), row, prefix, k, round) for round in range(1_000)]
+    by_seed = [tokens_drawn(Sampler(chain, seed, 0, 5), row, prefix, k, round=1) for seed in range(1_000)]
+    by_round = [tokens_drawn(Sampler(chain, 3, 0, 5), row, prefix, k, round) for round in range(1_000)]
     assert surprise(by_seed, joint) < 1
     assert surprise(by_round, joint) < 1
 
@@ -152,35 +153,35 @@ def test_draws_are_without_replacement_from_the_law_of_the_chain(chain: Sampling
 @pytest.mark.parametrize("chain", [OFF, SamplingSettings(), PENALIZED])
 def test_a_draw_carries_the_law_given_the_draws_before_it(chain: SamplingSettings) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
-    chooser = Chooser(chain, 5, 0, 5)
-    found = guesses(chooser, row, prefix, 3, 5, 0)
+    sampler = Sampler(chain, 5, 0, 5)
+    found = guesses(sampler, row, prefix, 3, 5, 0)
     scripted = Chance([])
-    expected = chooser.law(row, prefix)
+    expected = sampler.distribution(row, prefix)
     for number, guess in enumerate(found):
-        assert guess.law is not None
+        assert guess.distribution is not None
         if number:
             left = expected.without(found[number - 1].token)
             assert left is not None
             expected = left
-        assert dense(guess.law) == pytest.approx(dense(expected), abs=1e-12)
-        assert scripted.draw(guess.law) in guess.law.ids  # a law: sums to one
+        assert dense(guess.distribution) == pytest.approx(dense(expected), abs=1e-12)
+        assert scripted.draw(guess.distribution) in guess.distribution.ids  # a distribution: sums to one
 
 
 def test_draws_are_not_those_of_the_target_and_differ_by_round() -> None:
     row = frozen(np.zeros(1_000))
-    chooser = Chooser(OFF, 1, 0, 1_000)
-    draws = [tokens_drawn(chooser, row, [], 1, round)[0] for round in range(30)]
+    sampler = Sampler(OFF, 1, 0, 1_000)
+    draws = [tokens_drawn(sampler, row, [], 1, round)[0] for round in range(30)]
     assert len(set(draws)) > 25
-    assert chooser.choose(row, [], 0).id not in draws
-    assert draws == [tokens_drawn(chooser, row, [], 1, round)[0] for round in range(30)]
+    assert sampler.choose(row, [], 0).id not in draws
+    assert draws == [tokens_drawn(sampler, row, [], 1, round)[0] for round in range(30)]
 
 
 @pytest.mark.parametrize("chain", [OFF, SamplingSettings(), replace(OFF, top_k=3)])
 def test_the_confidence_of_a_draw_does_not_depend_on_what_is_drawn(chain: SamplingSettings) -> None:
     """Of the first one on nothing but the row, of further ones on the draws before them."""
     row = ROWS["eight"]
-    chooser = Chooser(chain, 1, 0, 8)
-    found = [guesses(chooser, row, [], 0, 3, round) for round in range(300)]
+    sampler = Sampler(chain, 1, 0, 8)
+    found = [guesses(sampler, row, [], 0, 3, round) for round in range(300)]
     assert len({first.token for first, *_ in found}) > 1
     assert len({first.confidence for first, *_ in found}) == 1
     for number in (1, 2):
@@ -197,7 +198,7 @@ def test_rounding_never_puts_a_draw_before_an_earlier_one(seed: int) -> None:
     """Trees keep the more confident sibling: the first one, or what is left out would depend on what was drawn."""
     row = frozen(np.random.default_rng(seed).normal(0, 0.5, 40))
     for round in range(200):
-        found = guesses(Chooser(OFF, seed, 0, 40), row, [], 0, 6, round)
+        found = guesses(Sampler(OFF, seed, 0, 40), row, [], 0, 6, round)
         assert all(earlier.confidence >= later.confidence for earlier, later in pairwise(found))
 
 
@@ -209,9 +210,9 @@ def test_rounding_never_puts_a_draw_before_an_earlier_one(seed: int) -> None:
 def test_padding_of_the_drafts_vocabulary_changes_nothing(chain: SamplingSettings, draw: int | None) -> None:
     row = ROWS["eight"]
     padded = frozen([*row, 9.0, 9.0])
-    chooser = Chooser(chain, 2, 0, 8)
+    sampler = Sampler(chain, 2, 0, 8)
     for position in range(5):
-        plain, long = (guesses(chooser, some, [1, 7], position, 3, draw) for some in (row, padded))
+        plain, long = (guesses(sampler, some, [1, 7], position, 3, draw) for some in (row, padded))
         assert [(guess.token, guess.confidence) for guess in long] == [
             (guess.token, guess.confidence) for guess in plain
         ]
@@ -221,9 +222,9 @@ def test_padding_of_the_drafts_vocabulary_changes_nothing(chain: SamplingSetting
 @pytest.mark.parametrize("chain", CHAINS)
 def test_the_drafts_vocabulary_may_be_the_shorter_one(chain: SamplingSettings, draw: int | None) -> None:
     row = ROWS["eight"]
-    chooser = Chooser(replace(chain, logit_bias=((4, 1.0), (11, 5.0))), 2, 0, 12, banned=[10])
+    sampler = Sampler(replace(chain, logit_bias=((4, 1.0), (11, 5.0))), 2, 0, 12, banned=[10])
     for position in range(5):
-        found = guesses(chooser, row, [1, 7, 9], position, 3, draw)
+        found = guesses(sampler, row, [1, 7, 9], position, 3, draw)
         assert {guess.token for guess in found} <= set(range(8))
 
 
@@ -232,12 +233,12 @@ def test_the_drafts_vocabulary_may_be_the_shorter_one(chain: SamplingSettings, d
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_row_without_finite_logits_is_refused(chain: SamplingSettings, bad: float, draw: int | None) -> None:
     with pytest.raises(ValueError, match="no finite logits"):
-        guesses(Chooser(chain, 0, 0, 50), np.full(50, bad, np.float32), [], 0, 2, draw)
+        guesses(Sampler(chain, 0, 0, 50), np.full(50, bad, np.float32), [], 0, 2, draw)
 
 
-def tokens_drawn(chooser: Chooser, row: FloatRow, prefix: list[int], k: int, round: int) -> tuple[int, ...]:
-    return tuple(guess.token for guess in guesses(chooser, row, prefix, len(prefix), k, round))
+def tokens_drawn(sampler: Sampler, row: FloatRow, prefix: list[int], k: int, round: int) -> tuple[int, ...]:
+    return tuple(guess.token for guess in guesses(sampler, row, prefix, len(prefix), k, round))
 
 
-def dense(law: Law) -> list[float]:
-    return [law.probability(token) for token in range(8)]
+def dense(distribution: Distribution) -> list[float]:
+    return [distribution.probability(token) for token in range(8)]

@@ -1,4 +1,4 @@
-"""A law: the probabilities of the next token, and what a verify rule does with two of them."""
+"""A distribution: the probabilities of the next token, and what a verify rule does with two of them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Probabilities = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class Distribution:
     """Tokens that may come, `ids` int32[n] ascending, and how likely they are, `p` float64[n], sum 1.
 
-    Two laws need not have the same tokens: target and draft are truncated each for itself, so everything that takes
-    two of them goes by id.
+    Two distributions need not have the same tokens: target and draft are truncated each for itself, so everything that
+    takes two of them goes by id.
     """
 
     ids: Ids
     p: Probabilities
 
     @classmethod
-    def of(cls, candidates: Candidates) -> Law:
+    def of(cls, candidates: Candidates) -> Distribution:
         """The softmax of what the sampling chain left."""
         logits = candidates.logits.astype(np.float64)
         weights = np.exp(logits - logits.max())
@@ -32,7 +32,7 @@ class Law:
         return cls(ids, weights / weights.sum())
 
     @classmethod
-    def point(cls, token: int) -> Law:
+    def point(cls, token: int) -> Distribution:
         """All on one token: a guess that was not drawn."""
         return cls(np.array([token], np.int32), np.ones(1))
 
@@ -45,14 +45,14 @@ class Law:
         possible = self.p[self.p > 0]
         return -float(np.sum(possible * np.log(possible)))
 
-    def without(self, token: int) -> Law | None:
-        """The law given that it is another token, or None when there is no other."""
+    def without(self, token: int) -> Distribution | None:
+        """The distribution given that it is another token, or None when there is no other."""
         others = (self.ids != token) & (self.p > 0)
         total = self.p[others].sum()
-        return Law(self.ids[others], self.p[others] / total) if total > 0 else None
+        return Distribution(self.ids[others], self.p[others] / total) if total > 0 else None
 
-    def excess(self, other: Law, scale: float = 1.0) -> Probabilities:
-        """(scale p - q)+ for each of this law's tokens, float64[n]."""
+    def excess(self, other: Distribution, scale: float = 1.0) -> Probabilities:
+        """(scale p - q)+ for each of this distribution's tokens, float64[n]."""
         if len(other.ids) == 0:
             return self.p * scale
         at = np.minimum(np.searchsorted(other.ids, self.ids), len(other.ids) - 1)
@@ -60,8 +60,8 @@ class Law:
         above: Probabilities = np.maximum(self.p * scale - theirs, 0.0)
         return above
 
-    def residual(self, other: Law, scale: float = 1.0) -> Law:
-        """norm((scale p - q)+); this law itself where nothing is left of it, as when both are the same."""
+    def residual(self, other: Distribution, scale: float = 1.0) -> Distribution:
+        """norm((scale p - q)+); this distribution itself where nothing is left of it, as when both are the same."""
         above = self.excess(other, scale)
         total = above.sum()
-        return Law(self.ids, above / total) if total > 0 else self
+        return Distribution(self.ids, above / total) if total > 0 else self

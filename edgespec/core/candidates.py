@@ -1,0 +1,114 @@
+"""What a draft model guesses: from a row of its logits to candidates for the next token.
+
+Under the coupled rule they are ranked by logit plus the target's own noise, so that a model with the same distribution
+ranks the target's choice first. Under rejection and block verification they are drawn without replacement from the
+draft's distribution, with noise of their own, and carry what they were drawn from. Both go through the request's whole
+sampling chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.distribution import Distribution
+from edgespec.core.noise import Stream
+from edgespec.core.sampler import Sampler, log_sum_exp, perturbed_ranking
+from edgespec.core.sampling import Candidates, FloatRow, draw_from, largest, truncate
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCandidate:
+    """A candidate, a raw estimate in (0, 1) that the target accepts it, and the distribution it was drawn from, if it
+    was."""
+
+    token: int
+    confidence: float
+    distribution: Distribution | None = None
+
+
+def guesses(
+    sampler: Sampler, row: FloatRow, tokens: Sequence[int], position: int, k: int, draw: int | None = None
+) -> list[DraftCandidate]:
+    """At most k candidates for the token after the prefix `tokens`, best first, by a draft model's `row`, float32[V].
+
+    The draft's vocabulary may be padded to another length than the target's. A number `draw` asks for tokens drawn from
+    the draft's distribution; it has to be another one for every node of every draft of an answer, or what is drawn in
+    one branch of a tree tells something about the other. The confidence of a draw does not depend on what was drawn:
+    leaving a draw out for its own sake changes the distribution.
+    """
+    adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
+    if sampler.settings.temperature == 0:
+        return _likeliest(sampler, adjusted, k)
+    candidates = draw_from(adjusted, sampler.settings)
+    if draw is not None:
+        return _draws(candidates, sampler.noise_key(position, Stream.DRAFT, draw), k)
+    ids, scores = perturbed_ranking(candidates, sampler.noise_key(position), k + 1)
+    return [DraftCandidate(id, _unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
+
+
+def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, k: int) -> list[DraftCandidate]:
+    """At most k candidates from the probabilities of some tokens, best first.
+
+    Their noise is the target's own, so that where the distribution is the target's, its choice comes first.
+    """
+    if sampler.settings.temperature == 0 or len(distribution) < 2:
+        ranked = sorted(distribution.items(), key=itemgetter(1), reverse=True)
+        return [DraftCandidate(token, _unsure(p)) for token, p in ranked[:k]]
+    ids = np.array(sorted(distribution))
+    logits = np.log([distribution[int(id)] for id in ids])
+    best, scores = perturbed_ranking(Candidates(ids, logits), sampler.noise_key(position), len(ids))
+    known = sum(distribution.values())
+    return [DraftCandidate(id, _unsure(known * p)) for id, p in zip(best[:k], _softmax(scores), strict=False)]
+
+
+def certainty(sampler: Sampler, row: FloatRow, tokens: Sequence[int], token: int) -> tuple[float, float]:
+    """The probability of `token` by a draft model's row after the sampling chain, and the entropy of that distribution
+    in nats.
+
+    Greedy, the distribution is the one of temperature 1, as in what others stop drafts by.
+    """
+    adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
+    greedy = sampler.settings.temperature == 0
+    distribution = Distribution.of(Candidates(None, adjusted) if greedy else draw_from(adjusted, sampler.settings))
+    return distribution.probability(token), distribution.entropy()
+
+
+def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
+    """The likeliest tokens; typical-p alone can drop some of them."""
+    left = Candidates(None, adjusted) if sampler.settings.typical_p == 1 else truncate(adjusted, sampler.settings)
+    best = largest(left.logits, k)
+    best = best[np.argsort(-left.logits[best], kind="stable")]
+    p = np.exp(left.logits[best].astype(np.float64) - log_sum_exp(adjusted))
+    ids = best if left.ids is None else left.ids[best]
+    return [DraftCandidate(int(id), _unsure(confidence)) for id, confidence in zip(ids, p, strict=True)]
+
+
+def _draws(candidates: Candidates, noise_key: tuple[int, int], k: int) -> list[DraftCandidate]:
+    """Draws without replacement, as sure as the likeliest token that was not drawn before."""
+    found: list[DraftCandidate] = []
+    whole = Distribution.of(candidates)
+    distribution: Distribution | None = whole
+    not_drawn = whole.p.copy()
+    for id in perturbed_ranking(candidates, noise_key, k)[0]:
+        if distribution is None:
+            break
+        found.append(DraftCandidate(id, _unsure(not_drawn.max()), distribution))
+        not_drawn[whole.ids == id] = 0
+        distribution = distribution.without(id)
+    return found
+
+
+def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(scores - scores[0])
+    p: NDArray[np.float64] = weights / weights.sum()
+    return p
+
+
+def _unsure(p: float) -> float:
+    """Strictly between 0 and 1, also for an only candidate."""
+    return min(max(float(p), 1e-6), 1 - 1e-6)
