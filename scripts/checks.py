@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOOKS = {"ruff check": ["ruff", "check", "."], "ruff format": ["ruff", "format", "--check", "."]}
 PYTEST = ["pytest", "-n", "auto", "--dist", "worksteal"]  # in order: a file's tests share what they load
 ALL = {**LOOKS, "mypy": ["mypy"], "pytest": PYTEST}
-FAST = {**LOOKS, "pytest": [*PYTEST, "-m", "not native and not cli and not slow"]}
+FAST = {**LOOKS, "pytest": [*PYTEST, "--ignore=tests/tui", "-m", "not native and not cli and not slow"]}
 
 
 def main(arguments: list[str]) -> int:

@@ -68,13 +68,14 @@ def imports(name: str, at_start: bool = False) -> frozenset[str]:
     return imported_names(SOURCES[name], package, at_start)
 
 
-@cache
 def imported_names(path: Path, package: str, at_start: bool = False) -> frozenset[str]:
     found: set[str] = set()
-    for node in nodes(ast.parse(path.read_text(encoding="utf-8")), at_start):
+    for node, is_at_start in import_statements(path):
+        if at_start and not is_at_start:
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parts = package.split(".")
             start = parts[: len(parts) - node.level + 1] if node.level else []
             base = ".".join([*start, *([node.module] if node.module else [])])
@@ -83,14 +84,21 @@ def imported_names(path: Path, package: str, at_start: bool = False) -> frozense
     return frozenset(found)
 
 
-def nodes(tree: ast.AST, at_start: bool) -> Iterator[ast.AST]:
-    """All of a tree, or what runs when a module is loaded: no functions, nothing for types only."""
-    yield tree
-    for child in ast.iter_child_nodes(tree):
-        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        if not (at_start and (is_function or for_types)):
-            yield from nodes(child, at_start)
+@cache
+def import_statements(path: Path) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import, and whether it runs when the module is loaded: not in a function, not for types only."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool]] = []
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), True)]
+    while todo:
+        parent, at_start = todo.pop()
+        for node in ast.iter_child_nodes(parent):
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found.append((node, at_start))
+            elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+                todo.append((node, at_start and not is_function and not for_types))
+    return found
 
 
 def within(name: str, *packages: str) -> bool:
