@@ -174,7 +174,7 @@ with Model({str(model.path)!r}) as model:
     Context(model, n_ctx=2**27)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.rstrip().endswith("use a smaller context (-c)")
+    assert "use a smaller context (-c)" in done.stderr
     assert "cannot create a context of 134217728 tokens for draft.gguf" in done.stderr
 
 

@@ -501,11 +501,11 @@ for event in worker.answer(Request("def", max_tokens=900, ignore_eos=True)):
 
 
 @contextmanager
-def parent(code: str, *args: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def parent(code: str, *args: str, home: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program with a worker, in a session of its own."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        cwd=home, env=environment(home), start_new_session=True,
+        cwd=home, env=environment(home, **variables), start_new_session=True,
     ) as program:  # fmt: skip
         try:
             yield program
@@ -550,7 +550,7 @@ def is_ended(process: psutil.Process) -> bool:
 @posix
 def test_what_the_worker_had_started_goes_with_the_parent(tmp_path: Path) -> None:
     """With a new home, so that files are tried out."""
-    with parent(PARENT, "idle", home=tmp_path) as program:
+    with parent(PARENT, "idle", home=tmp_path, EDGESPEC_HOME=str(tmp_path / "new")) as program:
         _, trial = trial_under(program.pid)
         program.kill()
         assert is_ended(trial)
