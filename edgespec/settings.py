@@ -21,7 +21,10 @@ CONSTRAINTS: dict[Constraint, str] = {
     "regex": "regular expression",
 }
 Offload = int | Literal["auto", "all"]
-DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "corpus", "self", "draft")  # the cheap ones are asked first
+# The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
+DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "corpus", "self", "eagle3", "draft")
+HEAD = "eagle3"
+MODEL_DRAFTERS = ("self", HEAD, "draft")
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
 SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
 
@@ -104,23 +107,23 @@ class LoadSettings:
     def drafters(self) -> tuple[str, ...]:
         """The drafters that `spec_type` names, in the order in which they are asked."""
         if self.spec_type == "auto":
-            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), "draft")
+            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), HEAD, "draft")
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
     @property
     def uses_draft(self) -> bool:
-        """Whether a draft model is used if there is one; a self-draft takes its place."""
-        return "draft" in self.drafters and self.draft_n_max > 0 and self.self_draft is None
+        """Whether a draft model or head is used if there is one; a self-draft takes its place."""
+        return not {HEAD, "draft"}.isdisjoint(self.drafters) and self.draft_n_max > 0 and self.self_draft is None
 
     @property
     def with_draft(self) -> str:
         """A `spec_type` that includes a draft model."""
-        return self.spec_type if "draft" in self.drafters else "auto"
+        return self.spec_type if not {HEAD, "draft"}.isdisjoint(self.drafters) else "auto"
 
     @property
     def without_draft(self) -> str:
         """A `spec_type` of the drafters that need no draft model."""
-        return ",".join(name for name in self.drafters if name not in ("draft", "self")) or "none"
+        return ",".join(name for name in self.drafters if name not in MODEL_DRAFTERS) or "none"
 
     def spelling(self, drafter: str) -> str:
         """A drafter as `spec_type` spells it."""

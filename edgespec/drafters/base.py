@@ -97,9 +97,9 @@ class Drafter(ABC):
         """From now on its slot holds this sequence."""
 
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:  # noqa: B027
-        """What flowed into each of the layers it needs, float32[n, D], while the target decoded n tokens: those of the
-        prompt or the answer from position `start` on, then those of the draft. Views, valid until the target's next
-        pass. Tokens that were in the target's cache already do not come."""
+        """What flowed into each of the layers it needs, float32[n, D], while the target decoded n tokens of the
+        sequence from position `start` on, accepted ones included. What was in the target's cache already does not
+        come."""
 
     @abstractmethod
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.core.candidates import certainty, guesses
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
@@ -18,11 +21,12 @@ from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT, Tree
-from edgespec.llama.context import Batch, Context
+from edgespec.llama.batch import Batch
+from edgespec.llama.context import Context
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     """What the draft's cache holds of a slot: `held`, a prefix of the sequence's tokens, and behind it the paths that
     were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them. `shared` is how
     many of the first tokens of a new sequence are held, `read` what a draft of another vocabulary has of the sequence.
@@ -31,7 +35,7 @@ class _Slot:
     number: int
     held: list[int] = field(default_factory=list)
     paths: dict[int, list[int]] = field(default_factory=dict)
-    grown: _Growth | None = None
+    grown: Growth | None = None
     shared: int | None = None
     read: _Read = field(default_factory=lambda: _Read())
 
@@ -53,17 +57,18 @@ class _Read:
 
 
 @dataclass(slots=True)
-class _Growth:
+class Growth:
     """A tree in the making behind `n_tokens` tokens, and the sequence id in whose cells each decoded node's path is.
     What became of guesses of the first `n_learnt` tokens of the sequence is learnt already."""
 
     sequence: DraftContext
-    slot: _Slot
+    slot: Slot
     tree: Tree
     n_tokens: int
     ids: dict[int, int] = field(default_factory=dict)
     certainty: list[tuple[float, float]] = field(default_factory=list)
     n_learnt: int = 0
+    states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: by node, what its row is of
 
     def prefix(self, node: int) -> list[int]:
         """The tokens before a child of `node`, if the sampling chain looks at them."""
@@ -85,7 +90,7 @@ class ModelDrafter(Drafter):
         self, context: Context, width: int = 1, name: str = "draft", translation: Translation | None = None
     ) -> None:
         self.context, self.width, self.name, self.translation = context, width, name, translation
-        self._slots = [_Slot(number) for number in range(context.sequences)]
+        self._slots = [Slot(number) for number in range(context.sequences)]
         self._estimates = Estimates()
 
     def begin(self, sequence: DraftContext) -> None:
@@ -108,7 +113,7 @@ class ModelDrafter(Drafter):
 
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
-            _Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)), len(sequence.tokens))
+            Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)), len(sequence.tokens))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         growing = [growth for growth in growths if growth.tree.budget.tokens > 0]
@@ -142,14 +147,14 @@ class ModelDrafter(Drafter):
         for slot in self._slots:
             self.context.release(slot.branches)
             self.context.forget(slot.number)
-        self._slots = [_Slot(number) for number in range(self.context.sequences)]
+        self._slots = [Slot(number) for number in range(self.context.sequences)]
 
     def _fitting(self, sequence: DraftContext, budget: Budget) -> Budget:
         """What of a budget the draft's own context has room for."""
         room = max(0, self.context.n_ctx - len(self._text(sequence)))
         return replace(budget, tokens=min(budget.tokens, room))
 
-    def _knows(self, growth: _Growth) -> bool:
+    def _knows(self, growth: Growth) -> bool:
         """Whether the draft has all tokens of the sequence: a vocabulary may be padded less than the target's."""
         return max(self._text(growth.sequence)[len(growth.slot.held) :], default=2**31) < self.context.model.n_vocab
 
@@ -175,7 +180,7 @@ class ModelDrafter(Drafter):
 
     # --- the cache ------------------------------------------------------------------------------------------------
 
-    def _rewind(self, growth: _Growth) -> None:
+    def _rewind(self, growth: Growth) -> None:
         """Keep of the cache what the sequence became; its last token is always left to decode."""
         slot, text, last = growth.slot, self._text(growth.sequence), growth.slot.grown
         went_on = last is not None and len(slot.held) < len(text)
@@ -185,7 +190,7 @@ class ModelDrafter(Drafter):
         del slot.held[agreed:]
         slot.paths, slot.grown = {slot.number: []}, growth
 
-    def _restart(self, slot: _Slot, text: list[int]) -> int:
+    def _restart(self, slot: Slot, text: list[int]) -> int:
         """Cut the slot's own cells to what another sequence begins with, or the same one after a round that failed;
         returns how many tokens that are."""
         decoded = slot.held + slot.paths.get(slot.number, [])
@@ -194,7 +199,7 @@ class ModelDrafter(Drafter):
             self.context.truncate(slot.number, agreed)
         return agreed
 
-    def _follow(self, slot: _Slot, text: list[int]) -> int:
+    def _follow(self, slot: Slot, text: list[int]) -> int:
         """Bring the guessed path that the sequence took into the slot; returns how many tokens are there."""
         became, n_held = text[len(slot.held) : -1], len(slot.held)
         agreed = {id: common_prefix(path, became) for id, path in slot.paths.items()}
@@ -205,14 +210,14 @@ class ModelDrafter(Drafter):
             self.context.truncate(own, n_held + agreed[own])
         return n_held + agreed[best]
 
-    def _drop_paths(self, slot: _Slot) -> None:
+    def _drop_paths(self, slot: Slot) -> None:
         self.context.release(slot.branches)
         slot.paths = {slot.number: []}
         self.context.truncate(slot.number, len(slot.held))
 
     # --- growing --------------------------------------------------------------------------------------------------
 
-    def _catch_up(self, growing: list[_Growth]) -> None:
+    def _catch_up(self, growing: list[Growth]) -> None:
         """Decode what the sequences have beyond the cache, and guess what follows their last tokens."""
         pending = [(growth.slot, self._text(growth.sequence)[len(growth.slot.held) :]) for growth in growing]
         # Long ones (a prompt) go first and alone; the last token of every sequence goes in one batch with the rest.
@@ -227,7 +232,7 @@ class ModelDrafter(Drafter):
             for growth, row in zip(growing, rows, strict=True):
                 self._add(growth, ROOT, row)
 
-    def _decode_committed(self, parts: list[tuple[_Slot, list[int]]], *, wanted: bool) -> list[int]:
+    def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
         """Add tokens to the slots; returns the batch index of each last one."""
         batch, last = Batch.empty(), []
         for slot, tokens in parts:
@@ -238,10 +243,10 @@ class ModelDrafter(Drafter):
             slot.held += tokens
         return last
 
-    def _grow(self, growing: list[_Growth]) -> bool:
+    def _grow(self, growing: list[Growth]) -> bool:
         """Decode the likeliest nodes of all trees in one batch and hang their candidates; False when none is left."""
         batch = Batch.empty()
-        decoded: list[tuple[_Growth, int, int]] = []
+        decoded: list[tuple[Growth, int, int]] = []
         for growth in growing:
             frontier = growth.tree.frontier(self.width)
             if not frontier or not growth.tree.is_worth(frontier[0]):
@@ -258,12 +263,16 @@ class ModelDrafter(Drafter):
         if not decoded:
             return False
         self.passes += 1
-        self.context.decode(*batch)
+        self._decode_drafted(batch, decoded)
         for growth, node, row in decoded:
             self._add(growth, node, row)
         return True
 
-    def _prune(self, growth: _Growth) -> None:
+    def _decode_drafted(self, batch: Batch, nodes: list[tuple[Growth, int, int]]) -> None:
+        """Decode nodes of trees; each is in the batch at the index beside it."""
+        self.context.decode(*batch)
+
+    def _prune(self, growth: Growth) -> None:
         """Take nodes that have left the tree out of the cache, so that branches never run out."""
         slot, needed = growth.slot, dict.fromkeys(growth.slot.paths, 0)
         for node in growth.tree.kept():
@@ -278,7 +287,7 @@ class ModelDrafter(Drafter):
                 self.context.truncate(id, len(slot.held) + length)
                 del slot.paths[id][length:]
 
-    def _place(self, growth: _Growth, node: int) -> int:
+    def _place(self, growth: Growth, node: int) -> int:
         """The sequence id whose cells `node` goes into: its parent's, or a branch off it where that is taken."""
         slot, parent = growth.slot, growth.tree.parents[node]
         path = [self._own(token) for token in growth.tree.path(parent)]
@@ -289,7 +298,7 @@ class ModelDrafter(Drafter):
         slot.paths[branch] = path
         return branch
 
-    def _add(self, growth: _Growth, node: int, row: int) -> None:
+    def _add(self, growth: Growth, node: int, row: int) -> None:
         sequence, tree = growth.sequence, growth.tree
         position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
         candidates = guesses(

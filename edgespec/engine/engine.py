@@ -77,7 +77,9 @@ class Engine:
             self.speculator.propose(scheduled)
             started_s = perf_counter()
             self.runner.run(scheduled)
-            self.speculator.read(scheduled)
+            for part in scheduled:
+                if not part.is_complete:
+                    self.speculator.read(part, [])
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
             self.speculator.observe(scheduled, outputs, self.least_width, perf_counter() - started_s)
@@ -120,6 +122,7 @@ class Engine:
             sequence.first_token_s = now_s
         first = len(sequence.tokens)
         sequence.tokens += [choice.id for choice in verdict.choices]
+        self.speculator.read(part, verdict.path)
         self.speculator.accepted(part, verdict.path, self.runner)
         self.runner.commit(part, verdict.path, first)
         stats.count_round(part.draft, verdict.path, len(verdict.choices))

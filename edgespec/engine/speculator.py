@@ -186,13 +186,13 @@ class Speculator:
 
     # --- after the pass -------------------------------------------------------------------------------------------
 
-    def read(self, scheduled: list[Scheduled]) -> None:
-        """Give drafters what flowed into the layers that they need, in this pass."""
+    def read(self, part: Scheduled, path: list[int]) -> None:
+        """Give drafters what flowed into the layers that they need, at the tokens of this pass that stay."""
+        start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
+        rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
         for drafter in self.drafters:
-            for part in scheduled if drafter.needs_layers else ():
-                rows = slice(part.start, part.entry(len(part.draft)))
+            if drafter.needs_layers:
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
-                start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 
     def accepted(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:

@@ -29,7 +29,7 @@ def check_model(model: Header | str | Path) -> Header:
     _check_kind(header)
     if parts:
         header = _joined(header, parts)
-    _check_vocabulary(header)
+    check_vocabulary(header)
     _check_dimensions(header)
     _check_experts(header)
     _check_scalars(header)
@@ -111,7 +111,8 @@ def _joined(header: Header, parts: tuple[Path, ...]) -> Header:
 # --- the vocabulary ---------------------------------------------------------------------------------------------------
 
 
-def _check_vocabulary(header: Header) -> None:
+def check_vocabulary(header: Header) -> None:
+    """Raises ModelFileError where llama.cpp could not use it."""
     model, n_vocab = header.metadata.get("tokenizer.ggml.model"), header.n_vocab
     if model is None or model in ("no_vocab", "none") or not n_vocab:
         raise _unusable(header, "it has no vocabulary")
@@ -303,7 +304,7 @@ WHOLE_HEAD_ROTATED = frozenset(_WHOLE_HEAD_ROTATED.split())
 # Those it knows, but that cannot answer a prompt by themselves
 _EMBEDDING = "an embedding model: it produces vectors and cannot generate text"
 _DIFFUSION = "a diffusion model: it fills in a whole text at once instead of generating it from left to right"
-_HEAD = "a speculation head that runs on the hidden states of another model, not a model of its own"
+_HEAD = "a draft head that runs on the hidden states of another model, not a model of its own (-md uses it)"
 _SPEECH = "a speech model"
 OTHER_ARCHITECTURES: dict[str, str] = {
     **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),

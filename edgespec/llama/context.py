@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
+from edgespec.llama.batch import NativeBatch
 from edgespec.llama.features import check_layers, inputs, switch
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
@@ -37,37 +38,14 @@ class CancelledError(Exception):
     """The cancel flag stopped a decode; what it left behind must be truncated."""
 
 
-class Batch(NamedTuple):
-    """What one decode takes: token ids, their positions, the sequences each belongs to, and whose rows are wanted."""
-
-    tokens: list[int]
-    positions: list[int]
-    sequence_ids: list[tuple[int, ...]]
-    wanted: list[bool]
-
-    @classmethod
-    def empty(cls) -> Batch:
-        return cls([], [], [], [])
-
-    @property
-    def size(self) -> int:
-        return len(self.tokens)
-
-    def add(self, tokens: Sequence[int], position: int, sequence_ids: tuple[int, ...], *, wanted: bool) -> None:
-        """Tokens in a row from `position` on; `wanted` asks for the row of the last one."""
-        self.tokens.extend(tokens)
-        self.positions.extend(range(position, position + len(tokens)))
-        self.sequence_ids.extend([sequence_ids] * len(tokens))
-        self.wanted.extend([False] * (len(tokens) - 1) + [wanted] if tokens else [])
-
-
 class Context(Closable):
     """KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
     `max_outputs` bounds the rows one decode may ask for, and with it the output buffer: V floats a row. `branches` are
     further sequences for the branches of trees, `scratch` tokens have room beyond `n_ctx`, and `rollback` is how many
     tokens of a decode a recurrent model should be able to take back. `exact` sets the bounds of `kernels`; `streams`
-    gives each sequence a cache of its own, without branches. Raises UsageError, OutOfMemoryError.
+    gives each sequence a cache of its own, without branches. `other` is the target's context, for a draft head that
+    shares its weights. Raises UsageError, OutOfMemoryError.
     """
 
     def __init__(
@@ -88,6 +66,7 @@ class Context(Closable):
         rollback: int = 0,
         exact: bool = False,
         streams: bool = False,
+        other: Context | None = None,
     ) -> None:
         type_k, type_v = (
             _cache_type(name, head_size)
@@ -136,6 +115,7 @@ class Context(Closable):
         params.swa_full = model.has_sliding_window
         params.n_rs_seq = 0 if model.can_roll_back else min(rollback, max(0, n_batch - 2))
         params.no_perf = True
+        params.ctx_other = other and other._handle
         self._idle = CancelFlag()
         params.abort_callback = _IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
@@ -150,7 +130,7 @@ class Context(Closable):
         self._rollback = int(api.llama_n_rs_seq(self._native))
         self._last_start: dict[int, int] = {}
         self._unknown: set[int] = set()
-        self._batch = _Batch(n_batch, sequences + branches)
+        self._batch = NativeBatch(n_batch, sequences + branches)
         self.layers: set[int] = set()
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
@@ -318,50 +298,6 @@ class Context(Closable):
         return api.llama_get_memory(self._handle)
 
 
-class _Batch:
-    """The native batch over numpy arrays, so that filling it takes no loop over ctypes elements."""
-
-    def __init__(self, capacity: int, sequences: int) -> None:
-        self.capacity = capacity
-        self.all_outputs = False
-        self.tokens = np.zeros(capacity, np.int32)
-        self.positions = np.zeros(capacity, np.int32)
-        self.n_sequences = np.ones(capacity, np.int32)
-        self.sequences = np.zeros((capacity, sequences), np.int32)
-        self.outputs = np.zeros(capacity, np.int8)
-        rows = self.sequences.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequences.strides[0]
-        self._row_pointers = np.ascontiguousarray(rows)
-        self.native = api.llama_batch(
-            n_tokens=0,
-            token=_pointer(self.tokens, api.llama_token),
-            embd=None,
-            pos=_pointer(self.positions, api.llama_pos),
-            n_seq_id=_pointer(self.n_sequences, ctypes.c_int32),
-            seq_id=_pointer(self._row_pointers, ctypes.POINTER(api.llama_seq_id)),
-            logits=_pointer(self.outputs, ctypes.c_int8),
-        )
-
-    def fill(
-        self,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        sequence_ids: Sequence[tuple[int, ...]],
-        wanted: Sequence[bool],
-    ) -> int:
-        """Write one batch and return how many rows it asks for."""
-        n = len(tokens)
-        if not 0 < n <= self.capacity:
-            raise ValueError(f"a batch holds 1 to {self.capacity} tokens, not {n}")
-        self.native.n_tokens = n
-        self.tokens[:n] = tokens
-        self.positions[:n] = positions
-        self.outputs[:n] = wanted
-        for index, ids in enumerate(sequence_ids):
-            self.n_sequences[index] = len(ids)
-            self.sequences[index, : len(ids)] = ids
-        return n if self.all_outputs else int(self.outputs[:n].sum())
-
-
 def _cache_type(name: str, head_size: int) -> CacheType:
     """The type of that name, if heads of this size can be stored in it."""
     cache_type = CACHE_TYPES.get(name)
@@ -374,10 +310,6 @@ def _cache_type(name: str, head_size: int) -> CacheType:
             hint="use f16",
         )
     return cache_type
-
-
-def _pointer(array: NDArray[Any], kind: Any) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
 def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
-"""What flows into the layers of a model, as drafters that read the target want it.
+"""What flows through a model beside its logits, as drafters that read the target want it.
 
-llama.cpp has it for some architectures, and its C++ header `llama-ext.h` names the functions, which llama-cpp-python
-does not bind. Asked about an architecture that does not give it, it ends the process.
+llama.cpp's C++ header `llama-ext.h` names the functions; llama-cpp-python binds some of them. Asked about an
+architecture that does not give the inputs of its layers, llama.cpp ends the process.
 """
 
 from __future__ import annotations
@@ -13,37 +13,83 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import UsageError
+from edgespec.gguf_file.head_check import GIVE_LAYERS
 from edgespec.llama.library import api
 
-ARCHITECTURES = {"llama", "qwen3"}  # tried with test_context.py; more of llama.cpp's have it
 
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of llama.cpp by its mangled name; None if it is not there, or mangled otherwise (MSVC)."""
-    found = getattr(api._lib, name, None)
+def _function(names: tuple[str, ...], result: Any, *arguments: Any) -> Any:
+    """A function of llama.cpp by its mangled names (Itanium, MSVC); None if it is not there."""
+    found = next((function for name in names if (function := getattr(api._lib, name, None)) is not None), None)
     if found is not None:
         found.restype, found.argtypes = result, [ctypes.c_void_p, *arguments]
     return found
 
 
-_SET = _function("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, ctypes.c_uint32, ctypes.c_bool)
-_GET = _function("_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.c_void_p, ctypes.c_uint32)
+_SET_LAYER = _function(
+    (
+        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+    ),
+    None,
+    ctypes.c_uint32,
+    ctypes.c_bool,
+)
+_GET_LAYER = _function(
+    (
+        "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+    ),
+    ctypes.c_void_p,
+    ctypes.c_uint32,
+)
+_SET_NEXTN = _function(
+    (
+        "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z",
+    ),
+    None,
+    ctypes.c_bool,
+    ctypes.c_bool,
+)
+_GET_NEXTN = _function(
+    (
+        "_Z26llama_get_embeddings_nextnP13llama_context",
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
+    ),
+    ctypes.c_void_p,
+)
 
 
 def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:
     """Raises UsageError where the inputs of these layers cannot be had."""
-    if _SET is None or _GET is None or architecture not in ARCHITECTURES:
+    if _SET_LAYER is None or _GET_LAYER is None or architecture not in GIVE_LAYERS:
         raise UsageError(f"the inputs of layers of a {architecture} model cannot be read with this build")
     if any(not 0 <= layer < n_layers for layer in layers):
         raise UsageError(f"this model has the layers 0 to {n_layers - 1}")
 
 
 def switch(context: Any, layer: int, *, on: bool) -> None:
-    _SET(context, layer, on)
+    _SET_LAYER(context, layer, on)
 
 
 def inputs(context: Any, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.float32]:
     """float32[n_tokens, n_embd], a view of the last pass."""
-    rows: Any = (ctypes.c_float * (n_tokens * n_embd)).from_address(_GET(context, layer))
+    return _rows(_GET_LAYER(context, layer), n_tokens, n_embd)
+
+
+def switch_states(context: Any) -> None:
+    """Let a draft head give, for each row of logits, the state that it was made from. Raises UsageError."""
+    if _SET_NEXTN is None or _GET_NEXTN is None:
+        raise UsageError("draft heads do not work with this build of llama.cpp")
+    _SET_NEXTN(context, True, True)
+
+
+def states(context: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
+    """float32[n_rows, n_embd], a view of the last pass or encoding."""
+    return _rows(_GET_NEXTN(context), n_rows, n_embd)
+
+
+def _rows(address: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
+    rows: Any = (ctypes.c_float * (n_rows * n_embd)).from_address(address)
     flat: NDArray[np.float32] = np.frombuffer(rows, np.float32)
-    return flat.reshape(n_tokens, n_embd)
+    return flat.reshape(n_rows, n_embd)

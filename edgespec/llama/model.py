@@ -12,8 +12,8 @@ from pathlib import Path
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.gguf_file.file_types import quantisation
+from edgespec.gguf_file.head_check import check_draft
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.text.figures import count_of
 
@@ -23,7 +23,7 @@ _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
 
 class Model(Closable):
-    """Weights and vocabulary of one GGUF file.
+    """Weights and vocabulary of one GGUF file, a draft head among them.
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
     ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
@@ -44,7 +44,7 @@ class Model(Closable):
         self.path = path.path if isinstance(path, Header) else Path(path)
         self._native = None
         if not vocabulary_only:
-            self.header = path if isinstance(path, Header) else check_model(self.path)
+            self.header = path if isinstance(path, Header) else check_draft(self.path)
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts

@@ -22,6 +22,7 @@ from typing import Literal
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
 from edgespec.files.paths import cache_dir, read_cache, write_cache
+from edgespec.gguf_file.head_check import is_head
 from edgespec.llama.library import build_id
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
@@ -159,12 +160,11 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
     from edgespec.llama.model import Model
 
     try:
-        with (
-            Model(path, gpu_layers=int(gpu_layers), use_extra_bufts=extra_buffers == "1") as model,
-            Context(
-                model, n_ctx=256, max_outputs=1, threads=1 if model.size_bytes < SMALL_BYTES else 0, n_batch=64
-            ) as context,
-        ):
+        with Model(path, gpu_layers=int(gpu_layers), use_extra_bufts=extra_buffers == "1") as model:
+            if is_head(model.header):  # which decodes beside its target only
+                return 0
+            threads = 1 if model.size_bytes < SMALL_BYTES else 0
+            context = Context(model, n_ctx=256, max_outputs=1, threads=threads, n_batch=64)
             model.tokenize("".join(map(chr, range(256))), add_special=True, parse_special=True)
             # Wide and narrow batches take different kernels.
             for start, width in ((0, 32), (32, 4), (36, 1)):
@@ -172,6 +172,7 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
                 wanted = [False] * (width - 1) + [True]
                 context.decode(tokens, range(start, start + width), [(0,)] * width, wanted)
                 context.logits(width - 1)
+            context.close()
     except EdgespecError as error:
         print(json.dumps({"error": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}))
         return REFUSED

@@ -8,11 +8,12 @@ from pathlib import Path
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
+from edgespec.gguf_file.head_check import is_head
 from edgespec.gguf_file.header import Header
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
-from edgespec.settings import AUTO_DRAFT, LoadSettings
+from edgespec.settings import AUTO_DRAFT, HEAD, MODEL_DRAFTERS, LoadSettings
 
 
 def find_draft(
@@ -44,6 +45,22 @@ def _best_draft(header: Header, note: Callable[[str], None]) -> Path | None:
         return None
     note(f"draft model {found.spec}: {found.why}")
     return resolve(found.spec).path
+
+
+def drafters_with(settings: LoadSettings, draft: Header | None) -> list[str]:
+    """The drafters to load where this is the draft, in the order in which they are asked: a head drafts in place of a
+    draft model. Raises PairError where a head was asked for by name and this is none."""
+    names = [name for name in settings.drafters if draft is not None or name not in MODEL_DRAFTERS]
+    if draft is None:
+        return names
+    if is_head(draft):
+        return [*dict.fromkeys(HEAD if name == "draft" else name for name in names)]
+    if HEAD in names and "draft" not in names:
+        raise PairError(
+            f"{draft.path.name} is a draft model, not a draft head",
+            hint=f"--spec-type {settings.spec_type.replace(HEAD, 'draft')} drafts with it",
+        )
+    return [name for name in names if name != HEAD]
 
 
 def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:

@@ -12,6 +12,7 @@ from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.corpus import CorpusDrafter
 from edgespec.drafters.grammar import GrammarDrafter
+from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
@@ -20,11 +21,13 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
+from edgespec.gguf_file.head_check import check_draft, check_head_fits, is_head
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
+from edgespec.llama.head_context import HEAD_BATCH, HeadContext
 from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measured_widths
@@ -33,10 +36,11 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.draft_model import find_draft, no_draft_model, translation_of
+from edgespec.runtime.draft_model import drafters_with, find_draft, no_draft_model, translation_of
 from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
 from edgespec.settings import (
     DRAFT_N_MAX,
+    HEAD,
     MAX_LEAVES,
     MAX_SEQUENCES,
     MAX_STRICT_DRAFT,
@@ -105,10 +109,10 @@ class ModelSession(Closable):
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
-        draft_header = check_model(draft_path) if draft_path else None
-        names = [
-            name for name in settings.drafters if self._n_max > 0 and (name not in ("draft", "self") or draft_header)
-        ]
+        draft_header = check_draft(draft_path) if draft_path else None
+        if draft_header is not None and is_head(draft_header):
+            check_head_fits(header, draft_header)
+        names = drafters_with(settings, draft_header) if self._n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
         plan = self._plan(header, draft_header, leaves, drafts=drafts)
@@ -166,7 +170,7 @@ class ModelSession(Closable):
 
     def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
-        names = [name for name in self.drafters if name in names]
+        names = [name for name in self.drafters if name in names or (name == HEAD and "draft" in names)]
         if names and n_max >= self._narrow and n_max > DRAFT_N_MAX:
             is_measured = self._narrow < kernels.NARROW
             why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
@@ -197,7 +201,7 @@ class ModelSession(Closable):
 
     def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
         settings = self._settings
-        if settings.draft_model and "draft" not in names and ("draft" not in settings.drafters or not drafts):
+        if settings.draft_model and not ({"draft", HEAD} & {*names}) and (not settings.uses_draft or not drafts):
             self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
         if settings.corpus and "corpus" not in settings.drafters:
             self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
@@ -270,7 +274,10 @@ class ModelSession(Closable):
                 exact=exact,
                 branches=branches + sequences if branches else 0,
             )
-            plan = replace(plan, draft=with_room(drafting, settings))
+            drafting = with_room(drafting, settings)
+            if is_head(draft):
+                drafting = replace(drafting, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
+            plan = replace(plan, draft=drafting)
         return with_room(plan, settings)
 
     def _drafted(self, n_max: int) -> int:
@@ -333,6 +340,14 @@ class ModelSession(Closable):
 
     def _make_drafter(self, draft: Model, plan: Plan, leaves: int) -> ModelDrafter:
         settings = self._settings
+        branches = self._branches(leaves)
+        plan = replace(plan, branches=branches + settings.sequences if branches else 0)
+        threads = settings.threads_draft or settings.threads
+        threads_batch = settings.threads_batch_draft or settings.threads_batch
+        if is_head(draft.header):
+            head = HeadContext(draft, self.context, threads, threads_batch, **plan.context)
+            self.contexts.append(head)
+            return HeadDrafter(head, width=leaves if branches else 1)
         translation = translation_of(self.model, draft, self._note)
         if not draft.can_roll_back:
             raise PairError(
@@ -342,13 +357,7 @@ class ModelSession(Closable):
             )
         if draft.n_params > self.model.n_params:
             self._note("the draft model is larger than the target: it will slow decoding down")
-        branches = self._branches(leaves)
-        context = self._open_context(
-            draft,
-            replace(plan, branches=branches + settings.sequences if branches else 0),
-            settings.threads_draft or settings.threads,
-            settings.threads_batch_draft or settings.threads_batch,
-        )
+        context = self._open_context(draft, plan, threads, threads_batch)
         return ModelDrafter(
             context,
             width=leaves if branches else 1,

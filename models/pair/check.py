@@ -9,6 +9,7 @@ from operator import ne
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
+from edgespec.gguf_file.head_check import head_mismatch, is_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.pair.sizes import RelativeSize, memory_bytes, read_bytes, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
@@ -127,6 +128,8 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
         for header, unable in ((target, NO_TARGETS), (draft, NO_DRAFTS))
         if header.architecture in unable
     ]
+    if is_head(draft) and (mismatch := head_mismatch(target, draft)):
+        obstacles.append(mismatch)
     differences = vocabulary_differences(ours, theirs, differing)
     overlap = shared_tokens(ours, theirs) if differences else 1.0
     verdict: VerifyResult = "shared" if differences else "works"

@@ -17,7 +17,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.engine.scheduler import WIDE
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
-from edgespec.llama.context import Batch, CancelledError, Context
+from edgespec.llama.batch import Batch
+from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.runtime import Runtime

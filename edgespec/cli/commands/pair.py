@@ -51,12 +51,13 @@ def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool,
     there are any. Exit code 4 if the draft is incompatible; 0 if it is compatible, even if it is so large that it would
     slow decoding down (a warning says so).
     """
+    from edgespec.gguf_file.head_check import check_draft
     from edgespec.models.pair.check import compare_pair
     from edgespec.models.pair.costs import measured_curve
 
     output = Output(quiet=False)
     fetch_missing(ctx, [target, draft], output, yes=yes)
-    headers = [_header(spec) for spec in (target, draft)]
+    headers = [_header(target), check_draft(resolve(draft).path)]
     found = compare_pair(*headers)
     works = found.verdict.verdict != "no"
     curve = measured_curve(*(header.path for header in headers)) if works else None

@@ -1,0 +1,116 @@
+"""Is a GGUF file a draft head that this llama.cpp can run, and one for this target?
+
+Written from llama.cpp's `src/models/eagle3.cpp`, which asserts on much of what is refused here and ends the process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.errors import ModelFileError, PairError
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.model_check import check_model, check_vocabulary
+from edgespec.gguf_file.walk import AGAIN
+
+EAGLE3 = "eagle3"
+N_LAYERS_READ = 3
+# Those whose graphs in llama.cpp 0c1e57098 keep `t_layer_inp` (src/models); tests run llama and qwen3
+_GIVE_LAYERS = """
+    bailingmoe3 deepseek4 gemma4 gpt-oss hunyuan_vl lfm2 lfm2moe llama mimo2 minimax-01 minimax-m2 nanbeige nemotron_h
+    nemotron_h_moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
+"""
+GIVE_LAYERS = frozenset(_GIVE_LAYERS.split())
+
+
+def check_draft(draft: Header | str | Path) -> Header:
+    """The header of a draft model or of a draft head. Raises ModelNotFoundError, ModelFileError."""
+    header = draft if isinstance(draft, Header) else read_header(draft)
+    if header.architecture != EAGLE3:
+        return check_model(header)
+    check_vocabulary(header)
+    width, target_width, n_rows = (
+        header.number("embedding_length"),
+        header.number("target_hidden_size"),
+        _n_rows(header),
+    )
+    layers = layers_read(header)
+    if header.number("block_count") != 1 or width < 1 or target_width < 1:
+        raise _broken(header, "it has to have one layer, a width and its target's width")
+    if len(layers) != N_LAYERS_READ or min(layers) < 0:
+        raise _broken(header, f"it has to read {N_LAYERS_READ} layers of its target, not {layers}")
+    for name, shape in {
+        "fc.weight": (N_LAYERS_READ * target_width, width),
+        "output_norm.weight": (width,),
+        "blk.0.attn_norm.weight": (width,),
+        "blk.0.attn_norm_2.weight": (width,),
+        "token_embd.weight": (width, header.n_vocab),
+        "output.weight": (width, n_rows),
+    }.items():
+        tensor = header.tensors.get(name)
+        if tensor is None and name in ("token_embd.weight", "output.weight"):  # the target's
+            continue
+        if tensor is None or tensor.shape != shape:
+            found = "is missing" if tensor is None else f"has the shape {tensor.shape}"
+            raise _broken(header, f"tensor {name!r} {found}, where {shape} is needed")
+    for norm in (name for name in header.tensors if name.endswith("norm.weight")):
+        if not np.isfinite(_values(header, norm, "F32", np.float32)).all():
+            raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
+    if "d2t" in header.tensors:
+        ids = _values(header, "d2t", "I64", np.int64)
+        if len(ids) != n_rows or ids.min() < 0 or ids.max() >= header.n_vocab:
+            raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
+    return header
+
+
+def is_head(header: Header) -> bool:
+    return header.architecture == EAGLE3
+
+
+def layers_read(header: Header) -> tuple[int, ...]:
+    """The layers of the target whose inputs the head reads, 0 being the first."""
+    return tuple(int(layer) for layer in header.numbers(f"{EAGLE3}.target_layers"))
+
+
+def head_mismatch(target: Header, head: Header) -> str:
+    """Why the head cannot draft for this target; empty if it can."""
+    width, head_width = target.number("embedding_length"), head.number("target_hidden_size")
+    if target.architecture not in GIVE_LAYERS:
+        return f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
+    if head_width != width:
+        return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
+    if head.n_vocab != target.n_vocab:
+        return f"it is a head for {head.n_vocab:,} tokens, and this model has {target.n_vocab:,}"
+    if max(layers_read(head)) >= target.number("block_count"):
+        return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
+    if "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
+        return "it has no token embeddings, and the target's are of another width"
+    return ""
+
+
+def check_head_fits(target: Header, head: Header) -> None:
+    """Raises PairError where the head was made for another model."""
+    if why := head_mismatch(target, head):
+        raise PairError(
+            f"{head.path.name} cannot draft for {target.path.name}",
+            why=why,
+            hint="use a head made for this model, a draft model, or none (--spec-type none)",
+        )
+
+
+def _n_rows(header: Header) -> int:
+    """Tokens that the head can draft."""
+    tensor = header.tensors.get("d2t")
+    return tensor.shape[0] if tensor is not None and tensor.shape else header.n_vocab
+
+
+def _values(header: Header, name: str, type: str, dtype: type[np.generic]) -> np.ndarray:
+    tensor = header.tensors[name]
+    if tensor.type != type or len(tensor.shape) != 1:
+        raise _broken(header, f"tensor {name!r} is {tensor.type}{list(tensor.shape)}, not a list of {type}")
+    return np.fromfile(header.path, dtype, tensor.shape[0], offset=tensor.offset)
+
+
+def _broken(header: Header, why: str) -> ModelFileError:
+    return ModelFileError(f"{header.path} cannot be used as a draft head", why=why, hint=AGAIN)

@@ -1,0 +1,68 @@
+"""The decoding context of a draft head: a small model that reads what the target computed, not only its tokens.
+
+llama.cpp runs heads of the form EAGLE-3 (arXiv 2503.01840) as two graphs: an encoder, which makes one state of the
+inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import GenerationError
+from edgespec.gguf_file.head_check import layers_read
+from edgespec.llama.batch import Batch, pointer
+from edgespec.llama.context import Context
+from edgespec.llama.features import check_layers, states, switch_states
+from edgespec.llama.library import api
+from edgespec.llama.model import Model
+
+HEAD_BATCH = 64  # pairs: every one of them is an output, with a row of logits
+
+
+class HeadContext(Context):
+    """KV cache and decoding of `model`, a head for the target that `target` decodes.
+
+    `layers_read` are those of the target whose inputs it reads; `settings` are those of `Context`, `n_batch` being
+    `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs.
+    """
+
+    def __init__(
+        self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
+    ) -> None:
+        self.layers_read = layers_read(model.header)
+        check_layers(target.model.header.architecture, target.model.n_layer, [*self.layers_read])
+        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, **settings)
+        switch_states(self._handle)
+        self._n_rows = 0
+
+    def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F]: what flowed into `layers_read`
+        of the target. Raises GenerationError."""
+        features = np.ascontiguousarray(features, np.float32)
+        wanted = np.ones(len(features), np.int8)
+        batch = api.llama_batch(
+            n_tokens=len(features),
+            embd=pointer(features, ctypes.c_float),
+            logits=pointer(wanted, ctypes.c_int8),
+        )
+        code = api.llama_encode(self._handle, batch)
+        if code:
+            raise GenerationError("encoding the target's features failed", why=f"llama.cpp returned {code}")
+        api.llama_synchronize(self._handle)
+        return states(self._handle, len(features), self.model.n_embd).copy()
+
+    def decode_pairs(self, batch: Batch, tokens_states: NDArray[np.float32]) -> None:
+        """Decode tokens, each with its state, float32[n, D]. The graph gives rows for all tokens or for none: all, if
+        any of them is wanted. Raises what `decode` raises."""
+        rows = np.ascontiguousarray(tokens_states, np.float32)
+        self._batch.native.embd = pointer(rows, ctypes.c_float)
+        self.decode(batch.tokens, batch.positions, batch.sequence_ids, [any(batch.wanted)] * batch.size)
+        self._n_rows = batch.size
+
+    def state(self, index: int) -> NDArray[np.float32]:
+        """float32[D]: what a token drafted behind entry `index` of the last batch is decoded with."""
+        return states(self._handle, self._n_rows, self.model.n_embd)[index].copy()

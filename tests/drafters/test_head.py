@@ -1,0 +1,157 @@
+"""Draft heads: what they read of the target, what they draft, and that texts stay what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import ModelFileError, PairError
+from edgespec.gguf_file.head_check import check_draft
+from edgespec.models.pair.check import check_pair
+from edgespec.settings import Message, Request
+from tests.support.tiny_gguf import write_model
+from tests.support.tiny_head import write_bigram, write_head
+
+PROMPT = "def the class for x in the list: return the one, or print it"
+
+
+@pytest.fixture(scope="module")
+def bigram(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bigram(tmp_path_factory.mktemp("heads") / "bigram.gguf")
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("heads") / "deep.gguf", "llama", n_layers=4)
+
+
+def load(target: Path, head: Path | None, **settings: object) -> edgespec.LLM:
+    chosen = {"spec_type": "eagle3", "draft_model": str(head), "pace": "fixed:4"} if head else {"spec_type": "none"}
+    return edgespec.load(str(target), **{"ctx_size": 512, "threads": 1, **chosen, **settings})  # type: ignore[arg-type]
+
+
+def texts(llm: edgespec.LLM, prompts: list[str], temperature: float = 0.0, n: int = 40) -> list[list[int]]:
+    found = []
+    for seed, prompt in enumerate(prompts):
+        sampling = SamplingSettings(temperature=temperature)
+        request = Request(prompt=prompt, max_tokens=n, sampling=sampling, seed=seed, ignore_eos=True)
+        found.append([event.id for event in llm.answer(request) if event.id >= 0])
+    return found
+
+
+@pytest.mark.parametrize("tree", [1, 4])
+@pytest.mark.parametrize("draft_tokens", [None, list(range(290))])
+def test_a_head_that_predicts_as_the_target_is_accepted(
+    bigram: Path, tmp_path: Path, tree: int, draft_tokens: list[int] | None
+) -> None:
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True, draft_tokens=draft_tokens)
+    with load(bigram, None) as plain, load(bigram, head, spec_tree=tree) as llm:
+        assert texts(llm, [PROMPT]) == texts(plain, [PROMPT])
+        assert llm.stats.acceptance_rate > (0.9 if tree == 1 else 0.8)  # a tree has branches that cannot all be right
+        assert llm.stats.tokens_per_round > 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("tree", [1, 4])
+def test_texts_stay_what_they_are(deep: Path, tmp_path: Path, temperature: float, tree: int) -> None:
+    prompts = [PROMPT * times for times in (1, 3, 8)]
+    head = write_head(tmp_path / "head.gguf", seed=3)
+    with load(deep, None) as plain, load(deep, head, spec_tree=tree) as llm:
+        assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
+        assert llm.stats.proposed > 0
+
+
+def test_several_sequences_and_long_prompts_are_read(bigram: Path, tmp_path: Path) -> None:
+    """Prompts of several chunks of the target's and of the head's batches."""
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
+    requests = [Request(prompt=PROMPT * times, max_tokens=30, ignore_eos=True) for times in (1, 25, 4, 2)]
+    with load(bigram, head, sequences=3, ctx_size=2048) as llm:
+        answers: dict[int, list[edgespec.TokenEvent]] = {}
+        for index, event in llm.stream(iter(requests)):
+            assert isinstance(event, edgespec.TokenEvent)
+            answers.setdefault(index, []).append(event)
+    for request, events in zip(requests, (answers[index] for index in range(4)), strict=True):
+        assert events[-1].stats is not None
+        assert events[-1].stats.acceptance_rate > 0.9
+        with load(bigram, None, ctx_size=2048) as plain:
+            assert [event.id for event in plain.answer(request)] == [event.id for event in events]
+
+
+def test_a_continued_chat_feeds_the_head_what_is_new(bigram: Path, tmp_path: Path) -> None:
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
+    messages = [Message("user", PROMPT)]
+    with load(bigram, head, ctx_size=2048) as llm:
+        for turn in range(3):
+            request = Request(messages=tuple(messages), max_tokens=30, ignore_eos=True)
+            events = [event for event in llm.answer(request) if event.id >= 0]
+            assert llm.stats.acceptance_rate > 0.9
+            assert (llm.stats.cached_tokens > 0) == (turn > 0)
+            text = "".join(event.text for event in events)
+            messages += [Message("assistant", text, tuple(event.id for event in events)), Message("user", "and then?")]
+
+
+def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: Path) -> None:
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
+    with load(bigram, head) as llm:
+        llm.draft_with(spec_type="none")
+        request = Request(prompt=PROMPT, max_tokens=40, ignore_eos=True)
+        sources = []
+        for number, event in enumerate(llm.answer(request)):
+            if number == 10:
+                llm.draft_with(spec_type="eagle3", pace="fixed:4")
+            sources.append(event.source)
+    assert set(sources[:10]) == {""}
+    assert sources.count("eagle3") > 10
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "why"),
+    [
+        ({"eagle3.target_layers": [1, 2]}, {}, "read 3 layers"),
+        ({"eagle3.block_count": 2}, {}, "one layer"),
+        ({}, {"fc.weight": None}, "is missing"),
+        ({}, {"fc.weight": np.zeros((64, 64), np.float32)}, "has the shape"),
+        ({}, {"d2t": np.array([0, 9999], np.int64), "output.weight": np.zeros((2, 64), np.float32)}, "does not fit"),
+        ({}, {"output_norm.weight": np.full(64, np.nan, np.float32)}, "not numbers"),
+    ],
+)
+def test_a_broken_head_is_refused(tmp_path: Path, metadata: dict, tensors: dict, why: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ModelFileError, match=why):
+        check_draft(write_head(tmp_path / "head.gguf", metadata=metadata, tensors=tensors))
+
+
+def test_a_head_with_weights_that_are_not_numbers_is_off(deep: Path, tmp_path: Path) -> None:
+    broken = {"fc.weight": np.full((64, 192), np.nan, np.float32)}
+    with load(deep, None) as plain, load(deep, write_head(tmp_path / "head.gguf", tensors=broken)) as llm:
+        assert texts(llm, [PROMPT]) == texts(plain, [PROMPT])
+    assert llm.stats.accepted == 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "width", "layers", "why"),
+    [
+        ("llama", 128, (1, 2, 3), "a head for models of width 64"),
+        ("llama", 64, (1, 2, 9), "it reads layer 9"),
+        ("qwen2", 64, (1, 2, 3), "does not give the inputs of layers of a qwen2"),
+    ],
+)
+def test_a_head_of_another_target_is_refused(
+    tmp_path: Path, architecture: str, width: int, layers: tuple[int, ...], why: str
+) -> None:
+    target = write_model(tmp_path / "target.gguf", architecture, width=width, n_layers=4)
+    head = write_head(tmp_path / "head.gguf", layers=layers)
+    with pytest.raises(PairError, match=why):
+        load(target, head)
+    assert why in " ".join(check_pair(check_draft(target), check_draft(head)).reasons)
+
+
+def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> None:
+    head = write_head(tmp_path / "head.gguf")
+    with pytest.raises(ModelFileError, match="a draft head"):
+        load(head, None)
+    with pytest.raises(PairError, match="a draft model, not a draft head"):
+        load(deep, deep)

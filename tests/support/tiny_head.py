@@ -1,0 +1,73 @@
+"""Tiny draft heads as GGUF files, for the tiny models of `tiny_gguf`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.tiny_gguf import CHATML, Value, Weights, model_metadata, model_tensors, write_file, write_model
+
+SHARP = 200.0  # attention to one's own token and no other
+
+
+def write_bigram(path: Path) -> Path:
+    """A `llama` whose layers add nothing, so that its next token depends on the last one alone."""
+    nothing = np.zeros((64, 64), np.float32), np.zeros((64, 128), np.float32)
+    tensors: dict[str, Weights | None] = {}
+    for layer in range(4):
+        tensors |= {f"blk.{layer}.attn_output.weight": nothing[0], f"blk.{layer}.ffn_down.weight": nothing[1]}
+    return write_model(path, "llama", n_layers=4, tensors=tensors, chat_template=CHATML)
+
+
+def write_head(
+    path: Path,
+    *,
+    seed: int = 0,
+    knows_bigrams: bool = False,
+    draft_tokens: list[int] | None = None,
+    layers: tuple[int, ...] = (1, 2, 3),
+    metadata: Mapping[str, Value | None] | None = None,
+    tensors: Mapping[str, Weights | None] | None = None,
+) -> Path:
+    """An EAGLE-3 head of width 64 for a `llama` of `tiny_gguf` with four layers: a random one, or one that predicts as
+    the target of `write_bigram` does. `draft_tokens` are the ids that it can draft, all without."""
+    target = model_metadata("llama", n_layers=4)
+    entries: dict[str, Value] = model_metadata("llama", n_layers=1, prefix="eagle3") | {
+        "general.name": "tiny head",
+        "eagle3.attention.head_count": 1,
+        "eagle3.attention.head_count_kv": 1,
+        "eagle3.rope.dimension_count": 64,
+        "eagle3.norm_before_residual": True,
+        "eagle3.target_layers": list(layers),
+        "eagle3.target_hidden_size": 64,
+    }
+    drawn = model_tensors("llama", target, seed=seed)
+    weights: dict[str, Weights] = {name: drawn[name] for name in ("output.weight", "output_norm.weight")}
+    if draft_tokens is not None:
+        weights["output.weight"] = weights["output.weight"][draft_tokens]
+    random = np.random.default_rng(seed)
+    shapes = {"fc": (64, 192)} | {f"blk.0.attn_{name}": (64, 128) for name in "qkv"}
+    shapes |= {"blk.0.attn_output": (64, 64), "blk.0.ffn_gate": (128, 64), "blk.0.ffn_up": (128, 64)}
+    for name, shape in (shapes | {"blk.0.ffn_down": (64, 128)}).items():
+        weights[f"{name}.weight"] = (random.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32)
+    for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
+        weights[f"blk.0.{name}.weight"] = np.ones(64, np.float32)
+    if knows_bigrams:
+        token = np.hstack([np.eye(64), np.zeros((64, 64))]).astype(np.float32)
+        weights |= {f"blk.0.attn_{name}.weight": SHARP * token for name in "qk"}
+        weights |= {"blk.0.attn_v.weight": token, "blk.0.attn_output.weight": SHARP * np.eye(64, dtype=np.float32)}
+        weights |= {name: np.zeros_like(weights[name]) for name in ("fc.weight", "blk.0.ffn_down.weight")}
+    for name, value in (metadata or {}).items():
+        if value is None:
+            del entries[name]
+        else:
+            entries[name] = value
+    for name, rows in (tensors or {}).items():
+        if rows is None:
+            del weights[name]
+        else:
+            weights[name] = rows
+    ids = {} if draft_tokens is None else {"d2t": np.array(draft_tokens, np.int64)}
+    return write_file(path, entries, weights | ids)
