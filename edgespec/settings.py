@@ -22,8 +22,8 @@ CONSTRAINTS: dict[Constraint, str] = {
 }
 Offload = int | Literal["auto", "all"]
 # The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
-DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "corpus", "self", "eagle3", "draft")
-HEAD = "eagle3"
+DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "corpus", "self", "mtp", "eagle3", "draft")
+HEAD, MTP = "eagle3", "mtp"
 MODEL_DRAFTERS = ("self", HEAD, "draft")
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
 SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
@@ -107,7 +107,7 @@ class LoadSettings:
     def drafters(self) -> tuple[str, ...]:
         """The drafters that `spec_type` names, in the order in which they are asked."""
         if self.spec_type == "auto":
-            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), HEAD, "draft")
+            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), MTP, HEAD, "draft")
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
     @property

@@ -1,4 +1,4 @@
-"""A draft head: one layer that reads what the target computed, in the form of EAGLE-3 (arXiv 2503.01840).
+"""A draft head: one layer that reads what the target computed, an EAGLE-3 head (arXiv 2503.01840) or an MTP block.
 
 Cell P of its cache holds token P+1 with the state of the target at P, and predicts token P+2. Behind the last token it
 goes on with states of its own; once the target has computed there, those cells are decoded again with the target's.
@@ -53,7 +53,7 @@ class HeadDrafter(ModelDrafter):
 
     def __init__(self, context: HeadContext, width: int = 1, name: str = "eagle3") -> None:
         super().__init__(context, width, name)
-        self.needs_layers = context.layers_read
+        self.needs_layers = context.reads
         self._features = [_Features() for _ in range(context.sequences)]
 
     def forget(self) -> None:

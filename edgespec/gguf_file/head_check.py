@@ -22,6 +22,11 @@ _GIVE_LAYERS = """
     nemotron_h_moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
 """
 GIVE_LAYERS = frozenset(_GIVE_LAYERS.split())
+# Those that have a graph of one MTP block (`graph_mtp` in src/models)
+_MTP_ARCHITECTURES = """
+    bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe nemotron_h_moe qwen35 qwen35moe qwen3next
+"""
+MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 
 
 def check_draft(draft: Header | str | Path) -> Header:
@@ -62,6 +67,21 @@ def check_draft(draft: Header | str | Path) -> Header:
         if len(ids) != n_rows or ids.min() < 0 or ids.max() >= header.n_vocab:
             raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
     return header
+
+
+def mtp_mismatch(header: Header) -> str:
+    """Why a model cannot draft with an MTP block of its own; empty if it can."""
+    n_blocks = header.number("nextn_predict_layers")
+    if not n_blocks:
+        return "it has no MTP block"
+    if header.architecture not in MTP_ARCHITECTURES:
+        return f"llama.cpp does not draft with the MTP blocks of a {header.architecture} model"
+    if n_blocks > 1:
+        return f"it has {n_blocks} MTP blocks, and only one is supported"
+    block = header.number("block_count") - 1
+    if f"blk.{block}.nextn.eh_proj.weight" not in header.tensors:
+        return "this file was converted without its MTP block"
+    return ""
 
 
 def is_head(header: Header) -> bool:

@@ -21,12 +21,13 @@ from edgespec.closable import Closable
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
 from edgespec.llama.batch import NativeBatch
-from edgespec.llama.features import check_layers, inputs, switch
+from edgespec.llama.features import STATE, check_layers, inputs, states, switch, switch_states
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.settings import CACHE_TYPES, CacheType
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
+_MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -45,7 +46,7 @@ class Context(Closable):
     further sequences for the branches of trees, `scratch` tokens have room beyond `n_ctx`, and `rollback` is how many
     tokens of a decode a recurrent model should be able to take back. `exact` sets the bounds of `kernels`; `streams`
     gives each sequence a cache of its own, without branches. `other` is the target's context, for a draft head that
-    shares its weights. Raises UsageError, OutOfMemoryError.
+    shares its weights, and `mtp` asks for the graph of the model's MTP block. Raises UsageError, OutOfMemoryError.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Context(Closable):
         exact: bool = False,
         streams: bool = False,
         other: Context | None = None,
+        mtp: bool = False,
     ) -> None:
         type_k, type_v = (
             _cache_type(name, head_size)
@@ -113,9 +115,11 @@ class Context(Closable):
         params.flash_attn_type = _FLASH[flash_attention]
         params.kv_unified = not streams
         params.swa_full = model.has_sliding_window
-        params.n_rs_seq = 0 if model.can_roll_back else min(rollback, max(0, n_batch - 2))
+        self.can_roll_back = mtp or model.can_roll_back  # MTP blocks have attention, whatever the model has
+        params.n_rs_seq = 0 if self.can_roll_back else min(rollback, max(0, n_batch - 2))
         params.no_perf = True
         params.ctx_other = other and other._handle
+        params.ctx_type = _MTP if mtp else 0
         self._idle = CancelFlag()
         params.abort_callback = _IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
@@ -180,7 +184,7 @@ class Context(Closable):
             return
         if code == 1:
             raise CacheFullError
-        if not self.model.can_roll_back:
+        if not self.can_roll_back:
             # llama.cpp takes the tokens out again as if their states had been written, and may have moved other cells.
             self._unknown.update(range(self._batch.sequences.shape[1]))
         if code == 2:
@@ -205,18 +209,25 @@ class Context(Closable):
 
         Raises UsageError where this model or build does not give it.
         """
-        check_layers(self.model.header.architecture, self.model.n_layer, [*layers])
+        if numbers := [layer for layer in layers if layer != STATE]:
+            check_layers(self.model.header.architecture, self.model.n_layer, numbers)
         for layer in self.layers.symmetric_difference(layers):
-            switch(self._handle, layer, on=layer in layers)
+            if layer == STATE:
+                switch_states(self._handle, on=layer in layers, wanted_only=False)
+            else:
+                switch(self._handle, layer, on=layer in layers)
         self.layers = {*layers}
 
     def layer_inputs(self, layer: int) -> NDArray[np.float32]:
         """float32[n, D] of the n tokens of the last decode in the order of the batch: what flowed into a watched layer,
-        0 being the first, before its norm. A view that is valid until the next decode."""
+        0 being the first, before its norm; `STATE` is what flows out of the last. A view, valid until the next decode."""
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not watched")
         api.llama_synchronize(self._handle)
-        return inputs(self._handle, layer, self._batch.native.n_tokens, self.model.n_embd)
+        n_tokens, n_embd = self._batch.native.n_tokens, self.model.n_embd
+        if layer == STATE:
+            return states(self._handle, n_tokens, n_embd)
+        return inputs(self._handle, layer, n_tokens, n_embd)
 
     # --- memory ---------------------------------------------------------------------------------------------------
 
@@ -227,11 +238,11 @@ class Context(Closable):
     @property
     def rollback(self) -> int:
         """How many tokens of its last decode a sequence can take back; recurrent memories have few or none to offer."""
-        return self.n_batch if self.model.can_roll_back else self._rollback
+        return self.n_batch if self.can_roll_back else self._rollback
 
     def truncate(self, sequence: int, length: int) -> bool:
         """Forget a sequence from position `length` on; False when this memory cannot, then nothing changed."""
-        if not self.model.can_roll_back and length > 0:
+        if not self.can_roll_back and length > 0:
             if sequence in self._unknown:
                 return False
             if length < self.length(sequence):

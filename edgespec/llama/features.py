@@ -77,11 +77,15 @@ def inputs(context: Any, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.f
     return _rows(_GET_LAYER(context, layer), n_tokens, n_embd)
 
 
-def switch_states(context: Any) -> None:
-    """Let a draft head give, for each row of logits, the state that it was made from. Raises UsageError."""
+STATE = -1  # in place of a layer: what flows out of the last one, before its norm; models with MTP blocks give it
+
+
+def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
+    """Let a context give the states that rows of logits are made from: of all tokens, or of those whose row is wanted.
+    Raises UsageError where this build does not."""
     if _SET_NEXTN is None or _GET_NEXTN is None:
         raise UsageError("draft heads do not work with this build of llama.cpp")
-    _SET_NEXTN(context, True, True)
+    _SET_NEXTN(context, on, wanted_only)
 
 
 def states(context: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """The decoding context of a draft head: a small model that reads what the target computed, not only its tokens.
 
 llama.cpp runs heads of the form EAGLE-3 (arXiv 2503.01840) as two graphs: an encoder, which makes one state of the
-inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state.
+inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state. The MTP block
+that some models carry is such a decoder too; its states are the target's own, those behind the last layer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from edgespec.errors import GenerationError
 from edgespec.gguf_file.head_check import layers_read
 from edgespec.llama.batch import Batch, pointer
 from edgespec.llama.context import Context
-from edgespec.llama.features import check_layers, states, switch_states
+from edgespec.llama.features import STATE, check_layers, states, switch_states
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
@@ -24,25 +25,29 @@ HEAD_BATCH = 64  # pairs: every one of them is an output, with a row of logits
 
 
 class HeadContext(Context):
-    """KV cache and decoding of `model`, a head for the target that `target` decodes.
+    """KV cache and decoding of `model`, a head for the target that `target` decodes, or of that target's MTP block.
 
-    `layers_read` are those of the target whose inputs it reads; `settings` are those of `Context`, `n_batch` being
+    `reads` are those of the target whose inputs it reads; `settings` are those of `Context`, `n_batch` being
     `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs.
     """
 
     def __init__(
         self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
     ) -> None:
-        self.layers_read = layers_read(model.header)
-        check_layers(target.model.header.architecture, target.model.n_layer, [*self.layers_read])
-        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, **settings)
-        switch_states(self._handle)
+        self.is_mtp = model is target.model
+        self.reads = (STATE,) if self.is_mtp else layers_read(model.header)
+        if not self.is_mtp:
+            check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
+        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=self.is_mtp, **settings)
+        switch_states(self._handle, wanted_only=True)
         self._n_rows = 0
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F]: what flowed into `layers_read`
+        """float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F]: what flowed into `reads`
         of the target. Raises GenerationError."""
         features = np.ascontiguousarray(features, np.float32)
+        if self.is_mtp:
+            return features
         wanted = np.ones(len(features), np.int8)
         batch = api.llama_batch(
             n_tokens=len(features),
@@ -65,4 +70,5 @@ class HeadContext(Context):
 
     def state(self, index: int) -> NDArray[np.float32]:
         """float32[D]: what a token drafted behind entry `index` of the last batch is decoded with."""
-        return states(self._handle, self._n_rows, self.model.n_embd)[index].copy()
+        row: NDArray[np.float32] = states(self._handle, self._n_rows, self.model.n_embd)[index]
+        return row.copy()

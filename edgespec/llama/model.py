@@ -27,8 +27,8 @@ class Model(Closable):
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
     ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
-    there. The file is mapped unless the weights are to be `copied` into memory. `progress` is called with 0..1 while
-    they load.
+    there. The file is mapped unless the weights are to be `copied` into memory. MTP blocks are left out unless
+    `with_mtp`. `progress` is called with 0..1 while they load.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Model(Closable):
         gpu_layers: int = 0,
         use_extra_bufts: bool = True,
         copied: bool = False,
+        with_mtp: bool = False,
         vocabulary_only: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -48,6 +49,7 @@ class Model(Closable):
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts
+        params.load_mtp = with_mtp
         if copied:
             params.load_mode = _READ
         params.n_gpu_layers = self.gpu_layers = gpu_layers

@@ -8,12 +8,12 @@ from pathlib import Path
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import is_head
+from edgespec.gguf_file.head_check import is_head, mtp_mismatch
 from edgespec.gguf_file.header import Header
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
-from edgespec.settings import AUTO_DRAFT, HEAD, MODEL_DRAFTERS, LoadSettings
+from edgespec.settings import AUTO_DRAFT, HEAD, MODEL_DRAFTERS, MTP, LoadSettings
 
 
 def find_draft(
@@ -47,10 +47,14 @@ def _best_draft(header: Header, note: Callable[[str], None]) -> Path | None:
     return resolve(found.spec).path
 
 
-def drafters_with(settings: LoadSettings, draft: Header | None) -> list[str]:
-    """The drafters to load where this is the draft, in the order in which they are asked: a head drafts in place of a
-    draft model. Raises PairError where a head was asked for by name and this is none."""
+def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) -> list[str]:
+    """The drafters to load for this target and draft, in the order in which they are asked: a head drafts in place of a
+    draft model. Raises PairError where a head or the target's MTP block was asked for by name, and there is none."""
     names = [name for name in settings.drafters if draft is not None or name not in MODEL_DRAFTERS]
+    if MTP in names and (why := mtp_mismatch(target)):
+        if settings.spec_type != "auto":
+            raise PairError(f"{target.path.name} cannot draft by --spec-type mtp", why=why, hint="leave mtp out")
+        names.remove(MTP)
     if draft is None:
         return names
     if is_head(draft):

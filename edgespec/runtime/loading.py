@@ -44,6 +44,7 @@ from edgespec.settings import (
     MAX_LEAVES,
     MAX_SEQUENCES,
     MAX_STRICT_DRAFT,
+    MTP,
     SHARED_DRAFT_TOKENS,
     LoadSettings,
     fixed_length,
@@ -112,12 +113,12 @@ class ModelSession(Closable):
         draft_header = check_draft(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
             check_head_fits(header, draft_header)
-        names = drafters_with(settings, draft_header) if self._n_max > 0 else []
+        names = drafters_with(settings, header, draft_header) if self._n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
         plan = self._plan(header, draft_header, leaves, drafts=drafts)
         settings = self._settings
-        self.model = self._open_model(plan)
+        self.model = self._open_model(plan, with_mtp=MTP in names)
         self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
@@ -151,6 +152,8 @@ class ModelSession(Closable):
         if draft_header is not None and plan.draft is not None:
             self.draft = self._open_model(plan.draft)
             drafters.append(self._make_drafter(self.draft, plan.draft, leaves))
+        if MTP in names:
+            drafters.append(self._make_mtp(plan, leaves))
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
@@ -345,9 +348,7 @@ class ModelSession(Closable):
         threads = settings.threads_draft or settings.threads
         threads_batch = settings.threads_batch_draft or settings.threads_batch
         if is_head(draft.header):
-            head = HeadContext(draft, self.context, threads, threads_batch, **plan.context)
-            self.contexts.append(head)
-            return HeadDrafter(head, width=leaves if branches else 1)
+            return self._head_drafter(draft, plan, leaves if branches else 1, HEAD)
         translation = translation_of(self.model, draft, self._note)
         if not draft.can_roll_back:
             raise PairError(
@@ -365,6 +366,28 @@ class ModelSession(Closable):
             translation=translation,
         )
 
+    def _make_mtp(self, plan: Plan, leaves: int) -> HeadDrafter:
+        """A drafter of the target's own MTP block, whose context is as large as the target's."""
+        settings, branches = self._settings, self._branches(leaves)
+        plan = replace(
+            plan,
+            branches=branches + settings.sequences if branches else 0,
+            n_batch=HEAD_BATCH,
+            max_outputs=HEAD_BATCH,
+            scratch=0,
+            rollback=0,
+            streams=False,
+        )
+        return self._head_drafter(self.model, plan, leaves if branches else 1, MTP)
+
+    def _head_drafter(self, model: Model, plan: Plan, width: int, name: str) -> HeadDrafter:
+        settings = self._settings
+        threads = settings.threads_draft or settings.threads
+        threads_batch = settings.threads_batch_draft or settings.threads_batch
+        context = HeadContext(model, self.context, threads, threads_batch, **plan.context)
+        self.contexts.append(context)
+        return HeadDrafter(context, width=width, name=name)
+
     # --- both -----------------------------------------------------------------------------------------------------
 
     def _branches(self, leaves: int) -> int:
@@ -379,14 +402,23 @@ class ModelSession(Closable):
         self.contexts.append(context)
         return context
 
-    def _open_model(self, plan: Plan) -> Model:
-        model = open_model(plan, self._note, lambda done: self._progress("loading", done))
+    def _open_model(self, plan: Plan, *, with_mtp: bool = False) -> Model:
+        model = open_model(plan, self._note, lambda done: self._progress("loading", done), with_mtp=with_mtp)
         self._models.append(model)
         return model
 
 
-def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
+def open_model(
+    plan: Plan, note: Callable[[str], None], progress: Callable[[float], None], *, with_mtp: bool = False
+) -> Model:
     """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
     extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
-    return Model(header, gpu_layers=gpu_layers, use_extra_bufts=extra_buffers, copied=copies(plan), progress=progress)
+    return Model(
+        header,
+        gpu_layers=gpu_layers,
+        use_extra_bufts=extra_buffers,
+        copied=copies(plan),
+        with_mtp=with_mtp,
+        progress=progress,
+    )

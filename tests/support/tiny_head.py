@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-
-from tests.support.tiny_gguf import CHATML, Value, Weights, model_metadata, model_tensors, write_file, write_model
+from tiny_gguf import CHATML, Value, Weights, model_metadata, model_tensors, write_file, write_model
 
 SHARP = 200.0  # attention to one's own token and no other
 
@@ -69,5 +68,6 @@ def write_head(
             del weights[name]
         else:
             weights[name] = rows
-    ids = {} if draft_tokens is None else {"d2t": np.array(draft_tokens, np.int64)}
-    return write_file(path, entries, weights | ids)
+    if draft_tokens is not None:
+        weights["d2t"] = np.array(draft_tokens, np.int64)
+    return write_file(path, entries, weights)
