@@ -220,7 +220,7 @@ class Context(Closable):
 
     def layer_inputs(self, layer: int) -> NDArray[np.float32]:
         """float32[n, D] of the n tokens of the last decode in the order of the batch: what flowed into a watched layer,
-        0 being the first, before its norm; `STATE` is what flows out of the last. A view, valid until the next decode."""
+        0 being the first, before its norm; `STATE` is what flows out of the last. Valid until the next decode."""
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not watched")
         api.llama_synchronize(self._handle)

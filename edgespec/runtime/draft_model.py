@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from edgespec.drafters.head import HeadDrafter
+from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import PairError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import is_head, mtp_mismatch
 from edgespec.gguf_file.header import Header
+from edgespec.llama.context import Context
+from edgespec.llama.head_context import HEAD_BATCH, HeadContext
 from edgespec.llama.model import Model
+from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
 from edgespec.settings import AUTO_DRAFT, HEAD, MODEL_DRAFTERS, MTP, LoadSettings
@@ -94,3 +101,39 @@ def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> 
         )
     note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
     return translation
+
+
+def head_plan(plan: Plan) -> Plan:
+    """The plan of a draft head's context: every token of its passes gives a row."""
+    return replace(plan, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
+
+
+def mtp_plan(target: Plan) -> Plan:
+    """The plan of the context that a target's MTP block drafts in."""
+    return replace(head_plan(target), draft=None, scratch=0, rollback=0, streams=False)
+
+
+def model_drafter(
+    settings: LoadSettings, target: Context, draft: Model, plan: Plan, leaves: int, note: Callable[[str], None]
+) -> ModelDrafter:
+    """A drafter of a draft model, of a head, or of the target's MTP block, if `draft` is the target's model, in a
+    context of its own. Raises PairError, UsageError, OutOfMemoryError."""
+    width = leaves if plan.branches else 1
+    threads: dict[str, Any] = {
+        "threads": settings.threads_draft or settings.threads,
+        "threads_batch": settings.threads_batch_draft or settings.threads_batch,
+    }
+    if draft is target.model or is_head(draft.header):
+        name = MTP if draft is target.model else HEAD
+        return HeadDrafter(HeadContext(draft, target, **threads, **plan.context), width, name)
+    translation = translation_of(target.model, draft, note)
+    if not draft.can_roll_back:
+        raise PairError(
+            f"{draft.path.name} cannot draft",
+            why=f"the state of a {draft.architecture} model cannot be rolled back",
+            hint="use a draft with attention, or none (--spec-type none)",
+        )
+    if draft.n_params > target.model.n_params:
+        note("the draft model is larger than the target: it will slow decoding down")
+    name = "self" if settings.self_draft else "draft"
+    return ModelDrafter(Context(draft, **threads, **plan.context), width, name, translation)

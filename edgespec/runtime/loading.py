@@ -12,14 +12,12 @@ from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.corpus import CorpusDrafter
 from edgespec.drafters.grammar import GrammarDrafter
-from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.lookup import LookupDrafter
-from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
-from edgespec.errors import PairError, UsageError
+from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft, check_head_fits, is_head
 from edgespec.gguf_file.header import Header
@@ -27,7 +25,6 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.head_context import HEAD_BATCH, HeadContext
 from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measured_widths
@@ -36,7 +33,7 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.draft_model import drafters_with, find_draft, no_draft_model, translation_of
+from edgespec.runtime.draft_model import drafters_with, find_draft, head_plan, model_drafter, mtp_plan, no_draft_model
 from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
 from edgespec.settings import (
     DRAFT_N_MAX,
@@ -151,9 +148,9 @@ class ModelSession(Closable):
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and plan.draft is not None:
             self.draft = self._open_model(plan.draft)
-            drafters.append(self._make_drafter(self.draft, plan.draft, leaves))
+            self._add_drafter(drafters, self.draft, plan.draft, leaves)
         if MTP in names:
-            drafters.append(self._make_mtp(plan, leaves))
+            self._add_drafter(drafters, self.model, mtp_plan(plan), leaves)
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
@@ -278,9 +275,7 @@ class ModelSession(Closable):
                 branches=branches + sequences if branches else 0,
             )
             drafting = with_room(drafting, settings)
-            if is_head(draft):
-                drafting = replace(drafting, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
-            plan = replace(plan, draft=drafting)
+            plan = replace(plan, draft=head_plan(drafting) if is_head(draft) else drafting)
         return with_room(plan, settings)
 
     def _drafted(self, n_max: int) -> int:
@@ -303,7 +298,10 @@ class ModelSession(Closable):
     def _open_target_context(self, plan: Plan) -> Context:
         if plan.n_ctx > self.model.n_ctx_train:
             self._note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
-        return self._open_context(self.model, plan, self._settings.threads, self._settings.threads_batch)
+        threads, threads_batch = self._settings.threads, self._settings.threads_batch
+        context = Context(self.model, threads=threads, threads_batch=threads_batch, **plan.context)
+        self.contexts.append(context)
+        return context
 
     @property
     def _widest(self) -> int:
@@ -341,52 +339,12 @@ class ModelSession(Closable):
 
     # --- the draft ------------------------------------------------------------------------------------------------
 
-    def _make_drafter(self, draft: Model, plan: Plan, leaves: int) -> ModelDrafter:
-        settings = self._settings
-        branches = self._branches(leaves)
-        plan = replace(plan, branches=branches + settings.sequences if branches else 0)
-        threads = settings.threads_draft or settings.threads
-        threads_batch = settings.threads_batch_draft or settings.threads_batch
-        if is_head(draft.header):
-            return self._head_drafter(draft, plan, leaves if branches else 1, HEAD)
-        translation = translation_of(self.model, draft, self._note)
-        if not draft.can_roll_back:
-            raise PairError(
-                f"{draft.path.name} cannot draft",
-                why=f"the state of a {draft.architecture} model cannot be rolled back",
-                hint="use a draft with attention, or none (--spec-type none)",
-            )
-        if draft.n_params > self.model.n_params:
-            self._note("the draft model is larger than the target: it will slow decoding down")
-        context = self._open_context(draft, plan, threads, threads_batch)
-        return ModelDrafter(
-            context,
-            width=leaves if branches else 1,
-            name="self" if settings.self_draft else "draft",
-            translation=translation,
-        )
-
-    def _make_mtp(self, plan: Plan, leaves: int) -> HeadDrafter:
-        """A drafter of the target's own MTP block, whose context is as large as the target's."""
-        settings, branches = self._settings, self._branches(leaves)
-        plan = replace(
-            plan,
-            branches=branches + settings.sequences if branches else 0,
-            n_batch=HEAD_BATCH,
-            max_outputs=HEAD_BATCH,
-            scratch=0,
-            rollback=0,
-            streams=False,
-        )
-        return self._head_drafter(self.model, plan, leaves if branches else 1, MTP)
-
-    def _head_drafter(self, model: Model, plan: Plan, width: int, name: str) -> HeadDrafter:
-        settings = self._settings
-        threads = settings.threads_draft or settings.threads
-        threads_batch = settings.threads_batch_draft or settings.threads_batch
-        context = HeadContext(model, self.context, threads, threads_batch, **plan.context)
-        self.contexts.append(context)
-        return HeadDrafter(context, width=width, name=name)
+    def _add_drafter(self, drafters: list[Drafter], draft: Model, plan: Plan, leaves: int) -> None:
+        branches, sequences = self._branches(leaves), self._settings.sequences
+        plan = replace(plan, branches=branches + sequences if branches else 0)
+        drafter = model_drafter(self._settings, self.context, draft, plan, leaves, self._note)
+        self.contexts.append(drafter.context)
+        drafters.append(drafter)
 
     # --- both -----------------------------------------------------------------------------------------------------
 
@@ -396,11 +354,6 @@ class ModelSession(Closable):
             return 0  # a stream for each sequence, where branches would need one that they share
         wanted = (leaves - 1) * self._settings.sequences
         return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
-
-    def _open_context(self, model: Model, plan: Plan, threads: int, threads_batch: int) -> Context:
-        context = Context(model, threads=threads, threads_batch=threads_batch, **plan.context)
-        self.contexts.append(context)
-        return context
 
     def _open_model(self, plan: Plan, *, with_mtp: bool = False) -> Model:
         model = open_model(plan, self._note, lambda done: self._progress("loading", done), with_mtp=with_mtp)
