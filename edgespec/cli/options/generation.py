@@ -37,7 +37,6 @@ from edgespec.settings import (
     MAX_LEAVES,
     MAX_SEQUENCES,
     MAX_THREADS,
-    SPELLINGS,
     STRICT_DRAFT_N_MAX,
     LoadSettings,
     Request,
@@ -175,7 +174,7 @@ DRAFT_MODEL = _speculation(
 )  # fmt: skip
 
 SPEC_TYPE = _speculation(
-    "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|" + ",".join(SPELLINGS),
+    "--spec-type", "spec_type", type=SpecType(), metavar="auto|none|DRAFTER,...",
     help=(
         "Drafters to use. draft: the draft model. self:8, self:Q2_K: a draft made from the target's first 8 layers, "
         "or with smaller weights. suffix: text that followed the same last tokens earlier. lookup: the same, most "
