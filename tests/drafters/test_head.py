@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_gguf import write_model
 from tiny_head import write_bigram, write_head
+from tiny_mtp import ARCHITECTURES, write_mtp
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
@@ -57,10 +58,11 @@ def test_a_head_that_predicts_as_the_target_is_accepted(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", [1, 4])
-def test_texts_stay_what_they_are(deep: Path, tmp_path: Path, temperature: float, tree: int) -> None:
+@pytest.mark.parametrize("spec_type", ["eagle3", "suffix,recycling,eagle3"])
+def test_texts_stay_what_they_are(deep: Path, tmp_path: Path, spec_type: str, temperature: float, tree: int) -> None:
     prompts = [PROMPT * times for times in (1, 3, 8)]
     head = write_head(tmp_path / "head.gguf", seed=3)
-    with load(deep, None) as plain, load(deep, head, spec_tree=tree) as llm:
+    with load(deep, None) as plain, load(deep, head, spec_tree=tree, spec_type=spec_type) as llm:
         assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
         assert llm.stats.proposed > 0
 
@@ -160,24 +162,10 @@ def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> N
 # --- MTP blocks -------------------------------------------------------------------------------------------------------
 
 
-def write_mtp(path: Path, *, knows_bigrams: bool = False) -> Path:
-    """A hybrid model of three layers and an MTP block behind them: a random one, or one that predicts as those layers
-    do, which add nothing then."""
-    random = np.random.default_rng(1)
-    both = (random.standard_normal((64, 128)) / 8).astype(np.float32)
-    tensors = {f"blk.3.nextn.{norm}.weight": np.ones(64, np.float32) for norm in ("enorm", "hnorm")}
-    if knows_bigrams:
-        both = np.hstack([np.eye(64), np.zeros((64, 64))]).astype(np.float32)
-        tensors |= {f"blk.{layer}.ffn_down.weight": np.zeros((64, 128), np.float32) for layer in range(4)}
-        outs = ("blk.0.ssm_out", "blk.1.attn_output", "blk.2.ssm_out", "blk.3.attn_output")
-        tensors |= {f"{name}.weight": np.zeros((64, 64), np.float32) for name in outs}
-    tensors["blk.3.nextn.eh_proj.weight"] = both
-    return write_model(path, "qwen35", n_layers=4, metadata={"qwen35.nextn_predict_layers": 1}, tensors=tensors)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, temperature: float) -> None:
-    target = write_mtp(tmp_path / "mtp.gguf")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, temperature: float) -> None:
+    target = write_mtp(tmp_path / "mtp.gguf", architecture)
     prompts = [PROMPT * times for times in (1, 8)]
     with load(target, None) as plain, load(target, None, spec_type="mtp", pace="fixed:3") as llm:
         assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
@@ -185,8 +173,9 @@ def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, temperature: float) 
         assert llm.describe()["drafters"] == ["mtp"]
 
 
-def test_an_mtp_block_that_predicts_as_the_target_is_accepted(tmp_path: Path) -> None:
-    target = write_mtp(tmp_path / "mtp.gguf", knows_bigrams=True)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_mtp_block_that_predicts_as_the_target_is_accepted(tmp_path: Path, architecture: str) -> None:
+    target = write_mtp(tmp_path / "mtp.gguf", architecture, knows_bigrams=True)
     with load(target, None) as plain, load(target, None, spec_type="mtp", pace="fixed:3") as llm:
         assert texts(llm, [PROMPT * 8]) == texts(plain, [PROMPT * 8])
         assert llm.stats.acceptance_rate > 0.9
