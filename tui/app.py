@@ -245,8 +245,7 @@ class ChatApp(App[None]):
         self._tell_store()
         self._show_system()
         sidebar = self.query_one(Sidebar)
-        if sidebar.open_chat != session.chat:
-            sidebar.open_chat = session.chat
+        sidebar.open_chat = session.chat
         sidebar.refresh_chats()
 
     def _show_system(self) -> None:
