@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 FLAGS = {
     "-c": "ctx_size",
@@ -38,6 +40,15 @@ class EdgespecError(Exception):
     def __str__(self) -> str:
         reason = f": {self.why}" if self.why else ""
         return f"{self.what}{reason}" + (f"\n  {self.hint}" if self.hint else "")
+
+
+@contextmanager
+def told_as(kind: type[EdgespecError], what: str, *, hint: str = "") -> Iterator[None]:
+    """Within this block an OSError becomes an error of this kind, with the system's words as the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(what, why=error.strerror or str(error), hint=hint) from error
 
 
 class GenerationError(EdgespecError):

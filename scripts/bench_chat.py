@@ -1,30 +1,23 @@
-"""Measures the chat: how fluid its screen is, how fast it opens and finds, and what it costs the engine.
+"""Measures the chat without a model: how fluid its screen is, how fast it opens and finds.
 
-    .venv/bin/python scripts/bench_chat.py frames open search             # no model needed
-    .venv/bin/python scripts/bench_chat.py turns cost -m target.gguf      # with a model of some size
+    .venv/bin/python scripts/bench_chat.py frames open search
 
 frames: gaps between the ticks of a 60 Hz clock on the screen's own loop, and the time from a key to its echo, while 100
 tokens a second stream into a long chat and somebody types and scrolls. open: a chat of 2,000 messages, to its first
-picture. search: 10,000 messages. turns: time to the first token of a first turn of 4,000 tokens and of the second one.
-cost: tokens per second with a screen on a pseudo-terminal against piped lines, in turns (the ratio of medians).
+picture. search: 10,000 messages.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -32,7 +25,6 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from fake_engine import FakeEngine, guessed  # noqa: E402
 
 from edgespec.chat.session import Session  # noqa: E402
-from edgespec.chat.settings import ChatSettings  # noqa: E402
 from edgespec.events import TokenEvent  # noqa: E402
 from edgespec.history import Store, new_id  # noqa: E402
 from edgespec.settings import LoadSettings  # noqa: E402
@@ -64,13 +56,8 @@ def walk(top):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("what", nargs="+", choices=["frames", "open", "search", "turns", "cost"])
-    parser.add_argument("-m", "--model", default="demo")
-    parser.add_argument("-t", "--threads", type=int, default=0)
-    parser.add_argument("-c", "--ctx-size", type=int, default=8192)
+    parser.add_argument("what", nargs="+", choices=["frames", "open", "search"])
     parser.add_argument("--seconds", type=float, default=30, help="of streaming (frames)")
-    parser.add_argument("--repeat", type=int, default=5, help="pairs of runs (cost)")
-    parser.add_argument("-n", "--max-tokens", type=int, default=200, help="of an answer (cost)")
     options = parser.parse_args()
     for what in options.what:
         globals()[f"measure_{what}"](options)
@@ -173,100 +160,6 @@ def filled(store: Store, n: int, title: str = "long") -> str:
 
 def ms(times: Sequence[float], percent: int) -> str:
     return f"{sorted(times)[min(len(times) - 1, len(times) * percent // 100)] * 1e3:.0f} ms"
-
-
-# --- the engine -------------------------------------------------------------------------------------------------------
-
-
-def measure_turns(options: argparse.Namespace) -> None:
-    from edgespec.runtime.worker import Worker
-
-    settings = LoadSettings(options.model, threads=options.threads, ctx_size=options.ctx_size, store=False)
-    with Store.in_memory() as store, Session(store, Worker, settings, ChatSettings(max_tokens=16, seed=1)) as session:
-        session.load()
-        words = "The quick brown fox jumps over the lazy dog. "
-        engine = session.engine
-        assert engine is not None
-        from edgespec.settings import Message
-
-        n = 1
-        while engine.count([Message("user", words * n)]) < min(4000, options.ctx_size - 400):
-            n += 1 + n // 8
-        first_s = until_first_token(session, words * n)
-        prompt = session.last_stats.prompt_tokens if session.last_stats else 0
-        second_s = until_first_token(session, "And then?")
-        read = session.last_stats.prompt_tokens - session.last_stats.cached_tokens if session.last_stats else 0
-    print(
-        f"turns: {prompt:,} tokens, first token after {first_s:.2f} s; the second turn reads {read} and starts after "
-        f"{second_s:.2f} s, {second_s / first_s:.1%} of that"
-    )
-
-
-def until_first_token(session: Session, text: str) -> float:
-    started_s, first_s = time.perf_counter(), 0.0
-    for event in session.ask(text):
-        if isinstance(event, TokenEvent) and not first_s:
-            first_s = time.perf_counter() - started_s
-    return first_s
-
-
-def measure_cost(options: argparse.Namespace) -> None:
-    speeds: dict[str, list[float]] = {"plain": [], "screen": []}
-    with tempfile.TemporaryDirectory() as home:
-        for number in range(2 * options.repeat + 2):
-            front = ("plain", "screen")[number % 2]
-            speed = answered(front, f"{home}/{number}", options, seed=number // 2)
-            if number >= 2:
-                speeds[front].append(speed)
-    plain, screen = (statistics.median(speeds[front]) for front in ("plain", "screen"))
-    ratios = [b / a for a, b in zip(speeds["plain"], speeds["screen"], strict=True)]
-    print(
-        f"cost: {plain:.1f} tokens/s in a pipe, {screen:.1f} on a screen, ratio {screen / plain:.3f}, of pairs "
-        f"{min(ratios):.3f} to {max(ratios):.3f}"
-    )
-
-
-def answered(front: str, home: str, options: argparse.Namespace, seed: int) -> float:
-    """Tokens per second of one answer, as the store has it."""
-    question = "Tell me a long story about a fox."
-    args = [sys.executable, "-m", "edgespec", "tui" if front == "screen" else "chat", "-m", options.model, "-q"]
-    args += ["-n", str(options.max_tokens), "--seed", str(seed), "--spec-type", "none", "-l", "2-inf"]
-    args += ["-t", str(options.threads)] if options.threads else []
-    environ = os.environ | {"EDGESPEC_HOME": home, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    if front == "plain":
-        subprocess.run(args, input=question.encode(), env=environ, stdout=subprocess.DEVNULL, check=True)
-    else:
-        import fcntl
-        import pty
-        import struct
-        import termios
-
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        program = subprocess.Popen([*args, question], stdin=slave, stdout=slave, stderr=slave, env=environ)
-        os.close(slave)
-        threading.Thread(target=drain, args=(master,), daemon=True).start()
-        while not speed_of_answer(home, seed):
-            time.sleep(0.5)
-        os.write(master, b"\x11")
-        program.wait(30)
-    return speed_of_answer(home, seed)
-
-
-def speed_of_answer(home: str, seed: int) -> float:
-    """The speed of the last answer if it is the one with this seed, else 0."""
-    with suppress(Exception), Store(Path(home) / "data" / "chats.db") as store:
-        last = store.path(store.find("last").head)[-1]
-        if last.answer is not None and last.answer.seed == seed and last.answer.stats:
-            timings: dict[str, Any] = last.answer.stats["timings"]
-            return float(timings["predicted_per_second"])
-    return 0.0
-
-
-def drain(master: int) -> None:
-    with suppress(OSError):
-        while os.read(master, 65536):
-            pass
 
 
 if __name__ == "__main__":

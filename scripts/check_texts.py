@@ -4,7 +4,8 @@
     python scripts/check_texts.py smollm2 --prompts 200 -n 64
 
 Counts the answers that are equal token by token to plain decoding with the same settings: chains of measured and of
-fixed length, trees, and four answers at a time. Ends with exit code 1 if one differs where the build is exact.
+fixed length, trees, single drafters, and several answers at a time. Ends with exit code 1 if one differs where the
+build is exact.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from typing import Any
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
+from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 ASKED = ("Summarise this:", "Repeat this:", "What does this do?", "Write a test for this:")
 LENGTHS = (50, 300, 600, 1200, 2000, 4000)  # tokens of context, roughly
+DRAFTERS = ("draft", "lookup", "suffix", "recycling", "self:8", "self:Q2_K")
 MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what is compared with what
     "chains, auto": ({}, {}),
     "chains of 6": ({"pace": "fixed:6"}, {}),
     "chains of 31": ({"pace": "fixed:31"}, {}),
     "trees of 6": ({"pace": "fixed:6", "spec_tree": 4}, {"spec_tree": 4}),
+    **{f"{name}, chains of 6": ({"pace": "fixed:6", "spec_type": name}, {}) for name in DRAFTERS},
     "4 at a time": ({"sequences": 4, "spec_type": "none"}, {}),
     "4 at a time, auto": ({"sequences": 4}, {}),
+    "16 at a time, auto": ({"sequences": 16}, {}),
 }
 
 
@@ -40,11 +45,14 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=32, help="tokens per answer")
     parser.add_argument("-c", type=int, default=4608, help="context size")
     parser.add_argument("-t", type=int, default=0, help="threads")
+    parser.add_argument("-md", "--draft-model")
     args = parser.parse_args()
-    common: dict[str, Any] = {"store": False, "ctx_size": args.c, "threads": args.t}
+    common: dict[str, Any] = {"store": False, "ctx_size": args.c, "threads": args.t, "draft_model": args.draft_model}
     plain: dict[str, list[list[int]]] = {}
     failed = False
     for mode, (how, beside) in MODES.items():
+        if how.get("spec_type") == "draft" and not (args.draft_model or resolve(args.model).default_draft):
+            continue
         if str(beside) not in plain:
             with edgespec.load(args.model, spec_type="none", **common | beside) as llm:
                 plain[str(beside)] = answers(llm, requests(llm, args))
@@ -53,7 +61,7 @@ def main() -> int:
             exact = llm.rounding in (0.0, None) and llm.context.exact
         equal = sum(one == other for one, other in zip(found, plain[str(beside)], strict=True))
         print(
-            f"{mode:20}{f'{equal} of {len(found)} equal':>20}{'' if exact else '   (not exact on this machine)'}",
+            f"{mode:24}{f'{equal} of {len(found)} equal':>20}{'' if exact else '   (not exact on this machine)'}",
             flush=True,
         )
         failed |= exact and equal < len(found)

@@ -9,8 +9,7 @@ A trace is recorded by a run that decodes plainly and guesses in the shadow at e
 One table a file, over its answers one after the other: speed-up against plain decoding by the costs in the trace,
 tokens a round, mean length, and the share of the drafter's passes that gave no accepted token. `*` marks the best
 fixed length. "oracle" knows the text and is what no policy can exceed. The last line is the mean over the files.
-`--lengths` draws how this project's pace changed its lengths along the answers; it needs matplotlib. Dashed lines are
-where a text of several parts changes (trace_text.py).
+`--lengths` draws how this project's pace changed its lengths along the answers; it needs matplotlib.
 """
 
 from __future__ import annotations
@@ -98,8 +97,6 @@ def draw(path: Path, replays: dict[Path, dict[str, Replay]]) -> None:
     for axes, (file, results) in zip(rows[:, 0], replays.items(), strict=True):
         auto = results["auto"]
         axes.step(auto.positions, auto.lengths, where="post", linewidth=0.8)
-        for start in read_trace(file)[0].header.get("parts", ())[1:]:
-            axes.axvline(start, color="grey", linestyle="--", linewidth=0.8)
         axes.set(title=file.name, xlabel="token of the answers", ylabel="verified tokens")
     try:
         figure.savefig(path, dpi=150)

@@ -33,7 +33,7 @@ from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyText, CopyTurn, EditTurn, RegenerateTurn, SwitchBranch
+from edgespec.tui.turn_view import CopyText, SwitchBranch, TurnCommand
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each time costs the engine a few milliseconds of a core
@@ -245,8 +245,7 @@ class ChatApp(App[None]):
         self._tell_store()
         self._show_system()
         sidebar = self.query_one(Sidebar)
-        if sidebar.open_chat != session.chat:
-            sidebar.open_chat = session.chat
+        sidebar.open_chat = session.chat
         sidebar.refresh_chats()
 
     def _show_system(self) -> None:
@@ -270,9 +269,9 @@ class ChatApp(App[None]):
     def _index(self, key: str) -> int:
         return next(index for index, turn in enumerate(self.session.turns) if turn.key == key)
 
-    @on(EditTurn)
-    def _edit_turn(self, event: EditTurn) -> None:
-        self._run(f"/edit {self._index(event.key) + 1}")
+    @on(TurnCommand)
+    def _run_for_turn(self, event: TurnCommand) -> None:
+        self._run(f"/{event.name} {self._index(event.key) + 1}")
 
     @on(EditSystem)
     def _edit_system(self) -> None:
@@ -281,14 +280,6 @@ class ChatApp(App[None]):
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
         self.commands.front.copy(event.text)
-
-    @on(CopyTurn)
-    def _copy_turn(self, event: CopyTurn) -> None:
-        self._run(f"/copy {self._index(event.key) + 1}")
-
-    @on(RegenerateTurn)
-    def _regenerate_turn(self, event: RegenerateTurn) -> None:
-        self._run(f"/regen {self._index(event.key) + 1}")
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
-from edgespec.tui.job import Job
 
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
@@ -45,7 +45,7 @@ class ChatJobs:
 
     def __init__(self, app: ChatApp, waiting: str | None) -> None:
         self._app, self._session = app, app.session
-        self._job: Job[Heard] | None = None
+        self._job: Job | None = None
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
@@ -203,3 +203,35 @@ class ChatJobs:
             app.composer.put(unsent)
         if session.engine is None:
             app.screens.offer_remedies()
+
+
+class Job:
+    """Work in a thread that never waits for the screen, which fetches what comes of it. Calls `work` in a thread of
+    `pool` with a flag that stops it and a function that hands something to the screen.
+
+    `error` is what it raised; `is_over` once it has ended, which is after its last item.
+    """
+
+    def __init__(self, work: Callable[[CancelFlag, Tell], None], pool: Executor) -> None:
+        self.cancel = CancelFlag()
+        self.error: Exception | None = None
+        self.is_over = False
+        self._work = work
+        self._items: deque[Heard] = deque()
+        self._future = pool.submit(self._run)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end, but no longer."""
+        wait([self._future], timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._work(self.cancel, self._items.append)
+        except Exception as error:
+            self.error = error
+        finally:
+            self.is_over = True
+
+    def take(self) -> list[Heard]:
+        """What has come since the last time."""
+        return [self._items.popleft() for _ in range(len(self._items))]

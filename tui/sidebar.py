@@ -51,7 +51,8 @@ class _Found:
 
 
 class Sidebar(Vertical):
-    """Shows the chats of `store`. It changes nothing itself: what is to be done it posts as a message."""
+    """Shows the chats of `store`, of which `open_chat` is marked as open. It changes nothing itself: what is to be done
+    it posts as a message."""
 
     DEFAULT_CSS = """
     Sidebar {
@@ -76,7 +77,7 @@ class Sidebar(Vertical):
 
     def __init__(self, store: Store, open_chat: str | None = None, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._store, self._open_chat = store, open_chat
+        self._store, self.open_chat = store, open_chat
         self._found = _Found("", (), ())
         self._limit = AT_ONCE
         self._typing: Timer | None = None
@@ -88,16 +89,6 @@ class Sidebar(Vertical):
 
     def on_mount(self) -> None:
         self.set_interval(MINUTE_S, self.refresh_chats)
-        self.refresh_chats()
-
-    @property
-    def open_chat(self) -> str | None:
-        """The chat that is marked as open."""
-        return self._open_chat
-
-    @open_chat.setter
-    def open_chat(self, chat: str | None) -> None:
-        self._open_chat = chat
         self.refresh_chats()
 
     def refresh_chats(self) -> None:
@@ -133,13 +124,13 @@ class Sidebar(Vertical):
     def _show(self, *, from_top: bool) -> None:
         found, now_s = self._found, time.time()
         if found.query:
-            rows = rows_found(found.chats, found.hits, self._open_chat, now_s)
+            rows = rows_found(found.chats, found.hits, self.open_chat, now_s)
         else:
-            rows = rows_by_day(found.chats, self._open_chat, now_s)
+            rows = rows_by_day(found.chats, self.open_chat, now_s)
         chats = self.query_one(ChatList)
         chats.show(rows, from_top=from_top)
         if not chats.has_focus and not found.query:
-            chats.highlight(self._open_chat)
+            chats.highlight(self.open_chat)
 
     def on_chat_list_end_near(self) -> None:
         if len(self._found.chats) == self._limit:  # so there may be more

@@ -33,16 +33,10 @@ SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
 @dataclass
-class EditTurn(Message):
-    """The message is to be written anew."""
+class TurnCommand(Message):
+    """A command of the chat is wanted for the message: edit, copy or regen."""
 
-    key: str
-
-
-@dataclass
-class CopyTurn(Message):
-    """The message is to be copied."""
-
+    name: str
     key: str
 
 
@@ -51,13 +45,6 @@ class CopyText(Message):
     """A part of the message is to be copied."""
 
     text: str
-
-
-@dataclass
-class RegenerateTurn(Message):
-    """Another answer is wanted in place of this one."""
-
-    key: str
 
 
 @dataclass
@@ -83,9 +70,9 @@ class TurnView(Lines, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "edit", "Edit", id="turn.edit"),
-        Binding("c", "copy", "Copy", id="turn.copy"),
-        Binding("r", "regenerate", "Again", id="turn.regenerate"),
+        Binding("e", "ask('edit')", "Edit", id="turn.edit"),
+        Binding("c", "ask('copy')", "Copy", id="turn.copy"),
+        Binding("r", "ask('regen')", "Again", id="turn.regenerate"),
         Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
         *(Binding(n, f"copy_code({n})", "Copy code", show=False) for n in CODE_KEYS[1:]),
         Binding("shift+left", "scroll_code(0, -1)", "Code to the left", show=False, id="turn.code_left"),
@@ -225,11 +212,8 @@ class TurnView(Lines, can_focus=True):
             return [Text(Content("…"), style="dim")]
         actions: list[tuple[str, str]] = []
         if self.has_focus or self.mouse_hover:
-            if self.turn.role == "user":
-                actions.append(("edit", "edit"))
-            actions.append(("copy", "copy"))
-            if self.turn.role == "assistant":
-                actions.append(("regenerate", "again"))
+            labels = {"edit": "edit", "copy": "copy", "regen": "again"}
+            actions = [(f"ask('{name}')", label) for name, label in labels.items() if self._takes(name)]
         n_siblings = len(self._siblings)
         position = self._siblings.index(self.turn.key) if self.turn.key in self._siblings else 0
         return [*foot_of(self.turn.answer), tools(actions, position, n_siblings)]
@@ -248,10 +232,14 @@ class TurnView(Lines, can_focus=True):
     # --- what can be done with it ---------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("edit", "copy", "regenerate", "switch"):
-            role = self.turn.role if self.turn else None
-            return role is not None and role == {"edit": "user", "regenerate": "assistant"}.get(action, role)
+        if action in ("ask", "switch"):
+            return self._takes(str(parameters[0]))
         return action != "copy_code" or any(self._code(int(str(parameters[0]))))
+
+    def _takes(self, command: str) -> bool:
+        """Whether a command is for this message."""
+        role = self.turn.role if self.turn else None
+        return role is not None and role == {"edit": "user", "regen": "assistant"}.get(command, role)
 
     def on_key(self, event: Key) -> None:
         """The number of a code block that is not there is no text for the composer."""
@@ -259,13 +247,9 @@ class TurnView(Lines, can_focus=True):
             self.notify(f"this message has no code block {event.key}", severity="warning")
             event.stop()
 
-    def action_edit(self) -> None:
+    def action_ask(self, command: str) -> None:
         if self.turn:
-            self.post_message(EditTurn(self.turn.key))
-
-    def action_copy(self) -> None:
-        if self.turn:
-            self.post_message(CopyTurn(self.turn.key))
+            self.post_message(TurnCommand(command, self.turn.key))
 
     def action_copy_code(self, number: int) -> None:
         if text := "\n".join(part.code for part in self._code(number)):
@@ -312,10 +296,6 @@ class TurnView(Lines, can_focus=True):
         if isinstance(block, Code) and self._scroll_code(block.number, cells):
             event.stop()
             event.prevent_default()
-
-    def action_regenerate(self) -> None:
-        if self.turn:
-            self.post_message(RegenerateTurn(self.turn.key))
 
     def action_switch(self, step: int) -> None:
         if self.turn and len(self._siblings) > 1:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
 from edgespec.gguf_file.header import Header
 from edgespec.models.memory.defaults import attention_of
@@ -81,18 +81,15 @@ def texts_depend_on(
 def _digest(header: Header) -> str:
     """Of the header and of some of the weights. Raises UsageError."""
     digest = sha256()
-    try:
-        for file in header.parts or (header.path,):
-            with file.open("rb") as data:
-                size_bytes = data.seek(0, os.SEEK_END)
-                data.seek(0)
-                if file == header.path:
-                    digest.update(data.read(_header_bytes(header)))
-                for probe in range(N_PROBES):
-                    data.seek(size_bytes * probe // N_PROBES)
-                    digest.update(data.read(PROBE_BYTES))
-    except OSError as error:
-        raise UsageError(f"cannot read {header.path}", why=error.strerror or str(error)) from error
+    for file in header.parts or (header.path,):
+        with told_as(UsageError, f"cannot read {header.path}"), file.open("rb") as data:
+            size_bytes = data.seek(0, os.SEEK_END)
+            data.seek(0)
+            if file == header.path:
+                digest.update(data.read(_header_bytes(header)))
+            for probe in range(N_PROBES):
+                data.seek(size_bytes * probe // N_PROBES)
+                digest.update(data.read(PROBE_BYTES))
     return digest.hexdigest()[:32]
 
 

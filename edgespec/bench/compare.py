@@ -11,7 +11,7 @@ from edgespec.bench.paired import PLAIN
 from edgespec.bench.report import rate, times
 from edgespec.bench.summary import Cell, Result, Summary, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,9 +32,8 @@ def load_result(path: Path) -> Result:
     """The result that a bench has written into `path`. Raises UsageError for any other file."""
     hint = "give a file written by edgespec bench"
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error), hint=hint) from error
+        with told_as(UsageError, f"cannot read {path}", hint=hint):
+            result = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a bench result", why="it is not JSON", hint=hint) from error
     version = result.get("version") if isinstance(result, dict) else None

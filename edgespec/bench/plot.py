@@ -13,7 +13,7 @@ from edgespec.bench.paired import PLAIN
 from edgespec.bench.report import duration, machine_line
 from edgespec.bench.summary import Result, Summary, summarise
 from edgespec.core.theory import CostCurve
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,10 +50,8 @@ def picture(path: Path, title: str, machine: str, size: tuple[float, float]) -> 
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, parse_math=False)
         figure.supxlabel(machine, x=0.01, ha="left", fontsize=8, color=GREY, parse_math=False)
         dated = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        try:
+        with told_as(EdgespecError, f"cannot write {path}"):
             figure.savefig(path, dpi=150, metadata=dated)
-        except OSError as error:
-            raise EdgespecError(f"cannot write {path}", why=error.strerror or str(error)) from error
 
 
 def plot(result: Result, path: Path) -> None:

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 
 CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation", "maths", "writing")
 
@@ -46,11 +46,8 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
     Raises UsageError if the file cannot be read or no line can be used.
     """
     hint = 'use a JSONL file with one object per line, such as {"prompt": "..."}'
-    try:
-        with path.open("rb") as file:
-            items, problems = _read(file)
-    except OSError as error:
-        raise UsageError(f"cannot read the prompts in {path}", why=error.strerror or str(error), hint=hint) from error
+    with told_as(UsageError, f"cannot read the prompts in {path}", hint=hint), path.open("rb") as file:
+        items, problems = _read(file)
     if not items:
         why = problems[0] if problems else "the file is empty"
         raise UsageError(f"there are no prompts in {path}", why=why, hint=hint)

@@ -15,7 +15,7 @@ from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import ChatInfo, Turn
@@ -318,10 +318,8 @@ class Commands:
         if file.exists():
             raise UsageError(f"{file} already exists", hint="/export FILE with another name")
         text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
-        try:
+        with told_as(UsageError, f"{file} cannot be written"):
             write_whole(file, text)
-        except OSError as error:
-            raise UsageError(f"{file} cannot be written", why=error.strerror or str(error)) from error
         self.front.say(f"written to {file.absolute()}")
 
     def do_copy(self, what: str) -> None:
@@ -341,12 +339,10 @@ class Commands:
         if not name:
             raise UsageError("which file?", hint="/file PATH adds a text file to your next message")
         path = Path(name).expanduser()
+        with told_as(UsageError, f"{path} cannot be read"), path.open("rb") as opened:
+            data = opened.read(MOST_FILE_BYTES + 1)
         try:
-            with path.open("rb") as opened:
-                data = opened.read(MOST_FILE_BYTES + 1)
             text = data.decode("utf-8")
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read", why=error.strerror or str(error)) from error
         except UnicodeDecodeError:
             raise UsageError(f"{path} is not a text file", why="it is not UTF-8") from None
         if len(data) > MOST_FILE_BYTES:

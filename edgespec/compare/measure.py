@@ -16,10 +16,8 @@ from edgespec.bench.suites import Item
 from edgespec.bench.time_left import TimeLeft
 from edgespec.cancel import CancelFlag
 from edgespec.compare import WINDOW
-from edgespec.compare.again import PROMPTS as ASKED_AGAIN
-from edgespec.compare.again import measure_again
 from edgespec.compare.contests import Contest
-from edgespec.compare.figures import greedy_agreement, plain_spread, rows_of, with_best
+from edgespec.compare.figures import greedy_agreement, plain_spread, rows_of, times_as_fast, with_best
 from edgespec.compare.kept import Key, keep, quality_key, recall, speed_key
 from edgespec.compare.perplexity import exp_of_mean, perplexity
 from edgespec.compare.quality import Quality, compare_with, reference_quality
@@ -35,6 +33,7 @@ from edgespec.llama.model import Model
 from edgespec.settings import LoadSettings
 
 VERSION = 2
+ASKED_AGAIN = 2  # prompts, to tell whether the machine is what it was
 
 Result = dict[str, Any]
 
@@ -313,8 +312,20 @@ class _Comparison:
 
         with self._failing(base.target):
             alone = replace(base.contest, draft=None, modes=(PLAIN,)).settings(plan.settings, base.target.path)
-            found = measure_again(alone, plan.items, plan.tokens, base.known, progress=tell, cancel=self._cancel)
-            base.known["again"][self._started] = found
+            again, asked = new_speed(), [item for item in plan.items if item.id in base.known["answers"]][:ASKED_AGAIN]
+            if asked:
+                measure_speed(
+                    alone,
+                    (PLAIN,),
+                    asked,
+                    plan.tokens,
+                    again,
+                    run="",
+                    progress=tell,
+                    cancel=self._cancel,
+                    keep=lambda _: None,
+                )
+            base.known["again"][self._started] = times_as_fast(again, base.known)
             self._keep(base.key, base.known)
 
     def _tell(self, what: str) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgespec.cancel import CancelFlag
 from edgespec.compare.perplexity import Told
 from edgespec.compare.windows import Windows, counted, log_probabilities, watching
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import cache_dir, make_room
 from edgespec.files.unfinished import becoming
 from edgespec.llama.context import Context
@@ -78,20 +78,15 @@ def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[Reference
 
 def keep_rows(context: Context, text: Windows, rows: ReferenceRows, tell: Told, cancel: CancelFlag) -> None:
     """Fill `rows` with what the model in `context` says. Raises CancelledError, GenerationError, UsageError."""
-    try:
-        with rows.file.open("wb") as file, watching(context, cancel):
-            for done, window in enumerate(text):
-                tell(done, len(text))
-                for token, row in log_probabilities(context, window):
-                    rows.likeliest.append(int(row.argmax()))
-                    rows.losses.append(-float(row[token]))
-                    file.write(np.maximum(row, SMALLEST).astype(np.float16).tobytes())
-            tell(len(text), len(text))
-    except OSError as error:
-        raise UsageError(
-            f"the reference's log probabilities cannot be written to {rows.file.parent}",
-            why=error.strerror or str(error),
-        ) from error
+    what = f"the reference's log probabilities cannot be written to {rows.file.parent}"
+    with told_as(UsageError, what), rows.file.open("wb") as file, watching(context, cancel):
+        for done, window in enumerate(text):
+            tell(done, len(text))
+            for token, row in log_probabilities(context, window):
+                rows.likeliest.append(int(row.argmax()))
+                rows.losses.append(-float(row[token]))
+                file.write(np.maximum(row, SMALLEST).astype(np.float16).tobytes())
+        tell(len(text), len(text))
 
 
 def _size_bytes(n_vocab: int, size: int, n_windows: int) -> int:

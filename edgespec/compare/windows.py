@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgespec.bench.suites import sample, shipped
 from edgespec.cancel import CancelFlag
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -42,9 +42,8 @@ def default_text() -> str:
 def read_text(file: Path) -> str:
     """A text as llama.cpp reads it: without one newline at its end. Raises UsageError."""
     try:
-        return file.read_bytes().decode("utf-8").removesuffix("\n")
-    except OSError as error:
-        raise UsageError(f"cannot read the text in {file}", why=error.strerror or str(error)) from error
+        with told_as(UsageError, f"cannot read the text in {file}"):
+            return file.read_bytes().decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text", why=f"byte {error.start + 1} is invalid") from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.closable import Closable
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, told_as
 from edgespec.history.rescue import rescue
 from edgespec.history.schema import MIGRATIONS, migrate, version_of
 
@@ -123,14 +123,10 @@ class StoreFile(Closable):
 
     def _make(self) -> None:
         """An empty file that nobody else may read."""
-        try:
+        with told_as(StoreError, f"the chats in {self.path} cannot be opened", hint=_WRITABLE):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
-        except OSError as error:
-            raise StoreError(
-                f"the chats in {self.path} cannot be opened", why=error.strerror or str(error), hint=_WRITABLE
-            ) from error
 
     def _begin_anew(self, reason: str) -> None:
         """Raises StoreError, and sqlite3.Error where the new file cannot be written."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-
-from filelock import Timeout
 
 from edgespec.cancel import CancelFlag
 from edgespec.models.hub import retries
 from edgespec.models.hub.content import hash_of
 from edgespec.models.hub.listing import RemoteFile
-from edgespec.models.hub.placing import disk_errors, link, lock, remember_commit
+from edgespec.models.hub.placing import LOOK_S, alone, disk_errors, link, lock, remember_commit
 from edgespec.models.hub.repository import Download, Tell, is_whole
 from edgespec.models.hub.requests import (
     DownloadError,
@@ -39,7 +36,6 @@ from edgespec.models.hub.room import check_space
 from edgespec.text.figures import size_of
 
 CONNECTIONS = 3
-LOOK_S = 0.1  # between two looks at the cancel flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +151,11 @@ class _Job:
         place, blob, partial = (each(file) for each in (self.download.place, self.download.blob, self.download.partial))
         if is_whole(place, file):
             return
-        with disk_errors(self.download), self._alone(file):
+        waits = f"another program is downloading {file.name}: waiting for it"
+        with (
+            disk_errors(self.download),
+            alone(lock(self.download.wanted.repository, file.etag), lambda: self._said.put(waits), self._check_stopped),
+        ):
             is_new = not is_whole(blob, file) and not is_whole(place, file)
             if is_new:
                 self._receive_verified(file, partial)
@@ -163,24 +163,6 @@ class _Job:
             self._set_here(file, file.size_bytes)
             if not is_whole(place, file):
                 link(blob, place, is_new=is_new)
-
-    @contextmanager
-    def _alone(self, file: RemoteFile) -> Iterator[None]:
-        """Only one process at a time works on a file; huggingface_hub takes the same lock."""
-        alone, told = lock(self.download.wanted.repository, file.etag), False
-        while True:
-            try:
-                alone.acquire(timeout=LOOK_S)
-                break
-            except Timeout:
-                if not told:
-                    self._said.put(f"another program is downloading {file.name}: waiting for it")
-                told = True
-                self._check_stopped()
-        try:
-            yield
-        finally:
-            alone.release()
 
     def _receive_verified(self, file: RemoteFile, partial: Path) -> None:
         """Have `partial` whole, with the right hash; what is left from earlier and leads to another one is fetched

@@ -6,17 +6,19 @@ import errno
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from edgespec.files.paths import write_whole
 from edgespec.files.unfinished import becoming
 from edgespec.models.hub.cache import commit_of, hub_cache, repository_folder
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError, how_to_resume
+
+LOOK_S = 0.1  # between two looks whether a lock is free, or what else has happened
 
 # filelock's word on file systems without locks, where it makes do with files
 warnings.filterwarnings("ignore", message="flock not supported")
@@ -27,6 +29,26 @@ def lock(repository: str, etag: str) -> FileLock:
     path = hub_cache() / ".locks" / repository_folder(repository).name / f"{etag}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path, mode=0o664)
+
+
+@contextmanager
+def alone(held: FileLock, waits: Callable[[], object], check: Callable[[], object]) -> Iterator[None]:
+    """Within this block no other process works on what `held` guards. While one does, `check` is called again and
+    again, and may raise; before that, once, `waits`."""
+    told = False
+    while True:
+        try:
+            held.acquire(timeout=LOOK_S)
+            break
+        except Timeout:
+            if not told:
+                waits()
+            told = True
+            check()
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def link(blob: Path, place: Path, *, is_new: bool) -> None:

@@ -14,7 +14,7 @@ from textwrap import shorten
 import psutil
 from filelock import Timeout
 
-from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError, told_as
 from edgespec.models.hub.cache import (
     begun_files,
     cached_files,
@@ -118,12 +118,10 @@ def remove(removal: Removal) -> None:
         )
     _check_unused(removal)
     with _without_downloads(removal):
+        hint = "close the program that has it open" if os.name == "nt" else ""
         for path in removal.paths:
-            try:
+            with told_as(EdgespecError, f"{path} cannot be deleted", hint=hint):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                hint = "close the program that has it open" if os.name == "nt" else ""
-                raise EdgespecError(f"{path} cannot be deleted", why=error.strerror or str(error), hint=hint) from error
         owned = [*map(repository_folder, removal.repositories), *(package.folder for package in removal.packages)]
         for top in owned:
             for folder, _, _ in os.walk(top, topdown=False):

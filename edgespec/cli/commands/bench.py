@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.bench import PER_CATEGORY, bench_options
 from edgespec.cli.options.command import Command, typed
+from edgespec.cli.options.common import QUIET, VERBOSE, option, with_options
+from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL
 from edgespec.cli.options.given import load_settings, one_model
-from edgespec.cli.options.types import ModelSpec
+from edgespec.cli.options.types import Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
@@ -29,10 +30,71 @@ if TYPE_CHECKING:
     from edgespec.bench.modes import Mode
     from edgespec.bench.suites import Item
 
+PER_CATEGORY = 3
+PEERS = ("llama-cpp-python",)
+_FILE = click.Path(dir_okay=False, allow_dash=True)
+
+OPTIONS = [
+    DRAFT_MODEL,
+    CORPUS,
+    option(
+        "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
+        show_default="all drafters, each alone, and fixed lengths",
+        help=(
+            "Mode to compare with plain decoding: drafters (or all), auto or fixed:K, optionally tree:W and a "
+            "verification rule, such as 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 "
+            "rejection'. Repeatable."
+        ),
+    ),
+    option(
+        "Speculation", "--peer", type=click.Choice(PEERS), help="Measure this program on the same prompts, too.",
+    ),
+    option(
+        "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
+        help="Use only the prompts of this category. Repeatable.",
+    ),
+    option(
+        "Prompt", "--prompts", type=click.Path(), metavar="FILE",
+        help="Use the prompts in this JSONL file instead of the built-in suites.",
+    ),
+    option(
+        "Prompt", "--per-category", type=Integer(1, LARGEST), metavar="N",
+        show_default=f"{PER_CATEGORY}, or all in FILE", help="Prompts per category.",
+    ),
+    option(
+        "Sampling", "--temp", "temperatures", multiple=True, type=Number(min=0), metavar="T",
+        show_default="0 and 0.8; 0 with --reference", help="Temperature. Repeatable.",
+    ),
+    option(
+        "Answer", "-n", "--max-tokens", "tokens", type=Integer(1, LARGEST), metavar="N",
+        show_default="48, or all with --reference", help="Tokens per answer.",
+    ),
+    option(
+        "Answer", "--repeat", type=Integer(1, LARGEST), default=1, show_default=True, metavar="N",
+        help="Repeat every measurement N times.",
+    ),
+    option(
+        "Answer", "--reference", is_flag=True,
+        help=(
+            "Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
+            "model cannot write it."
+        ),
+    ),
+    option("Output", "--json", "json_file", type=_FILE, metavar="FILE", help="All figures as JSON; '-' for stdout."),
+    option("Output", "--csv", "csv_file", type=_FILE, metavar="FILE", help="A CSV line per answer; '-' for stdout."),
+    option("Output", "--plot", "plot_file", type=_FILE, metavar="FILE", help="Plot the result as PNG or SVG."),
+    option(
+        "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
+        help="Compare two files written by --json, without measuring.",
+    ),
+    QUIET,
+    VERBOSE,
+]  # fmt: skip
+
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[MODEL]", required=False, type=ModelSpec())
-@bench_options
+@lambda command: with_options(command, [*MODEL, *OPTIONS])
 @click.pass_context
 def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     """Benchmark decoding speed and speculation.

@@ -10,7 +10,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
-from edgespec.cli.options.common import QUIET, Decorated, with_options
+from edgespec.cli.options.common import QUIET, Decorated, option, with_options
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
 from edgespec.cli.options.given import load_settings
 from edgespec.cli.options.types import Integer, ModelSpec
@@ -83,28 +83,14 @@ def _collect_options(command: Decorated) -> Decorated:
 
 @draft.command(cls=Command, short_help="Collect a target's answers to prompts, to train a draft on.")
 @click.argument("prompts", type=click.Path(dir_okay=False), metavar="PROMPTS.jsonl")
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    cls=Option,
-    config=False,
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
+@option(
+    "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
     help="JSON lines to write, or to resume.",
-)
+)  # fmt: skip
 @click.option(
-    "-n",
-    "--max-tokens",
-    "max_tokens",
-    cls=Option,
-    type=Integer(1, LARGEST),
-    default=512,
-    show_default=True,
-    metavar="N",
-    help="Maximum tokens per answer.",
-)
+    "-n", "--max-tokens", "max_tokens", cls=Option, type=Integer(1, LARGEST), default=512, show_default=True,
+    metavar="N", help="Maximum tokens per answer.",
+)  # fmt: skip
 @_collect_options
 @QUIET
 @click.pass_context

@@ -7,25 +7,26 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from rich.text import Text as Line
 
+from edgespec.chat.transcript import ImportedChat, import_chat, iso, messages_of, read_jsonl, to_jsonl, to_markdown
 from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import JSON, JSON_LINES, YES
 from edgespec.cli.options.types import Integer, Text
+from edgespec.cli.render.table import padded, ruled
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.files.paths import write_whole
+from edgespec.files.unfinished import check_destination
+from edgespec.history import ChatInfo, Store, default_file
+from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import when
 from edgespec.text.printable import one_line
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from edgespec.chat.transcript import ImportedChat
-    from edgespec.history import ChatInfo, Store
 
 MOST = 2**31 - 1
 
@@ -73,7 +74,7 @@ def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
         for chat in chats:
             output.json(_about(chat))
     elif chats:
-        output.show(_table(chats))
+        output.line("\n".join(_table(chats)))
     else:
         output.note("no chat was found" if query else "there is no chat yet")
 
@@ -90,9 +91,6 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
 
     The last word may be incomplete. If nothing is found, parts of words are searched.
     """
-    from edgespec.chat.transcript import iso
-    from edgespec.history.search import BEGIN, END
-
     output = Output(quiet=False)
     with _store(output) as store:
         hits = store.search(" ".join(query), limit)
@@ -113,8 +111,6 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
 @JSON
 def show(name: str, as_json: bool) -> None:
     """Print a conversation."""
-    from edgespec.chat.transcript import iso, messages_of
-
     output = Output(quiet=False)
     with _store(output) as store:
         chat = store.find(name)
@@ -154,9 +150,6 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
 
     Only the current branch of each conversation is exported.
     """
-    from edgespec.chat.transcript import messages_of, to_jsonl, to_markdown
-    from edgespec.files.unfinished import check_destination
-
     output = Output(quiet=False)
     is_jsonl = form == "jsonl" or (form is None and out is not None and out.suffix == ".jsonl")
     with _store(output) as store:
@@ -185,9 +178,6 @@ def import_(files: tuple[str, ...]) -> None:
 
     Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin.
     """
-    from edgespec.chat.transcript import import_chat
-    from edgespec.history import Store
-
     output = Output(quiet=False)
     chats = [chat for file in files for chat in _read(file)]
     with Store(note=output.note) as store:
@@ -213,15 +203,11 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
 @history.command()
 def path() -> None:
     """Print the path of the history file."""
-    from edgespec.history import default_file
-
     Output(quiet=False).line(str(default_file()))
 
 
 def _store(output: Output) -> Store:
     """The user's chats; looking at them makes no file."""
-    from edgespec.history import Store, default_file
-
     return Store(note=output.note) if default_file().exists() else Store.in_memory()
 
 
@@ -234,13 +220,10 @@ def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:
 
 def _read(file: str) -> list[ImportedChat]:
     """Raises UsageError."""
-    from edgespec.chat.transcript import read_jsonl
-
-    try:
+    with told_as(UsageError, f"{file} cannot be read"):
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
         chats = list(read_jsonl(data.decode("utf-8").split("\n")))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read", why=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise UsageError(f"{file}: line {line} is not UTF-8") from error
@@ -252,40 +235,23 @@ def _read(file: str) -> list[ImportedChat]:
 
 
 def _write(file: Path, text: str) -> None:
-    from edgespec.files.paths import write_whole
-
-    try:
+    with told_as(EdgespecError, f"{file} cannot be written"):
         if file.exists() and not file.is_file():  # a pipe or a device
             file.write_text(text, encoding="utf-8", newline="\n")
         else:
             write_whole(file, text)
-    except OSError as error:
-        raise EdgespecError(f"{file} cannot be written", why=error.strerror or str(error)) from error
 
 
 def _about(chat: ChatInfo) -> dict[str, Any]:
-    from edgespec.chat.transcript import iso
-
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
     return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times
 
 
-def _table(chats: Sequence[ChatInfo]) -> Table:
-    """As wide as the terminal: titles give way."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text as Line
-
-    header = ("id", "msgs", "last")
-    rows = [(chat.id, str(chat.n_turns), when(chat.updated_s)) for chat in chats]
-    used = sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
-    left = max(8, shutil.get_terminal_size().columns - used)
-    # the box puts one of the two spaces between columns
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="")
-    for name in (*header, "title"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "msgs" else "left")
-    for chat, row in zip(chats, rows, strict=True):
-        title = Line(one_line(chat.title))
-        title.truncate(left, overflow="ellipsis")
-        table.add_row(*row, title)
-    return table
+def _table(chats: Sequence[ChatInfo]) -> list[str]:
+    """Lines as wide as the terminal: titles give way."""
+    columns = shutil.get_terminal_size().columns
+    rows = [(chat.id, str(chat.n_turns), when(chat.updated_s), one_line(chat.title)) for chat in chats]
+    lines = [Line(line) for line in padded(("id", "msgs", "last", "title"), rows, ("msgs",))]
+    for line in lines:
+        line.truncate(columns, overflow="ellipsis")
+    return ruled([lines[0].plain], [line.plain for line in lines[1:]])

@@ -9,7 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
+from edgespec.bench.tables import Figures, Lines
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET, with_options
 from edgespec.cli.options.generation import FETCHING
@@ -17,7 +19,13 @@ from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
+from edgespec.gguf_file.head_check import check_draft
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
+from edgespec.models.pair.check import Comparison, PairVerdict, Side, Token, compare_pair
+from edgespec.models.pair.costs import measured_curve, predicted
+from edgespec.models.pair.suggest import LEAST_OFFERED, Suggestion, catalogue_drafts, instead, of_catalogue, suggestions
 from edgespec.text.figures import count_of, size_of
 
 if TYPE_CHECKING:
@@ -27,8 +35,6 @@ if TYPE_CHECKING:
 
     from edgespec.core.theory import CostCurve
     from edgespec.gguf_file.header import Header
-    from edgespec.models.pair.check import Comparison, PairVerdict, Side, Token
-    from edgespec.models.pair.suggest import Suggestion
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,10 +57,6 @@ def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool,
     there are any. Exit code 4 if the draft is incompatible; 0 if it is compatible, even if it is so large that it would
     slow decoding down (a warning says so).
     """
-    from edgespec.gguf_file.head_check import check_draft
-    from edgespec.models.pair.check import compare_pair
-    from edgespec.models.pair.costs import measured_curve
-
     output = Output(quiet=False)
     fetch_missing(ctx, [target, draft], output, yes=yes)
     headers = [_header(target), check_draft(resolve(draft).path)]
@@ -93,23 +95,16 @@ def suggest(ctx: click.Context, target: str, yes: bool, offline: bool, as_json: 
         output.json({"target": target, "is_here": is_here, "drafts": [asdict(suggestion) for suggestion in found]})
         return
     if found:
-        from edgespec.bench.tables import Lines
-
         output.show(Lines([_line(suggestion, compared=is_here) for suggestion in found]))
     if not is_here:
         output.note(
             f"no headers were compared, because {target} is not downloaded; to download it: edgespec pull {target}"
         )
     elif not any(suggestion.verdict != "no" for suggestion in found):
-        from edgespec.models.pair.suggest import instead
-
         output.note(instead(found))
 
 
 def _compared(target: str, output: Output) -> list[Suggestion]:
-    from edgespec.models.names.local import local_models
-    from edgespec.models.pair.suggest import catalogue_drafts, suggestions
-
     try:
         output.progress("reading headers", None)
         header = _header(target)
@@ -119,14 +114,10 @@ def _compared(target: str, output: Output) -> list[Suggestion]:
 
 
 def _of_catalogue(target: str) -> list[Suggestion]:
-    from edgespec.models.pair.suggest import catalogue_drafts, of_catalogue
-
     return list(of_catalogue(catalogue_drafts(target, None)))
 
 
 def _header(spec: str) -> Header:
-    from edgespec.gguf_file.model_check import check_model
-
     return check_model(resolve(spec).path)
 
 
@@ -143,10 +134,6 @@ def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
 def _report(
     target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
 ) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    from edgespec.bench.tables import Figures, Lines
-
     verdict = found.verdict
     names = [
         (side, spec if spec.endswith(header.path.name) else f"{spec} ({header.path.name})")
@@ -178,8 +165,6 @@ def _words(verdict: PairVerdict) -> str:
     if verdict.verdict == "works":
         return f"works{but}"
     if verdict.verdict == "shared":
-        from edgespec.models.pair.suggest import LEAST_OFFERED
-
         works = "works for shared tokens" if verdict.overlap >= LEAST_OFFERED else "works, but rarely pays off"
         return f"{works} ({verdict.summary}){but}"
     return f"incompatible: {verdict.summary.removeprefix('no: ')}"
@@ -228,9 +213,6 @@ def _about(found: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _prediction(curve: CostCurve) -> Iterator[RenderableType]:
-    from edgespec.bench.tables import Figures, Lines
-    from edgespec.models.pair.costs import predicted
-
     rows = [[f"{each.alpha:.0%}", f"{each.length}", f"{each.speedup:.2f}x"] for each in predicted(curve)]
     yield Figures(
         "Predicted speedup, from pass costs measured here", ["accept.\nrate", "best\nlength", "speedup"], rows
@@ -251,8 +233,6 @@ def _percent(share: float) -> str:
 def _as_json(
     target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
 ) -> dict[str, Any]:
-    from edgespec.models.pair.costs import predicted
-
     verdict = found.verdict
 
     def side(spec: str, path: Path, about: Side) -> dict[str, Any]:

@@ -13,10 +13,13 @@ from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, with_options
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Text
+from edgespec.cli.render.pull_list import list_offers
 from edgespec.cli.setup.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.models.hub.repository import Download
+from edgespec.models.hub.requests import DownloadError
 from edgespec.models.packages.wheels import PackageSpec
 from edgespec.text.figures import clock, size_of
 
@@ -62,8 +65,6 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     if values["only_list"]:
-        from edgespec.cli.render.pull_list import list_offers
-
         if values["verify"]:
             raise UsageError("--list reads no file", hint="leave out --verify")
         list_offers(specs, values["revision"], output, as_json=values["as_json"])
@@ -115,8 +116,6 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
 
 def _about(item: Item) -> dict[str, Any]:
     """An item as JSON."""
-    from edgespec.models.hub.repository import Download
-
     about: dict[str, Any] = {"spec": item.spec, "path": str(item.path) if item.path else None}
     if isinstance(item.wanted, PackageSpec):
         about |= {"package": item.wanted.package}
@@ -140,8 +139,6 @@ def _about(item: Item) -> dict[str, Any]:
 
 def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any]) -> None:
     """Raises the only failure there is, or after saying what failed one for all."""
-    from edgespec.models.hub.requests import DownloadError
-
     failed = {item.spec: item.error for item in items if item.error and not isinstance(item.error, LeftOut)}
     left_out = [item.spec for item in items if isinstance(item.error, LeftOut) and not item.is_draft]
     named = [item for item in items if not item.is_draft]

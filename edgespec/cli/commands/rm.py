@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from edgespec.cli.options.common import JSON, YES
@@ -11,11 +9,11 @@ from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import UsageError
+from edgespec.models.hub.cache import repository_of
+from edgespec.models.hub.removal import Going, plan_removal, remove
+from edgespec.models.names.known import with_tilde
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
-
-if TYPE_CHECKING:
-    from edgespec.models.hub.removal import Going
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,8 +30,6 @@ def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_jso
     """
     if unfinished and whole:
         raise UsageError("--all and --unfinished cannot be combined", hint="--all includes incomplete downloads")
-    from edgespec.models.hub.removal import plan_removal, remove
-
     output = Output(quiet=False)
     removal = plan_removal(models, unfinished_only=unfinished, whole=whole)
     for file in removal.files:
@@ -52,9 +48,6 @@ def rm(models: tuple[str, ...], unfinished: bool, whole: bool, yes: bool, as_jso
 
 
 def _line(file: Going) -> str:
-    from edgespec.models.hub.cache import repository_of
-    from edgespec.models.names.known import with_tilde
-
     place = repository_of(file.path)
     name = f"{place[0]}, {place[1]}" if place else file.repository or with_tilde(file.path)
     remark = f" ({file.remark})" if file.remark else ""

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.render.table import Row, table
+from edgespec.cli.setup.pulling import refuse_revision
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
-from edgespec.models.names.spec import NAMES, HubSpec, is_path, sources
+from edgespec.models.hub.repository import free_bytes, look_at_offers
+from edgespec.models.names.spec import NAMES, HubSpec, cached, is_path, sources
+from edgespec.models.packages import download as package_download
 from edgespec.models.packages.wheels import PackageSpec, packaged_models
 from edgespec.text.figures import size_of
 
@@ -22,9 +25,6 @@ HEADER = ("model", "size", "files", "here")
 
 def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, as_json: bool) -> None:
     """List the models in the repositories that are named. Raises UsageError, ModelNotFoundError, DownloadError."""
-    from edgespec.cli.setup.pulling import refuse_revision
-    from edgespec.models.hub.repository import free_bytes, look_at_offers
-
     found: list[dict[str, Any]] = []
     for spec in dict.fromkeys(specs):
         if spec in NAMES or is_path(spec):
@@ -53,8 +53,6 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
 def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[dict[str, Any]] | None) -> None:
     """Say in which types a model of a package can be had, into `found` where that is wanted as JSON: with the keys of a
     repository's, and as size what is downloaded."""
-    from edgespec.models.packages import download as package_download
-
     models = [model for model in packaged_models() if model.name == wanted.name]
     if found is not None:
         about = [
@@ -95,6 +93,4 @@ def _about(spec: str, wanted: HubSpec, repository: Repository, free: int) -> dic
 
 
 def _is_here(wanted: HubSpec, offer: Offer) -> bool:
-    from edgespec.models.names.spec import cached
-
     return cached(HubSpec(wanted.repository, offer.file, revision=wanted.revision)) is not None

@@ -17,7 +17,7 @@ from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.row import BadRow, Row
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
 
 STDIO = "-"
 WAIT_S = 0.03  # for a first row
@@ -30,21 +30,17 @@ def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
         raise UsageError("there are no rows", why="stdin is closed")
     if source == STDIO and sys.stdin.isatty():
         output.note(f"reading rows from the terminal, one JSON object per line; {END_OF_FILE} ends the input")
-    try:
+    with told_as(UsageError, f"cannot read {source}"):
         if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
         file = Path(source).open("rb")  # noqa: SIM115 - it is what is given back
         return file if _is_file(source) else nullcontext(file)
-    except OSError as error:
-        raise UsageError(f"cannot read {source}", why=error.strerror or str(error)) from error
 
 
 def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line | None]:
     lines = islice(read_lines(data), limit)
-    try:
+    with told_as(EdgespecError, f"cannot continue reading {source}"):
         yield from lines if _is_file(source) else as_they_come(lines)
-    except OSError as error:
-        raise EdgespecError(f"cannot continue reading {source}", why=error.strerror or str(error)) from error
 
 
 def are_same(file: Path, other: Path) -> bool:

@@ -11,7 +11,7 @@ from threading import Timer
 import click
 
 from edgespec.cli.options.types import first_invalid_byte
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 
 BETWEEN = "\n\n"
 PATIENCE_S = 2.0  # before it says what it is waiting for
@@ -68,10 +68,8 @@ def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
 
 
 def _read_file(file: Path) -> bytes:
-    try:
+    with told_as(UsageError, f"prompt file '{file}' cannot be read"):
         return file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"prompt file '{file}' cannot be read", why=error.strerror or str(error)) from error
 
 
 def _decode(data: bytes, source: str) -> str:

@@ -1,10 +1,4 @@
-"""Check the estimate of what loading takes against the buffers that llama.cpp reports.
-
-    python scripts/check_memory.py                         the bundled pair
-    python scripts/check_memory.py a.gguf b.gguf           loads each several times: they have to fit
-
-Prints MB as estimated/reported for every file and setting, and the ratio of the sums. Exit code 1 if a sum, or a part
-that is at least a tenth of it, is off by more than 10 %.
+"""The estimate of what loading takes, beside the buffers that llama.cpp reports.
 
 Weights are loaded without repacking. With it llama.cpp counts the repacked ones twice, as copies and as mapped pages;
 nobody reads those pages again, and the system may drop them.
@@ -12,21 +6,16 @@ nobody reads those pages again, and the system may drop them.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.models.memory.estimate import Estimate, Plan, estimate
-from edgespec.models.names.spec import resolve
+from edgespec.models.memory.estimate import Estimate
 
 TOLERANCE, LARGE = 0.1, 0.1
 PARTS = {"weights": "model", "kv": "KV|RS", "compute": "compute", "output": "output"}
@@ -42,31 +31,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 Sizes = dict[str, float]
 """Bytes of every part."""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", default=["demo", "demo:draft"])
-    print(f"{'':36}" + "".join(f"{part:>16}" for part in (*PARTS, "sum")))
-    bad = 0
-    for name in parser.parse_args().files:
-        header = check_model(resolve(name).path)
-        print(header.path.name)
-        for label, settings in SETTINGS.items():
-            if not fits(header, settings):
-                continue
-            expected, found = sizes(estimate(Plan(header, **settings))), reported(header.path, settings)
-            wrong = misses(expected, found)
-            bad += bool(wrong)
-            cells = [f"{expected[part] / 1e6:.1f}/{found[part] / 1e6:.1f}" for part in PARTS]
-            cells.append(f"{total(expected) / total(found):.3f}")
-            print(f"  {label:34}" + "".join(f"{cell:>16}" for cell in cells) + (f"  {', '.join(wrong)}!" * bool(wrong)))
-    return 1 if bad else 0
-
-
-def fits(header: Header, settings: dict[str, Any]) -> bool:
-    """Whether the model's heads can be stored in blocks, if the setting has a quantised cache."""
-    return "q8_0" not in settings.values() or not any(size % 32 for size in header.head_sizes)
 
 
 def sizes(expected: Estimate) -> Sizes:
@@ -121,7 +85,3 @@ def log_lines() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(keep)
         logger.setLevel(level)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
