@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.auto_plan import pass_widths
+from edgespec.core.policy.policy import pass_widths
 from edgespec.core.policy.costs import Costs, Shape
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.drafters.base import Drafter

@@ -12,7 +12,7 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_plan import pass_widths
+from edgespec.core.policy.policy import pass_widths
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import FixedPolicy
