@@ -14,9 +14,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.policy import pass_widths
 from edgespec.core.policy.costs import Costs, Shape
 from edgespec.core.policy.measured import MeasuredPolicy
+from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.files.paths import cache_dir, read_cache, write_cache

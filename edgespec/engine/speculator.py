@@ -13,7 +13,7 @@ from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
 from edgespec.drafters.base import Drafter, Outcome
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import Scheduled, Sequence, StepOutput
+from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.llama.context import CancelledError
 
@@ -128,7 +128,7 @@ class Speculator:
             took_s = (perf_counter() - started_s) / len(wanted)
             for (part, _), draft, budget, unread in zip(wanted, drafts, budgets, n_unread, strict=True):
                 try:
-                    check_draft(draft, budget, self.context.model.n_vocab)
+                    check_draft(draft, drafter.name, budget, self.context.model.n_vocab)
                 except ValueError as error:
                     self._switch_off(drafter, [part.sequence], error)
                     continue
@@ -205,8 +205,10 @@ class Speculator:
                 part.sequence.stats.count_cost(proposal.drafter, proposal.cost)
 
 
-def check_draft(draft: Draft, budget: Budget, n_vocab: int) -> None:
-    """Raises ValueError for a draft that cannot be decoded."""
+def check_draft(draft: Draft, drafter: str, budget: Budget, n_vocab: int) -> None:
+    """Raises ValueError for a draft that cannot be decoded, or is not said to be this drafter's."""
+    if draft and (draft.source != drafter or draft.sources):
+        raise ValueError(f"its draft has the source {draft.source!r}")
     if len(draft) > budget.tokens or any(not 0 <= token < n_vocab for token in draft.tokens):
         raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget.tokens}, or invalid token ids")
     if not all(-1 <= parent < node for node, parent in enumerate(draft.parents)):

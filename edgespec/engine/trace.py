@@ -115,9 +115,7 @@ class Recorder:
         return self.pace.select([self._without_shadow(context) for context in contexts], width, room)
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
-        self.pace.record(
-            [replace(each, context=self._without_shadow(each.context)) for each in verified], seconds
-        )
+        self.pace.record([replace(each, context=self._without_shadow(each.context)) for each in verified], seconds)
         self._in_shadow.clear()
         for each in verified if not self._file.closed else ():
             self._held.append(_Row(len(self._text), each, seconds or 0.0))

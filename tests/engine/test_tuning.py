@@ -12,10 +12,9 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.core.policy.policy import pass_widths
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
-from edgespec.core.policy.policy import FixedPolicy
+from edgespec.core.policy.policy import FixedPolicy, pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter

@@ -56,8 +56,8 @@ class Record:
     `earned` is what a draft adds to a step beyond plain decoding, in tokens and less its width and what drafting costs,
     `cost` the drafting alone, both means of about `DRAFTS` drafts; `chance` is how likely a token behind an accepted
     one is accepted too. Of `expected` tokens that were verified `accepted` were right: so far promises are kept.
-    `credit` is what the drafter may lose, in tokens; it may go on without while its last draft `paid`. It is backed off
-    until the step `due`.
+    `credit` is what the drafter may lose, in tokens; it may go on without while drafts earn
+    something in the mean. It is backed off until the step `due`.
     """
 
     earned: float = 1.0
@@ -67,7 +67,6 @@ class Record:
     accepted: float = TRUST
     expected: float = TRUST
     credit: float = CREDIT
-    paid: bool = False
     due: int = 0
     step: int = 0
 
@@ -125,10 +124,10 @@ class MeasuredPolicy:
         wait = 0
         if 0 < reading > max(record.credit + DEBT, hoped):
             wait = PAUSE
-        elif record.credit < step and not record.paid:
+        elif record.credit < step and record.earned <= 0:
             wait = math.ceil((step - record.credit) / (self._share * TRIAL_SHARE))
-        record.due = kind.step + wait
         if wait:
+            record.due = kind.step + wait
             record.credit = min(self._share * CREDIT, record.credit + wait * self._share * TRIAL_SHARE)
             return None
         if context.step < record.step and context.sequences == 1:
@@ -207,32 +206,25 @@ class MeasuredPolicy:
         promised, accepted = sum(reaches[node] for node in nodes), len({*nodes} & {*verified.path})
         # Promises that were learnt from what became of drafts vary less than what becomes of them.
         won = (record.honesty * promised if context.invariant else accepted) - wider * len(nodes)
-        earned = (won if nodes or not draft else value) - cost
+        earned = (won if len(nodes) == len(draft) else value) - cost
         record.count += 1
         share = max(1 / DRAFTS, 1 / (record.count + 1))
         record.earned += share * (earned - record.earned)
         record.cost += share * (cost - record.cost)
         for chance in proposal.draft.chances():
             record.chance += (chance - record.chance) / 32
-        record.paid = earned > 0
         record.credit = min(self._share * CREDIT, max(-DEBT, record.credit - took) + won)
         if nodes:
             record.accepted += accepted - record.accepted / STEPS
             record.expected += promised - record.expected / STEPS
         kind.passes += took
-        self._observe(context, proposal, step)
-        plain_s = self.target(context.sequences, context.depth) / context.sequences * math.exp(self.costs.load)
-        proposal.cost = proposal.seconds / plain_s + wider * len(nodes)
-
-    def _observe(self, context: ProposalContext, proposal: Proposal, step: float) -> None:
-        if not proposal.passes:
-            return
+        plain_s = self.target(context.sequences, context.depth) / context.sequences
+        proposal.cost = proposal.seconds / (plain_s * math.exp(self.costs.load)) + wider * len(nodes)
         work: dict[str, Any] = {"leaves": self.leaves, "sequences": context.sequences}
         if proposal.n_unread > FEW:
-            plain_s = self.target(context.sequences, context.depth) / context.sequences
             took_s = proposal.seconds - (proposal.passes - 1) * step * plain_s
             self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, context.depth, **work)
-        else:
+        elif proposal.passes:
             self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, context.depth, **work)
 
     def _prices(self, context: ProposalContext, drafter: str, n_unread: int) -> tuple[float, float]:
@@ -319,10 +311,9 @@ class MeasuredPolicy:
         for name, record in known.records.items():
             step = self.costs.step(name, self._depth, leaves=self.leaves) / plain_s
             cost = record.cost if record.count else step
-            if record.count or record.due > known.step:
-                verdicts.append(
-                    PolicyVerdict(name, record.due > known.step, record.earned + cost, cost, step, widths)
-                )
+            rests = 0 < record.due >= known.step or (record.earned <= 0 and record.credit < step)
+            if record.count or rests:
+                verdicts.append(PolicyVerdict(name, rests, record.earned + cost, cost, step, widths))
         return verdicts
 
     def state(self) -> dict[str, Any]:
@@ -344,9 +335,9 @@ class MeasuredPolicy:
         self._kinds = {
             name: Kind(
                 _amount(stored["tokens"]),
-                _amount(stored["passes"]),
+                _amount(stored["passes"], 0.01),
                 records={
-                    drafter: Record(*(_amount(known[what]) for what in LEARNT))
+                    drafter: Record(*(_amount(known[what], least) for what, least in LEARNT.items()))
                     for drafter, known in stored["drafters"].items()
                 },
             )
@@ -354,8 +345,11 @@ class MeasuredPolicy:
         }
 
 
-LEARNT = ("earned", "cost", "count", "chance", "accepted", "expected", "credit")
+LEARNT = {"earned": -1e9, "cost": 0.0, "count": 0.0, "chance": 0.0, "accepted": 0.0, "expected": 0.01, "credit": -1e9}
+"""What is remembered of a record, its first fields, and the least that each can be."""
 
 
-def _amount(stored: float) -> float:
+def _amount(stored: float, least: float = 0.0) -> float:
+    if not least <= stored < math.inf:
+        raise ValueError("not what was learnt about a pair")
     return float(stored)
