@@ -62,6 +62,11 @@ class Draft:
         return len(self.tokens)
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether it must not be left out for what it is."""
+        return any(distribution is not None for distribution in self.distributions)
+
+    @property
     def is_chain(self) -> bool:
         return all(parent == index - 1 for index, parent in enumerate(self.parents))
 

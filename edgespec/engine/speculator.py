@@ -145,8 +145,9 @@ class Speculator:
         """What all of them may draft in this pass. What was sampled is verified as a whole, or else what it is would
         tell whether it is."""
         room = self.scheduler.most_rows - sum(part.n_pending for part in scheduled)
-        drawn = [p for part in scheduled for p in part.context.proposals if p.is_sampled]
-        sampled = min(room, self.context.max_outputs - len(scheduled)) - sum(len(p.draft) for p in drawn)
+        drafts = [proposal.draft for part in scheduled for proposal in part.context.proposals]
+        made = sum(len(draft) for draft in drafts if draft.is_sampled)
+        sampled = min(room, self.context.max_outputs - len(scheduled)) - made
         return [
             replace(
                 budget,

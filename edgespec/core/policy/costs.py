@@ -80,7 +80,7 @@ class Costs:
             curve = self._curves[_level(depth)] = self._curve(_level(depth), width)
         return curve[width]
 
-    def step(self, drafter: str, depth: int = 0, *, leaves: int = 1, sequences: int = 1) -> float:
+    def step(self, drafter: str, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Seconds of one pass of a drafter, or of one draft where it makes no passes."""
         steps = self._table(_level(depth))["step"]
         known = steps.get((drafter, leaves, sequences)) or steps.get((drafter, leaves, 1))
@@ -88,14 +88,14 @@ class Costs:
             return self._assumed[drafter][0] if drafter in self._assumed else DRAFT_SHARE * self.target(1, depth)
         return math.exp(known.log_s)
 
-    def read(self, drafter: str, tokens: int, depth: int = 0, *, leaves: int = 1, sequences: int = 1) -> float:
+    def read(self, drafter: str, tokens: int, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Seconds for a drafter to read tokens that it has not seen yet, a prompt for instance."""
         known = self._table(_level(depth))["read"].get((drafter, leaves, sequences))
         if known is not None:
             return tokens * math.exp(known.log_s)
         if drafter in self._assumed:
             return tokens * self._assumed[drafter][1]
-        return tokens * READ_SHARE * self.step(drafter, depth, leaves=leaves, sequences=sequences)
+        return tokens * READ_SHARE * self.step(drafter, depth, leaves, sequences)
 
     # --- measuring: what cannot be a duration (a clock that stands still) is left out -----------------------------
 
@@ -103,13 +103,11 @@ class Costs:
         self._observe("target", width, seconds, depth, LOAD_GAIN)
         self._curves.clear()
 
-    def observe_step(
-        self, drafter: str, seconds: float, depth: int = 0, *, leaves: int = 1, sequences: int = 1
-    ) -> None:
+    def observe_step(self, drafter: str, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1) -> None:
         self._observe("step", (drafter, leaves, sequences), seconds, depth, self._gain(seconds, depth))
 
     def observe_read(
-        self, drafter: str, tokens: int, seconds: float, depth: int = 0, *, leaves: int = 1, sequences: int = 1
+        self, drafter: str, tokens: int, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1
     ) -> None:
         work, known = (drafter, leaves, sequences), self._table(_level(depth))["read"]
         if drafter in self._assumed and work not in known:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -121,177 +122,149 @@ class MeasuredPolicy:
         step, reading = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, ANSWER)  # in which reading what it missed has to pay back
         hoped = steps * (record.earned if record.count >= DRAFTS else UNTRIED)
-        wait = 0
+        wait, allowance = 0, self._share * TRIAL_SHARE
         if 0 < reading > max(record.credit + DEBT, hoped):
             wait = PAUSE
         elif record.credit < step and record.earned <= 0:
-            wait = math.ceil((step - record.credit) / (self._share * TRIAL_SHARE))
+            wait = math.ceil((step - record.credit) / allowance)
         if wait:
             record.due = kind.step + wait
-            record.credit = min(self._share * CREDIT, record.credit + wait * self._share * TRIAL_SHARE)
+            record.credit = min(self._share * CREDIT, record.credit + wait * allowance)
             return None
         if context.step < record.step and context.sequences == 1:
             record.accepted = record.expected = TRUST  # how far promises are kept differs from text to text
         record.step = context.step
-        best = max((self._value(context, proposal) for proposal in context.proposals), default=0.0)
+        best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.earned - best) * steps <= reading:
             return Budget(0)
-        return Budget(context.n_max, worth=partial(self._is_worth, context, kind, record, step))
+        return Budget(context.n_max, worth=partial(self._is_worth, context, kind.rate, record, step))
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
         """The best of each sequence's drafts; of these as many tokens as earn the most together, the likeliest first;
         all of what was sampled, whatever it is."""
-        drafts, whole = [], []
-        for context in contexts:
-            best = max(context.proposals, key=lambda proposal: self._value(context, proposal), default=None)
-            draft, value = (best.draft, self._value(context, best)) if best is not None else (Draft.empty(), 0.0)
-            merged = context.merged()
-            if merged is not None and self._best(context, merged)[1] > value:
-                draft = merged
-            drafts.append(draft)
-            whole.append(best is not None and best.is_sampled)
-        sampled = sum(len(draft) for draft, is_whole in zip(drafts, whole, strict=True) if is_whole)
-        nodes = [
-            (worth, number)
-            for number, draft in enumerate(drafts)
-            if not whole[number]
-            for worth in self._worths(contexts[number], draft)
-        ]
-        nodes.sort(reverse=True)
-        n, width, depth = len(contexts), width + sampled, contexts[0].depth
-        rate = fmean(self._kind(context.kind).rate for context in contexts) * n / self.target(n, depth)
-        room = room - sampled if n > 1 else contexts[0].n_max
-        narrow_s = self.target(width, depth)
-        kept, most, total = 0, 0.0, 0.0
-        for number, (worth, _) in enumerate(nodes[: max(0, room)], 1):
-            total += worth
-            if n > 1 or self._is_length(number):
-                gain = total - rate * max(0.0, self.target(width + number, depth) - narrow_s)
-                if gain > most:
-                    kept, most = number, gain
-        counts = Counter(number for _, number in nodes[:kept])
-        return [
-            draft if is_whole else draft.best(counts[number])
-            for number, (draft, is_whole) in enumerate(zip(drafts, whole, strict=True))
-        ]
+        drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
+        both = list(zip(contexts, drafts, strict=True))
+        if len(contexts) == 1:
+            counts = [self._cut(context, self._worths(context, draft))[0] for context, draft in both]
+        else:
+            n, depth, sampled = (
+                len(contexts),
+                contexts[0].depth,
+                sum(len(draft) for draft in drafts if draft.is_sampled),
+            )
+            nodes = [
+                (worth, i) for i, pair in enumerate(both) if not pair[1].is_sampled for worth in self._worths(*pair)
+            ]
+            nodes = sorted(nodes, reverse=True)[: max(0, room - sampled)]
+            price = fmean(self._kind(context.kind).rate for context in contexts) * n / self.target(n, depth)
+            base_s = self.target(width + sampled, depth)
+            wider = [
+                price * max(0.0, self.target(width + sampled + k, depth) - base_s) for k in range(1, 1 + len(nodes))
+            ]
+            kept, _ = _most([worth for worth, _ in nodes], wider)
+            shares = Counter(i for _, i in nodes[:kept])
+            counts = [shares[i] for i in range(n)]
+        return [draft if draft.is_sampled else draft.best(count) for draft, count in zip(drafts, counts, strict=True)]
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
-        if not verified:
-            return
         n, drafted = len(verified), sum(len(each.draft) for each in verified)
-        depth = self._depth = verified[0].context.depth
-        width, plain_s = max(self.least_width, n + drafted), self.target(n, depth)
-        wider = max(0.0, self.target(width, depth) / plain_s - 1) * n  # tokens that plain work would make meanwhile
+        depth = self._depth = verified[0].context.depth if verified else 0
+        passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0
         for each in verified:
             kind = self._kind(each.context.kind)
             kind.step += 1
             for proposal in each.context.proposals:
-                self._count(each, proposal, kind, wider / max(1, drafted))
+                # Each token that was drafted made the pass wider, by some of the tokens that plain work would make.
+                self._count(each, proposal, kind, max(0.0, passes - 1) * n / max(1, drafted))
             kind.tokens += len(each.emitted) - kind.tokens / STEPS
-            kind.passes += self.target(width, depth) / plain_s - kind.passes / STEPS
-        self._plain += width == 1
-        if seconds is not None and (width > 1 or self._plain % EVERY == 0):
-            self.costs.observe_target(width, seconds, depth)
+            kind.passes += passes - kind.passes / STEPS
+        self._plain += not drafted
+        if verified and seconds is not None and (drafted or self._plain % EVERY == 0):
+            self.costs.observe_target(max(self.least_width, n + drafted), seconds, depth)
 
     # --- one draft ------------------------------------------------------------------------------------------------
 
     def _count(self, verified: Verified, proposal: Proposal, kind: Kind, wider: float) -> None:
-        """What a proposal cost and earned: each of its nodes made the target's pass take `wider` plain passes more."""
+        """What a proposal cost and earned; each of its nodes that was verified cost `wider` tokens."""
         context, draft, record = verified.context, verified.draft, kind.records[proposal.drafter]
-        value = self._value(context, proposal)
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
-        cost, took = proposal.passes * step, (proposal.passes - 1) * step + max(step, reading)
-        nodes = [node for node in range(len(draft)) if draft.source_of(node) == proposal.drafter]
-        reaches = draft.reaches()
-        promised, accepted = sum(reaches[node] for node in nodes), len({*nodes} & {*verified.path})
+        cost = proposal.passes * step
+        took = cost + max(0.0, reading - step)
+        nodes = {node for node in range(len(draft)) if draft.source_of(node) == proposal.drafter}
+        promised = sum(reach for node, reach in enumerate(draft.reaches()) if node in nodes)
+        accepted = len(nodes & {*verified.path})
         # Promises that were learnt from what became of drafts vary less than what becomes of them.
         won = (record.honesty * promised if context.invariant else accepted) - wider * len(nodes)
-        earned = (won if len(nodes) == len(draft) else value) - cost
+        # Where another drafter's was verified, what its own would have earned.
+        earned = (won if len(nodes) == len(draft) else self._value(context, proposal.draft)) - cost
         record.count += 1
         share = max(1 / DRAFTS, 1 / (record.count + 1))
         record.earned += share * (earned - record.earned)
         record.cost += share * (cost - record.cost)
         for chance in proposal.draft.chances():
-            record.chance += (chance - record.chance) / 32
+            record.chance += (chance - record.chance) / STEPS
         record.credit = min(self._share * CREDIT, max(-DEBT, record.credit - took) + won)
         if nodes:
             record.accepted += accepted - record.accepted / STEPS
             record.expected += promised - record.expected / STEPS
         kind.passes += took
-        plain_s = self.target(context.sequences, context.depth) / context.sequences
+        plain_s, where = self._plain_s(context), (context.depth, self.leaves, context.sequences)
         proposal.cost = proposal.seconds / (plain_s * math.exp(self.costs.load)) + wider * len(nodes)
-        work: dict[str, Any] = {"leaves": self.leaves, "sequences": context.sequences}
         if proposal.n_unread > FEW:
             took_s = proposal.seconds - (proposal.passes - 1) * step * plain_s
-            self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, context.depth, **work)
+            self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, *where)
         elif proposal.passes:
-            self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, context.depth, **work)
+            self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, *where)
 
     def _prices(self, context: ProposalContext, drafter: str, n_unread: int) -> tuple[float, float]:
         """A pass of the drafter, and reading what it missed, in plain passes of a sequence."""
-        work: dict[str, Any] = {"leaves": self.leaves, "sequences": context.sequences}
-        plain_s = self.target(context.sequences, context.depth) / context.sequences
-        reading_s = self.costs.read(drafter, n_unread, context.depth, **work) if n_unread > FEW else 0.0
-        return self.costs.step(drafter, context.depth, **work) / plain_s, reading_s / plain_s
+        where, plain_s = (context.depth, self.leaves, context.sequences), self._plain_s(context)
+        reading_s = self.costs.read(drafter, n_unread, *where) if n_unread > FEW else 0.0
+        return self.costs.step(drafter, *where) / plain_s, reading_s / plain_s
 
     def _is_worth(
-        self,
-        context: ProposalContext,
-        kind: Kind,
-        record: Record,
-        step: float,
-        reaches: Sequence[float],
-        survival: float,
+        self, context: ProposalContext, rate: float, record: Record, step: float, reaches: Sequence[float], last: float
     ) -> bool:
         """Whether the drafter should make another pass. `reaches` are the probabilities that the target gets to the
-        nodes drafted so far, the largest first, `survival` is that of the node that new ones will hang below."""
-        n = len(reaches)
-        worths = [record.honesty * reach for reach in reaches]
-        reached, survival = sum(worths), record.honesty * survival
+        nodes drafted so far, the largest first, `last` is that of the node that new ones will hang below."""
+        n, worths = len(reaches), [record.honesty * reach for reach in reaches]
+        total, last = sum(worths), last * record.honesty
         # What was sampled cannot be cut again.
-        best = reached - kind.rate * self._wider(context, n) if context.sampled else self._cut(context, worths)[1]
+        best = total - self._wider(context, n) if context.sampled else self._cut(context, worths)[1]
         for length in range(n + 1, min(context.n_max, n + AHEAD) + 1):
-            survival *= record.chance
-            reached += survival
-            if self._is_length(length):
-                gain = reached - kind.rate * (self._wider(context, length) + step * (length - n))
-                if gain > best:
-                    return True
+            last *= record.chance
+            total += last
+            if self._is_length(length) and total - self._wider(context, length) - rate * step * (length - n) > best:
+                return True
         return False
 
-    def _value(self, context: ProposalContext, proposal: Proposal) -> float:
-        """What the draft adds to a step beyond plain decoding, in tokens and less what its width costs."""
-        if proposal.value is None:
-            proposal.value = math.inf if proposal.is_sampled else self._best(context, proposal.draft)[1]
-        return proposal.value
-
-    def _best(self, context: ProposalContext, draft: Draft) -> tuple[int, float]:
-        return self._cut(context, sorted(self._worths(context, draft), reverse=True)[: context.n_max])
+    def _value(self, context: ProposalContext, draft: Draft) -> float:
+        """What a draft adds to a step beyond plain decoding, in tokens and less what its width costs."""
+        return math.inf if draft.is_sampled else self._cut(context, self._worths(context, draft))[1]
 
     def _worths(self, context: ProposalContext, draft: Draft) -> list[float]:
-        """The probability of each node that it is accepted."""
+        """The probabilities that the nodes are accepted, the largest first."""
         records = self._kind(context.kind).records
-        return [records[draft.source_of(node)].honesty * reach for node, reach in enumerate(draft.reaches())]
+        worths = [records[draft.source_of(node)].honesty * reach for node, reach in enumerate(draft.reaches())]
+        return sorted(worths, reverse=True)
 
     def _cut(self, context: ProposalContext, worths: Sequence[float]) -> tuple[int, float]:
         """How many of the nodes to verify, and what they add, if other sequences in the pass verify as many."""
-        rate = self._kind(context.kind).rate
-        length, most, total = 0, 0.0, 0.0
-        for n, worth in enumerate(worths, 1):
-            total += worth
-            if self._is_length(n):
-                gain = total - rate * self._wider(context, n)
-                if gain > most:
-                    length, most = n, gain
-        return length, most
+        lengths = range(1, 1 + min(len(worths), context.n_max))
+        return _most(worths, [self._wider(context, n) if self._is_length(n) else math.inf for n in lengths])
 
     def _is_length(self, n: int) -> bool:
         return n in LENGTHS or n == self.longest
 
     def _wider(self, context: ProposalContext, n: int) -> float:
-        """How much longer a pass takes for n more tokens a sequence, in passes; less is a disturbed measurement."""
-        sequences, depth = context.sequences, context.depth
-        return max(0.0, self.target(sequences * (1 + n), depth) / self.target(sequences, depth) - 1)
+        """Tokens that could be had while a pass takes longer for n more tokens a sequence."""
+        wide_s, plain_s = self.target(context.sequences * (1 + n), context.depth), self._plain_s(context)
+        # Less is a disturbed measurement.
+        return self._kind(context.kind).rate * max(0.0, wide_s / (plain_s * context.sequences) - 1)
+
+    def _plain_s(self, context: ProposalContext) -> float:
+        """Seconds of a sequence's part of a pass without drafts."""
+        return self.target(context.sequences, context.depth) / context.sequences
 
     def target(self, tokens: int, depth: int) -> float:
         """Seconds of a target pass over so many tokens, padded or not."""
@@ -309,7 +282,7 @@ class MeasuredPolicy:
         widths = {width: self.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS}
         verdicts = []
         for name, record in known.records.items():
-            step = self.costs.step(name, self._depth, leaves=self.leaves) / plain_s
+            step = self.costs.step(name, self._depth, self.leaves) / plain_s
             cost = record.cost if record.count else step
             rests = 0 < record.due >= known.step or (record.earned <= 0 and record.credit < step)
             if record.count or rests:
@@ -345,8 +318,19 @@ class MeasuredPolicy:
         }
 
 
+_NONE = Draft.empty()
+
 LEARNT = {"earned": -1e9, "cost": 0.0, "count": 0.0, "chance": 0.0, "accepted": 0.0, "expected": 0.01, "credit": -1e9}
 """What is remembered of a record, its first fields, and the least that each can be."""
+
+
+def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
+    """How many of the first nodes are worth the most, less how much n of them cost: `wider[n - 1]`; and what."""
+    totals = accumulate(worths)
+    gain, n = max(
+        ((total - cost, -n) for n, (total, cost) in enumerate(zip(totals, wider, strict=False), 1)), default=(0.0, 0)
+    )
+    return (-n, gain) if gain > 0 else (0, 0.0)
 
 
 def _amount(stored: float, least: float = 0.0) -> float:

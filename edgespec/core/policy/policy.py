@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Protocol
 
 from edgespec.core.draft import Budget, Draft
@@ -26,20 +27,15 @@ def pass_widths(longest: int) -> list[int]:
 class Proposal:
     """What a drafter proposed: in `passes` over its model or index and `seconds`, after reading `n_unread` tokens.
 
-    `value` is what the draft is worth in tokens beyond plain decoding, `cost` the tokens that plain decoding would have
-    generated in the time that drafting and verifying it took; None until a policy has said so."""
+    `cost` are the tokens that plain decoding would have generated in the time that drafting and verifying it took; None
+    until a policy has said so."""
 
     drafter: str
     draft: Draft
     n_unread: int = 0
     passes: int = 1
     seconds: float = 0.0
-    value: float | None = None
     cost: float | None = None
-
-    @property
-    def is_sampled(self) -> bool:
-        return any(distribution is not None for distribution in self.draft.distributions)
 
 
 @dataclass(slots=True)
@@ -48,8 +44,8 @@ class ProposalContext:
 
     `kind` says how tokens are chosen and judged, on which acceptance depends. `n_max` is the most tokens that have
     room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
-    target's pass, `leaves` how many a draft may have, `step` counts the passes of this answer. Drafts that are `sampled`
-    must not be left out for what they are. Where the text is not `invariant` to drafts, drafters cannot learn how sure
+    target's pass, `leaves` how many a draft may have, `step` counts the passes of this answer. Drafts are to be
+    `sampled` from a distribution, or not. Where the text is not `invariant` to drafts, drafters cannot learn how sure
     they may be.
     """
 
@@ -64,15 +60,12 @@ class ProposalContext:
     invariant: bool = True
     proposals: list[Proposal] = field(default_factory=list)
 
-    def merged(self) -> Draft | None:
-        """One tree of all drafts, where trees are allowed and there are several."""
+    def drafts(self) -> list[Draft]:
+        """What could be verified: each draft, and where trees are allowed one of all that several made."""
         drafts = [proposal.draft for proposal in self.proposals if proposal.draft]
-        if self.leaves == 1 or self.sampled or len(drafts) < 2:
-            return None
-        whole = drafts[0]
-        for draft in drafts[1:]:
-            whole = whole.merged(draft).within(self.leaves)
-        return whole
+        if len(drafts) > 1 and self.leaves > 1 and not self.sampled:
+            drafts.append(reduce(lambda whole, draft: whole.merged(draft).within(self.leaves), drafts))
+        return drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +103,21 @@ class FixedPolicy:
         tokens = min(self.tokens, context.n_max)
         if tokens <= 0:
             return None
-        best = max(map(_promise, context.proposals), default=0.0)
+        best = max(map(_promise, context.drafts()), default=0.0)
         return Budget(tokens if context.leaves > 1 or best < tokens / 2 else 0)
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
-        best = [max(context.proposals, key=_promise, default=None) for context in contexts]
-        drafting, drafts = sum(proposal is not None for proposal in best), []
-        for context, proposal in zip(contexts, best, strict=True):
-            draft = context.merged() or (proposal.draft if proposal is not None else Draft.empty())
-            is_whole = proposal is not None and proposal.is_sampled
-            drafts.append(draft if is_whole else draft.best(min(self.tokens, context.n_max, room // max(1, drafting))))
-        return drafts
+        drafts = [max(context.drafts(), key=_promise, default=Draft.empty()) for context in contexts]
+        most = min(self.tokens, room // max(1, sum(map(bool, drafts))))
+        return [
+            draft if draft.is_sampled else draft.best(min(most, context.n_max))
+            for context, draft in zip(contexts, drafts, strict=True)
+        ]
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
         pass
 
 
-def _promise(proposal: Proposal) -> float:
+def _promise(draft: Draft) -> float:
     """What was sampled must not be left out for what it is: its confidences tell something about that."""
-    return math.inf if proposal.is_sampled else sum(proposal.draft.reaches())
+    return math.inf if draft.is_sampled else sum(draft.reaches())
