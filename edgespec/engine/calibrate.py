@@ -25,7 +25,7 @@ from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
 READ = 32  # tokens of a pass that measures what reading a prompt takes
-VERSION = 3
+VERSION = 4
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # for measuring the widths of drafts, each of them so often

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,8 @@ Shape = Mapping[int, float]
 Work = tuple[str, int, int]
 """A drafter, the leaves its drafts may have, and how many sequences share its passes: each has less of one then."""
 
-What = Literal["target", "step", "read"]
+Key = tuple[str, *tuple[Any, ...]]
+"""("target", width), or ("step" or "read", *Work): a pass of the drafter, reading a token."""
 
 LOAD_GAIN = 1 / 4  # the load changes within a few passes of the target,
 LEAST_GAIN = 1 / 64  # the table does not
@@ -37,14 +38,6 @@ class Estimate:
     log_s: float
     count: int = 1
 
-    def update(self, log_s: float) -> None:
-        self.count += 1
-        self.log_s += max(LEAST_GAIN, 1 / self.count) * _clipped(log_s - self.log_s)
-
-
-Table = dict[What, dict[Any, Estimate]]
-"""The estimates at one depth of the context: target passes by width, passes ("step") and reading by `Work`."""
-
 
 class Costs:
     """The table, in seconds of an idle machine. Before anything was measured a pass over one token takes 1.
@@ -55,42 +48,43 @@ class Costs:
     def __init__(self, shape: Shape, assumed: Mapping[str, tuple[float, float]] | None = None) -> None:
         self._assumed = assumed or {}
         self._shape = np.log(sorted(shape)), np.log([shape[width] for width in sorted(shape)])
-        self._tables: dict[int, Table] = {}
-        self._curves: dict[int, Sequence[float]] = {}  # seconds of target passes by width, at each depth
+        self._tables: dict[int, dict[Key, Estimate]] = {}  # by depth
+        self._curves: dict[int, Sequence[float]] = {}  # seconds of target passes by width, by depth
         self.load = 0.0
 
     @property
     def is_measured(self) -> bool:
         """Whether a pass of the target was ever measured."""
-        return any(table["target"] for table in self._tables.values())
+        return any(what == "target" for table in self._tables.values() for what, *_ in table)
 
     def measured(self) -> tuple[dict[int, float], dict[Work, float]]:
         """Seconds of target passes by width, and of drafters' passes, as far as they were measured, where the context
         was least deep."""
-        table = self._table(min(self._tables, default=0))
-        target, step = ({key: math.exp(known.log_s) for key, known in table[what].items()} for what in WHAT[:2])
-        return target, step
+        table = self._tables[min(self._tables)] if self._tables else {}
+        target = {key[1]: math.exp(known.log_s) for key, known in table.items() if key[0] == "target"}
+        return target, {key[1:]: math.exp(known.log_s) for key, known in table.items() if key[0] == "step"}
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def target(self, width: int, depth: int = 0) -> float:
         """Seconds of a target pass over `width` tokens behind `depth` others."""
-        curve = self._curves.get(_level(depth), ())
+        level = _level(depth)
+        curve = self._curves.get(level, ())
         if width >= len(curve):
-            curve = self._curves[_level(depth)] = self._curve(_level(depth), width)
+            curve = self._curves[level] = self._curve(level, width)
         return curve[width]
 
     def step(self, drafter: str, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Seconds of one pass of a drafter, or of one draft where it makes no passes."""
-        steps = self._table(_level(depth))["step"]
-        known = steps.get((drafter, leaves, sequences)) or steps.get((drafter, leaves, 1))
+        table = self._table(_level(depth))
+        known = table.get(("step", drafter, leaves, sequences)) or table.get(("step", drafter, leaves, 1))
         if known is None:
             return self._assumed[drafter][0] if drafter in self._assumed else DRAFT_SHARE * self.target(1, depth)
         return math.exp(known.log_s)
 
     def read(self, drafter: str, tokens: int, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Seconds for a drafter to read tokens that it has not seen yet, a prompt for instance."""
-        known = self._table(_level(depth))["read"].get((drafter, leaves, sequences))
+        known = self._table(_level(depth)).get(("read", drafter, leaves, sequences))
         if known is not None:
             return tokens * math.exp(known.log_s)
         if drafter in self._assumed:
@@ -100,57 +94,53 @@ class Costs:
     # --- measuring: what cannot be a duration (a clock that stands still) is left out -----------------------------
 
     def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
-        self._observe("target", width, seconds, depth, LOAD_GAIN)
+        self._observe(("target", width), seconds, depth, LOAD_GAIN)
         self._curves.clear()
 
     def observe_step(self, drafter: str, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1) -> None:
-        self._observe("step", (drafter, leaves, sequences), seconds, depth, self._gain(seconds, depth))
+        self._observe(("step", drafter, leaves, sequences), seconds, depth, self._gain(seconds, depth))
 
     def observe_read(
         self, drafter: str, tokens: int, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1
     ) -> None:
-        work, known = (drafter, leaves, sequences), self._table(_level(depth))["read"]
-        if drafter in self._assumed and work not in known:
+        if drafter in self._assumed:
             # Little is ever read: a first time that was disturbed must not be what is believed from then on.
-            known[work] = Estimate(math.log(self._assumed[drafter][1]), PRIOR)
-        self._observe("read", work, seconds / tokens, depth, self._gain(seconds, depth))
+            assumed = Estimate(math.log(self._assumed[drafter][1]), PRIOR)
+            self._table(_level(depth)).setdefault(("read", drafter, leaves, sequences), assumed)
+        self._observe(("read", drafter, leaves, sequences), seconds / tokens, depth, self._gain(seconds, depth))
 
     def _gain(self, seconds: float, depth: int) -> float:
         """What takes microseconds, whose noise is as large as itself, tells next to nothing about the load."""
         return LOAD_GAIN * min(1.0, max(0.0, seconds) * math.exp(-self.load) / self.target(1, depth))
 
-    def _observe(self, what: What, key: Any, seconds: float, depth: int, load_gain: float) -> None:
+    def _observe(self, key: Key, seconds: float, depth: int, load_gain: float) -> None:
         if not 0 < seconds < math.inf:
             return
-        estimates, log_s = self._table(_level(depth))[what], math.log(seconds)
-        known = estimates.get(key)
-        if known is None:
-            estimates[key] = Estimate(log_s - self.load)
-        else:
-            self.load += load_gain * _clipped(log_s - self.load - known.log_s)
-            known.update(log_s - self.load)
+        known = self._table(_level(depth)).setdefault(key, Estimate(math.log(seconds) - self.load, 0))
+        if known.count:
+            self.load += load_gain * _clipped(math.log(seconds) - self.load - known.log_s)
+        known.count += 1
+        known.log_s += max(LEAST_GAIN, 1 / known.count) * _clipped(math.log(seconds) - self.load - known.log_s)
 
     # --- the table ------------------------------------------------------------------------------------------------
 
-    def _table(self, level: int) -> Table:
+    def _table(self, level: int) -> dict[Key, Estimate]:
         """The table of a level; a new one starts from its neighbour."""
         if level not in self._tables:
-            nearest = min(self._tables, key=lambda other: abs(other - level), default=None)
-            known: Table = {what: {} for what in WHAT} if nearest is None else self._tables[nearest]
-            self._tables[level] = {
-                what: {key: Estimate(estimate.log_s) for key, estimate in known[what].items()} for what in WHAT
-            }
+            nearest = min(self._tables, key=lambda other: abs(other - level), default=level)
+            known = self._tables.get(nearest, {})
+            self._tables[level] = {key: Estimate(estimate.log_s) for key, estimate in known.items()}
         return self._tables[level]
 
     def _curve(self, level: int, widest: int) -> Sequence[float]:
         """Seconds by width: as measured, or the shape, moved by how far the measured widths on both sides are off it.
         Beyond the widest of the shape a token costs as much as another."""
-        known = sorted(self._table(level)["target"].items())
+        known = sorted((key[1], estimate.log_s) for key, estimate in self._table(level).items() if key[0] == "target")
         width = np.log(np.maximum(1, np.arange(1 + max([63, 2 * widest, *(at for at, _ in known)]))))
         log_s = np.interp(width, *self._shape) + np.maximum(0, width - self._shape[0][-1])
         if known:
-            at = [at for at, _ in known]
-            log_s += np.interp(width, width[at], [estimate.log_s for _, estimate in known] - log_s[at])
+            at, measured = (list(each) for each in zip(*known, strict=True))
+            log_s += np.interp(width, width[at], measured - log_s[at])
         curve: list[float] = np.exp(log_s).tolist()
         return curve
 
@@ -159,38 +149,23 @@ class Costs:
     def state(self) -> dict[str, Any]:
         """What was measured, as plain data."""
         return {
-            str(level): {
-                what: [[*(key if what != "target" else [key]), known.log_s, known.count] for key, known in kept.items()]
-                for what, kept in table.items()
-            }
+            str(level): [[*key, known.log_s, known.count] for key, known in table.items()]
             for level, table in self._tables.items()
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
         cannot have returned."""
-        self._tables = {
-            int(level): {what: dict(_restored(what, row) for row in stored[what]) for what in WHAT}
-            for level, stored in state.items()
-        }
+        self._tables = {int(level): dict(map(_restored, rows)) for level, rows in state.items()}
         self._curves.clear()
 
 
-WHAT: tuple[What, ...] = ("target", "step", "read")
-
-
-def _restored(what: What, row: Sequence[Any]) -> tuple[int | Work, Estimate]:
-    *key, log_s, count = row
-    if not (abs(log_s) < 50 and count >= 1):
+def _restored(row: Sequence[Any]) -> tuple[Key, Estimate]:
+    what, *rest, log_s, count = row
+    numbers = [int(number) for number in (count, *(rest if what == "target" else rest[1:]))]
+    if len(rest) != {"target": 1, "step": 3, "read": 3}[what] or min(numbers) < 1 or not abs(log_s) < 50:
         raise ValueError("no estimate of a cost")
-    estimate = Estimate(float(log_s), min(int(count), REMEMBERED))
-    if what == "target":
-        [width] = map(int, key)
-        if width < 1:
-            raise ValueError("a pass has at least one token")
-        return width, estimate
-    drafter, leaves, sequences = key
-    return (str(drafter), int(leaves), int(sequences)), estimate
+    return (what, *rest), Estimate(float(log_s), min(numbers[0], REMEMBERED))
 
 
 def _level(depth: int) -> int:
