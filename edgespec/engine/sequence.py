@@ -93,8 +93,8 @@ class Scheduled:
     """A sequence's share of a forward pass: its next `n_pending` committed tokens, then the draft, from batch entry
     `start` on. It `is_complete` if the last token is among them, behind which tokens can be chosen.
 
-    `context` is what the policy knows of it, and all that was proposed; `active` names the drafters that are not backed
-    off. `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
+    `context` is what the policy knows of it, and all that was proposed; `backed_off` names the drafters that may not
+    draft. `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
     `branches` for the others. `verdict` is what became of the draft.
     """
 
@@ -103,7 +103,7 @@ class Scheduled:
     is_complete: bool
     draft: Draft = field(default_factory=Draft.empty)
     context: ProposalContext = field(init=False, repr=False)
-    active: set[str] = field(default_factory=set)
+    backed_off: set[str] = field(default_factory=set)
     verdict: VerifyResult | None = None
     start: int = 0
     branches: list[int] = field(default_factory=list)

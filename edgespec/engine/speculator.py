@@ -74,10 +74,7 @@ class Speculator:
         for part in scheduled:
             part.context = self._context(part, len(scheduled))
         for drafter in self.drafters:
-            asked = [(part, budget) for part in scheduled if (budget := self._budget(drafter, part)) is not None]
-            for part, _ in asked:
-                part.active.add(drafter.name)
-            wanted = [(part, budget) for part, budget in asked if budget.tokens]
+            wanted = [(part, budget) for part in scheduled if (budget := self._budget(drafter, part)) is not None]
             if wanted:
                 self._ask(drafter, wanted, scheduled)
         if any(part.context.proposals for part in scheduled):
@@ -113,10 +110,13 @@ class Speculator:
         if part.context.n_max <= 0 or drafter.name in sequence.off or not drafter.can_draft(sequence):
             return None
         try:
-            return self.pace.budget(part.context, drafter.name, partial(drafter.n_unread, sequence))
+            budget = self.pace.budget(part.context, drafter.name, partial(drafter.n_unread, sequence))
         except Exception as error:
             self._switch_off(drafter, [sequence], error)
             return None
+        if budget is None:
+            part.backed_off.add(drafter.name)
+        return budget if budget is not None and budget.tokens else None
 
     def _ask(self, drafter: Drafter, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> None:
         """Let one drafter draft; whatever it does, the answers go on without it."""
@@ -183,7 +183,8 @@ class Speculator:
         looking = [
             drafter
             for drafter in self.drafters
-            if drafter.needs_logits and (drafter.name in part.active or part.sequence.round % OBSERVE_EVERY == 0)
+            if drafter.needs_logits
+            and (drafter.name not in part.backed_off or part.sequence.round % OBSERVE_EVERY == 0)
         ]
         if looking:
             last = part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1]

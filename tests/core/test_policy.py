@@ -122,7 +122,7 @@ def test_a_jump_of_the_curve_is_taken_where_many_sure_tokens_repay_it() -> None:
 def test_a_longer_draft_may_pay_where_a_shorter_one_does_not() -> None:
     """Q8_0 on two cores: a second token costs nearly a pass, those from the eighth on a quarter of one."""
     kinked = {1: 1.0, 2: 2.1, 4: 2.9, 5: 3.6, 8: 3.4, 16: 4.9, 32: 8.0, 64: 15.0}
-    lengths = []
+    lengths: list[int] = []
     for room in (1, 3, 7, 31):
         measured = pace(kinked)
         lengths += map(len, selected(measured, propose(measured, context(room), chain(*[0.97] * room))))
@@ -370,7 +370,8 @@ def test_what_drafting_and_verifying_took_is_told_in_tokens_of_plain_decoding() 
         measured = pace(shape)
         proposed = propose(measured, context(), chain(0.9), seconds=0.06)
         measured.costs.load = math.log(2)  # all takes twice as long
-        measured.record([Verified(proposed, *selected(measured, proposed), [0], [0, 0])], None)
+        [draft] = selected(measured, proposed)
+        measured.record([Verified(proposed, draft, [0], [0, 0])], None)
         expected = 0.03 + (wider or measured.costs.target(2) - 1 if shape is FLAT else wider)
         assert proposed.proposals[0].cost == pytest.approx(expected, abs=1e-6)
 

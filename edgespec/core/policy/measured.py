@@ -25,7 +25,6 @@ TRIAL_SHARE = 0.005  # of the time of plain steps may go into trying whether dra
 CREDIT = 4.0  # tokens that all drafters may lose before they have won any, and can save up
 DEBT = 1.0  # tokens that a trial may cost beyond the credit, for reading what was missed
 PAUSE = 32  # steps until a drafter is thought about again that has too much to read
-FEW = 8  # tokens that a drafter reads along with its draft
 UNTRIED, ANSWER = 0.05, 256  # tokens a step that an untried drafter is taken to earn, in so many steps of an answer
 STEPS, DRAFTS = 48, 12  # of which the rate is a mean, about, and what a drafter's drafts are worth
 CHANCE = 0.7  # how likely a token behind an accepted one is taken to be accepted, before any was seen
@@ -63,7 +62,7 @@ class Record:
 
     earned: float = 1.0
     cost: float = 0.0
-    count: int = 0
+    count: float = 0
     chance: float = CHANCE
     accepted: float = TRUST
     expected: float = TRUST
@@ -123,7 +122,7 @@ class MeasuredPolicy:
         steps = min(context.remaining, ANSWER)  # in which reading what it missed has to pay back
         hoped = steps * (record.earned if record.count >= DRAFTS else UNTRIED)
         wait, allowance = 0, self._share * TRIAL_SHARE
-        if 0 < reading > max(record.credit + DEBT, hoped):
+        if reading > max(0.0, record.credit + DEBT, hoped):
             wait = PAUSE
         elif record.credit < step and record.earned <= 0:
             wait = math.ceil((step - record.credit) / allowance)
@@ -189,7 +188,7 @@ class MeasuredPolicy:
         context, draft, record = verified.context, verified.draft, kind.records[proposal.drafter]
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
         cost = proposal.passes * step
-        took = cost + max(0.0, reading - step)
+        took = cost + reading
         nodes = {node for node in range(len(draft)) if draft.source_of(node) == proposal.drafter}
         promised = sum(reach for node, reach in enumerate(draft.reaches()) if node in nodes)
         accepted = len(nodes & {*verified.path})
@@ -210,17 +209,17 @@ class MeasuredPolicy:
         kind.passes += took
         plain_s, where = self._plain_s(context), (context.depth, self.leaves, context.sequences)
         proposal.cost = proposal.seconds / (plain_s * math.exp(self.costs.load)) + wider * len(nodes)
-        if proposal.n_unread > FEW:
+        if reading:
             took_s = proposal.seconds - (proposal.passes - 1) * step * plain_s
             self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, *where)
         elif proposal.passes:
             self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, *where)
 
     def _prices(self, context: ProposalContext, drafter: str, n_unread: int) -> tuple[float, float]:
-        """A pass of the drafter, and reading what it missed, in plain passes of a sequence."""
+        """A pass of the drafter, and what reading what it missed takes longer, in plain passes of a sequence."""
         where, plain_s = (context.depth, self.leaves, context.sequences), self._plain_s(context)
-        reading_s = self.costs.read(drafter, n_unread, *where) if n_unread > FEW else 0.0
-        return self.costs.step(drafter, *where) / plain_s, reading_s / plain_s
+        step_s, reading_s = self.costs.step(drafter, *where), self.costs.read(drafter, n_unread, *where)
+        return step_s / plain_s, max(0.0, reading_s - step_s) / plain_s
 
     def _is_worth(
         self, context: ProposalContext, rate: float, record: Record, step: float, reaches: Sequence[float], last: float
