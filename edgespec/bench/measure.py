@@ -24,7 +24,7 @@ from edgespec.bench.report import cells
 from edgespec.bench.suites import Item
 from edgespec.bench.time_left import TimeLeft
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.auto_plan import pass_widths
+from edgespec.core.policy.policy import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Progress

@@ -18,7 +18,7 @@ from typing import Protocol
 from edgespec.core.draft import Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
-from edgespec.core.policy.policy import DraftPolicy, ProposalContext
+from edgespec.core.policy.policy import DraftPolicy, Proposal, ProposalContext, Verified
 from edgespec.engine.trace import Guessed, Trace
 from edgespec.errors import UsageError
 
@@ -272,29 +272,27 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: DraftPolicy) -> Replay:
             draft = tape.guesses[position]
             remaining = len(tape.text) - position
             n_unread = max(0, position - 1 - read) if is_model(tape.source) else 0
-            plan = None
-            if draft is not None and tape.source in pace.awake(kind, [tape.source]):
-                n_max = min(tape.trace.n_max, remaining - 1)
-                plan = pace.plan(ProposalContext(kind, tape.source, n_max, remaining, n_unread=partial(int, n_unread)))
-            passes, verified, accepted, spent_s = 0, 0, 0, 0.0
-            if plan is not None and draft is not None:
-                length = min(plan.tokens, len(draft.tokens))
+            context = ProposalContext(kind, min(tape.trace.n_max, remaining - 1), remaining, step=position)
+            budget = None
+            if draft is not None and context.n_max > 0:
+                budget = pace.budget(context, tape.source, partial(int, n_unread))
+            passes, spent_s, verified = 0, 0.0, Draft.empty()
+            if budget is not None and budget.tokens and draft is not None:
+                length = min(budget.tokens, len(draft.tokens))
                 passes = min(1, length)
                 if is_model(tape.source):
                     reaches = _chain(draft, length).reaches()
-                    stops = (n for n in range(1, length) if not plan.worth(reaches[:n], reaches[n - 1]))
+                    stops = (n for n in range(1, length) if not budget.worth(reaches[:n], reaches[n - 1]))
                     passes = length = next(stops, length)
                     read = position + min(draft.matched, max(0, length - 1))
                 spent_s = tape.guess_s(passes, n_unread)
-                plan.spent(passes, spent_s)
-                verified = len(plan.settle(_chain(draft, length)))
-                accepted = min(verified, draft.matched)
-                if verified:
-                    plan.judged(accepted)
-            pace.observe_pass(1 + verified, tape.target_s(1 + verified), 0)
+                context.proposals = [Proposal(tape.source, _chain(draft, length), n_unread, passes, spent_s)]
+                [verified] = pace.select([context], 1, context.n_max)
+            accepted = min(len(verified), draft.matched) if draft is not None else 0
             emitted = tape.text[position : position + accepted + 1]
-            pace.observe_round(kind, emitted, 1 + verified, 0, 1)
-            _count(result, tape, passes, spent_s, verified, accepted)
+            taken_s = tape.target_s(1 + len(verified))
+            pace.record([Verified(context, verified, range(accepted), emitted)], taken_s)
+            _count(result, tape, passes, spent_s, len(verified), accepted)
             position += accepted + 1
     return result
 

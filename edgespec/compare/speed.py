@@ -15,7 +15,7 @@ from edgespec.bench.modes import Mode
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.auto_plan import pass_widths
+from edgespec.core.policy.policy import pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.events import Progress

@@ -1,11 +1,30 @@
-"""A draft: the tokens a drafter guesses to come next, as a tree. A chain is a tree without branches."""
+"""A draft: the tokens a drafter guesses to come next, as a tree, and how many it may have. A chain is a tree without
+branches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.core.distribution import Distribution
+
+
+def always(reaches: Sequence[float], survival: float) -> bool:
+    """Every further token is worth a pass."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many tokens a draft may have, and how many of them may be leaves: 1 asks for a chain.
+
+    `worth` says whether another pass of the drafter pays, given the probabilities that the target gets to the nodes
+    drafted so far, the largest first, and that of the node that new ones would hang below.
+    """
+
+    tokens: int
+    leaves: int = 1
+    worth: Callable[[Sequence[float], float], bool] = always
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,11 @@ class Draft:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it must not be left out for what it is."""
+        return any(distribution is not None for distribution in self.distributions)
 
     @property
     def is_chain(self) -> bool:

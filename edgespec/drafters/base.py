@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from edgespec.core.draft import Budget as Budget
 from edgespec.core.draft import Draft
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow
@@ -30,24 +31,6 @@ class DraftContext(Protocol):
 
     @property
     def round(self) -> int: ...
-
-
-def always(reaches: Sequence[float], survival: float) -> bool:
-    """Every further guess is worth a pass."""
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How many tokens a draft may have, and how many of them may be leaves: 1 asks for a chain.
-
-    `worth` says whether another pass of the drafter pays, given the probabilities that the target gets to the nodes
-    guessed so far, the largest first, and that of the node that new ones would hang below.
-    """
-
-    tokens: int
-    leaves: int = 1
-    worth: Callable[[Sequence[float], float], bool] = always
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.costs import Costs, Shape
 from edgespec.core.policy.measured import MeasuredPolicy
+from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.files.paths import cache_dir, read_cache, write_cache
@@ -25,7 +25,7 @@ from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
 READ = 32  # tokens of a pass that measures what reading a prompt takes
-VERSION = 3
+VERSION = 4
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # for measuring the widths of drafts, each of them so often

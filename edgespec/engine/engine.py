@@ -82,7 +82,7 @@ class Engine:
                     self.speculator.read(part, [])
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
-            self.speculator.observe(scheduled, outputs, self.least_width, perf_counter() - started_s)
+            self.speculator.record(scheduled, perf_counter() - started_s)
             return outputs
         except CancelledError:
             self._cancel(scheduled)
@@ -122,8 +122,9 @@ class Engine:
             sequence.first_token_s = now_s
         first = len(sequence.tokens)
         sequence.tokens += [choice.id for choice in verdict.choices]
+        part.verdict = verdict
         self.speculator.read(part, verdict.path)
-        self.speculator.accepted(part, verdict.path, self.runner)
+        self.speculator.observe(part, verdict.path, self.runner)
         self.runner.commit(part, verdict.path, first)
         stats.count_round(part.draft, verdict.path, len(verdict.choices))
         known = [choice.near_tie for choice in verdict.choices if choice.near_tie is not None]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
-from edgespec.core.policy.policy import Plan
+from edgespec.core.policy.policy import ProposalContext
 from edgespec.core.sampler import Choice, Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
-from edgespec.core.verify import VerifyRule
+from edgespec.core.verify import VerifyResult, VerifyRule
 from edgespec.errors import GenerationError
 from edgespec.events import FinishReason
 
@@ -94,19 +93,18 @@ class Scheduled:
     """A sequence's share of a forward pass: its next `n_pending` committed tokens, then the draft, from batch entry
     `start` on. It `is_complete` if the last token is among them, behind which tokens can be chosen.
 
-    `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
-    `branches` for the others. `awake` names the drafters that the policy thinks about, `plans` are those of who
-    drafted, by name, `value` is what the draft is worth, `whole` what it was chosen from.
+    `context` is what the policy knows of it, and all that was proposed; `backed_off` names the drafters that may not
+    draft. `ids` are the sequence ids of each drafted token: one for each leaf below it, the slot for the first leaf and
+    `branches` for the others. `verdict` is what became of the draft.
     """
 
     sequence: Sequence
     n_pending: int
     is_complete: bool
     draft: Draft = field(default_factory=Draft.empty)
-    whole: Draft = field(default_factory=Draft.empty)
-    awake: Collection[str] = ()
-    plans: dict[str, Plan] = field(default_factory=dict)
-    value: float = 0.0
+    context: ProposalContext = field(init=False, repr=False)
+    backed_off: set[str] = field(default_factory=set)
+    verdict: VerifyResult | None = None
     start: int = 0
     branches: list[int] = field(default_factory=list)
     ids: list[tuple[int, ...]] = field(default_factory=list)
@@ -114,10 +112,6 @@ class Scheduled:
     def entry(self, node: int) -> int:
         """The batch entry of a node of the draft; -1 is the last committed token."""
         return self.start + self.n_pending + node
-
-    def drop(self) -> None:
-        """Verify nothing."""
-        self.draft, self.plans = Draft.empty(), {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import ParamSpec
 
-from edgespec.core.draft import Draft
-from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Plan, ProposalContext
-from edgespec.drafters.base import Budget, Drafter, Outcome
+from edgespec.core.draft import Budget, Draft
+from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
+from edgespec.drafters.base import Drafter, Outcome
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import Scheduled, Sequence, StepOutput
+from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.llama.context import CancelledError
 
@@ -68,115 +70,96 @@ class Speculator:
     # --- before the pass ------------------------------------------------------------------------------------------
 
     def propose(self, scheduled: list[Scheduled]) -> None:
-        """Give each part the best draft that the policy wants and that fits into the batch."""
+        """Give each part the draft that the policy selects."""
         for part in scheduled:
-            names = [drafter.name for drafter in self.drafters if drafter.can_draft(part.sequence)]
-            part.awake = self.pace.awake(part.sequence.kind, names)
-        wanting = [part for part in scheduled if part.awake and self._room(part) > 0]
-        for drafter in self.drafters if wanting else ():
-            plans = [
-                (part, plan)
-                for part in wanting
-                if drafter.name in part.awake
-                and drafter.name not in part.sequence.off
-                and (plan := self._plan(drafter, part, len(scheduled))) is not None
-            ]
-            if plans:
-                self._ask(drafter, plans, scheduled)
-        if len(scheduled) > 1:
-            self._share_width(scheduled)
-        if self.context.streams or (not self.context.model.can_roll_back and len(scheduled) > 2):
-            # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
-            least = min(len(part.draft) if part.n_pending == 1 else 0 for part in scheduled)
-            for part in scheduled:
-                _shorten(part, least)
+            part.context = self._context(part, len(scheduled))
+        for drafter in self.drafters:
+            wanted = [(part, budget) for part in scheduled if (budget := self._budget(drafter, part)) is not None]
+            if wanted:
+                self._ask(drafter, wanted, scheduled)
+        if any(part.context.proposals for part in scheduled):
+            width = sum(part.n_pending for part in scheduled)
+            room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
+            drafts = self.pace.select([part.context for part in scheduled], width, room)
+            if self.context.streams or (not self.context.model.can_roll_back and len(scheduled) > 2):
+                # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
+                least = min(len(draft) * (part.n_pending == 1) for part, draft in zip(scheduled, drafts, strict=True))
+                drafts = [draft.first(least) for draft in drafts]
+            for part, draft in zip(scheduled, drafts, strict=True):
+                part.draft = draft
 
-    def _room(self, part: Scheduled) -> int:
-        """How many tokens can be guessed now: none while the prompt is decoded, else what has room."""
-        sequence = part.sequence
-        if (sequence.is_prefill and part.n_pending > 1) or not part.is_complete:
-            return 0
-        room = self.context.n_ctx - len(sequence.tokens)
-        return min(self.n_max, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
-
-    def _plan(self, drafter: Drafter, part: Scheduled, n_parts: int) -> Plan | None:
-        sequence = part.sequence
-        turn = ProposalContext(
+    def _context(self, part: Scheduled, n_parts: int) -> ProposalContext:
+        sequence, n_max = part.sequence, 0
+        if part.is_complete and not (sequence.is_prefill and part.n_pending > 1):
+            room = self.context.n_ctx - len(sequence.tokens)
+            n_max = min(self.n_max, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
+        return ProposalContext(
             sequence.kind,
-            drafter.name,
-            self._room(part),
+            n_max,
             remaining=sequence.remaining,
             depth=sequence.n_decoded,
             sequences=n_parts,
-            n_unread=lambda: drafter.n_unread(sequence),
-            drawn=sequence.draws,
-            settled=sequence.is_draft_invariant,
-            best=part.value,
             leaves=self._leaves(part, n_parts),
-            round=sequence.round,
+            step=sequence.round,
+            sampled=sequence.draws,
+            invariant=sequence.is_draft_invariant,
         )
+
+    def _budget(self, drafter: Drafter, part: Scheduled) -> Budget | None:
+        sequence = part.sequence
+        if part.context.n_max <= 0 or drafter.name in sequence.off or not drafter.can_draft(sequence):
+            return None
         try:
-            return self.pace.plan(turn)
+            budget = self.pace.budget(part.context, drafter.name, partial(drafter.n_unread, sequence))
         except Exception as error:
             self._switch_off(drafter, [sequence], error)
             return None
+        if budget is None:
+            part.backed_off.add(drafter.name)
+        return budget if budget is not None and budget.tokens else None
 
-    def _ask(self, drafter: Drafter, plans: list[tuple[Scheduled, Plan]], scheduled: list[Scheduled]) -> None:
-        """Let one drafter guess; whatever it does, the answers go on without it."""
-        started_s, passes = perf_counter(), drafter.passes
-        asked = [part.sequence for part, _ in plans]
-        n_vocab = self.context.model.n_vocab
-        took_s = 0.0
+    def _ask(self, drafter: Drafter, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> None:
+        """Let one drafter draft; whatever it does, the answers go on without it."""
+        started_s, passes, sequences = perf_counter(), drafter.passes, [part.sequence for part, _ in wanted]
         try:
-            budgets = self._budgets(plans, scheduled)
-            drafts = drafter.propose(asked, budgets)
-            took_s = (perf_counter() - started_s) / len(plans)
-            for (part, plan), draft, budget in zip(plans, drafts, budgets, strict=True):
+            n_unread = [drafter.n_unread(sequence) for sequence in sequences]
+            budgets = self._within_room(wanted, scheduled)
+            drafts = drafter.propose(sequences, budgets)
+            took_s = (perf_counter() - started_s) / len(wanted)
+            for (part, _), draft, budget, unread in zip(wanted, drafts, budgets, n_unread, strict=True):
                 try:
-                    check_draft(draft, budget, n_vocab)
+                    check_draft(draft, drafter.name, budget, self.context.model.n_vocab)
                 except ValueError as error:
                     self._switch_off(drafter, [part.sequence], error)
                     continue
-                plan.spent(drafter.passes - passes, took_s)
-                _take(part, plan, draft, budget.leaves)
+                proposal = Proposal(drafter.name, draft, unread, drafter.passes - passes, took_s)
+                part.context.proposals.append(proposal)
         except CancelledError:
             raise
         except Exception as error:
-            self._switch_off(drafter, asked, error)
-        took_s = took_s or (perf_counter() - started_s) / len(plans)
-        for part, plan in plans:
-            part.sequence.stats.count_draft(drafter.name, took_s, plan.price(took_s))
+            self._switch_off(drafter, sequences, error)
+        for sequence in sequences:
+            sequence.stats.count_draft(drafter.name, (perf_counter() - started_s) / len(wanted), None)
 
-    def _budgets(self, plans: list[tuple[Scheduled, Plan]], scheduled: list[Scheduled]) -> list[Budget]:
-        drafted = sum(len(part.draft) for part in scheduled)
-        room = self.scheduler.most_rows - sum(part.n_pending for part in scheduled) - drafted
-        # What was drawn is verified as a whole, or else what it is would tell whether it is.
-        drawn_room = min(room, max(0, self.context.max_outputs - len(scheduled) - drafted))
+    def _within_room(self, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> list[Budget]:
+        """What all of them may draft in this pass. What was sampled is verified as a whole, or else what it is would
+        tell whether it is."""
+        room = self.scheduler.most_rows - sum(part.n_pending for part in scheduled)
+        drafts = [proposal.draft for part in scheduled for proposal in part.context.proposals]
+        made = sum(len(draft) for draft in drafts if draft.is_sampled)
+        sampled = min(room, self.context.max_outputs - len(scheduled)) - made
         return [
-            Budget(
-                min(plan.tokens, (drawn_room if part.sequence.draws else room) // len(plans)),
-                self._leaves(part, len(plans)),
-                worth=plan.worth,
+            replace(
+                budget,
+                tokens=max(0, min(budget.tokens, (sampled if part.sequence.draws else room) // len(wanted))),
+                leaves=self._leaves(part, len(wanted)),
             )
-            for part, plan in plans
+            for part, budget in wanted
         ]
 
     def _leaves(self, part: Scheduled, n_parts: int) -> int:
         """How many leaves a draft may have; block verification checks chains."""
         return 1 if part.sequence.rule == "block" else min(self.tree_width, 1 + self.context.free_branches // n_parts)
-
-    def _share_width(self, scheduled: list[Scheduled]) -> None:
-        """Cut drafts to what pays in this pass: what a token of one costs depends on the others."""
-        guessing = [part for part in scheduled if part.draft]
-        if not guessing:
-            return
-        offers = [(part.plans[part.draft.source], part.draft) for part in guessing]
-        width, depth = sum(part.n_pending for part in scheduled), scheduled[0].sequence.n_decoded
-        room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
-        for part, draft in zip(guessing, self.pace.allocate_verify_budget(offers, width, depth, room), strict=True):
-            part.draft = draft
-            if not draft:
-                part.drop()
 
     def _switch_off(self, drafter: Drafter, sequences: list[Sequence], error: Exception) -> None:
         logger.debug("drafter failed", exc_info=error)
@@ -195,22 +178,13 @@ class Speculator:
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 
-    def accepted(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
-        """Tell the drafters' plans how much of what each had guessed was accepted, and let drafters look at the rows of
-        the last token and of what was accepted; now and then if they rest."""
-        by_source: dict[str, list[int]] = {}
-        for node in range(len(part.draft)):
-            by_source.setdefault(part.draft.source_of(node), []).append(node)
-        for name, nodes in by_source.items():
-            if name in part.plans:
-                if part.draft.sources:
-                    part.plans[name].share(part.draft, nodes)
-                part.plans[name].judged(len({*nodes} & {*path}))
-                part.sequence.stats.count_cost(name, part.plans[name].wider)
+    def observe(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
+        """Let drafters look at the rows of the last token and of what was accepted; now and then if they rest."""
         looking = [
             drafter
             for drafter in self.drafters
-            if drafter.needs_logits and (drafter.name in part.awake or part.sequence.round % OBSERVE_EVERY == 0)
+            if drafter.needs_logits
+            and (drafter.name not in part.backed_off or part.sequence.round % OBSERVE_EVERY == 0)
         ]
         if looking:
             last = part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1]
@@ -219,44 +193,24 @@ class Speculator:
             for drafter in looking:
                 self._tell(drafter, part.sequence, drafter.observe, outcome)
 
-    def observe(self, scheduled: list[Scheduled], outputs: list[StepOutput], least_width: int, took_s: float) -> None:
+    def record(self, scheduled: list[Scheduled], took_s: float) -> None:
         """Tell the policy what a step took and brought; what prompts take is none of its business."""
-        if len(outputs) < len(scheduled) or any(part.n_pending > 1 for part in scheduled):
-            return
-        width = max(least_width, sum(1 + len(part.draft) for part in scheduled))
-        self.pace.observe_pass(width, took_s, scheduled[0].sequence.n_decoded)
-        for part, output in zip(scheduled, outputs, strict=True):
-            emitted = [choice.id for choice in output.choices]
-            self.pace.observe_round(part.sequence.kind, emitted, width, part.sequence.n_decoded, len(scheduled))
+        verified = [
+            Verified(part.context, part.draft, part.verdict.path, [choice.id for choice in part.verdict.choices])
+            for part in scheduled
+            if part.verdict is not None and (part.context.step or part.n_pending == 1)
+        ]
+        is_plain = len(verified) == len(scheduled) and all(part.n_pending == 1 for part in scheduled)
+        self.pace.record(verified, took_s if is_plain else None)
+        for part in scheduled:
+            for proposal in part.context.proposals:
+                part.sequence.stats.count_cost(proposal.drafter, proposal.cost)
 
 
-def _take(part: Scheduled, plan: Plan, guessed: Draft, leaves: int) -> None:
-    """Verify what is worth most: what a drafter has guessed, what others have, or some of both."""
-    settled = plan.settle(guessed)
-    if not guessed:
-        return
-    part.plans[guessed.source] = plan
-    if settled and plan.value > part.value:
-        part.draft, part.value = settled, plan.value
-    if part.whole and leaves > 1 and not part.sequence.draws:
-        guessed = part.whole.merged(guessed).within(leaves)
-        both, value = plan.merge(guessed)
-        if value > part.value:
-            part.draft, part.value = both, value
-    part.whole = guessed
-
-
-def _shorten(part: Scheduled, n: int) -> None:
-    """Verify no more than the first `n` tokens; what was drafted in vain is for the policy to know."""
-    if len(part.draft) > n:
-        plan, part.draft = part.plans[part.draft.source], part.draft.first(n)
-        plan.shorten(part.draft)
-        if not n:
-            part.drop()
-
-
-def check_draft(draft: Draft, budget: Budget, n_vocab: int) -> None:
-    """Raises ValueError for a draft that cannot be decoded."""
+def check_draft(draft: Draft, drafter: str, budget: Budget, n_vocab: int) -> None:
+    """Raises ValueError for a draft that cannot be decoded, or is not said to be this drafter's."""
+    if draft and (draft.source != drafter or draft.sources):
+        raise ValueError(f"its draft has the source {draft.source!r}")
     if len(draft) > budget.tokens or any(not 0 <= token < n_vocab for token in draft.tokens):
         raise ValueError(f"it proposed {len(draft)} tokens for a budget of {budget.tokens}, or invalid token ids")
     if not all(-1 <= parent < node for node, parent in enumerate(draft.parents)):

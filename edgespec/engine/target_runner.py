@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from edgespec.core.draft import Draft
 from edgespec.core.sampling import FloatRow
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
@@ -39,7 +40,7 @@ class TargetRunner:
                 raise
             for part in scheduled:
                 self.release(part)
-                part.drop()
+                part.draft = Draft.empty()
             self.run(scheduled)
             return
         took_s = perf_counter() - started_s

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from edgespec.core.draft import Draft
-from edgespec.core.policy.policy import DraftPolicy, Offer, Plan, ProposalContext
+from edgespec.core.draft import Budget, Draft
+from edgespec.core.policy.policy import DraftPolicy, Proposal, ProposalContext, Verified
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import EdgespecError, UsageError
 
@@ -74,18 +74,16 @@ class Trace:
 
 
 class Recorder:
-    """A pace that writes down what another one decides, for one sequence at a time and chains only.
+    """A policy that writes down what another one decides, for one sequence at a time and chains only.
 
-    Where the other does not guess, the recorder does, as much as it may; nothing of that is verified. `header` needs
+    Where the other does not draft, the recorder does, as much as it may; nothing of that is verified. `header` needs
     "kind", "temperature", "n_max" and "costs". Raises EdgespecError when the file cannot be written.
     """
 
     def __init__(self, pace: DraftPolicy, file: Path, header: Mapping[str, Any]) -> None:
         self.pace, self.path = pace, file
         self._text: list[int] = []
-        self._plans: list[_Recorded] = []
-        self._target_s = 0.0
-        self._awake: Sequence[str] = ()
+        self._in_shadow = set[str]()  # drafters that the other policy has not asked in this step
         self._held: deque[_Row] = deque()
         try:
             self._file: TextIO = file.open("w", encoding="utf-8", newline="\n")
@@ -96,42 +94,36 @@ class Recorder:
     def begin(self, header: Mapping[str, Any]) -> None:
         """Another answer begins; what is said about it goes before what was said about the run."""
         self._release(ended=True)
-        self._text, self._plans = [], []
+        self._text = []
         self._write({"type": "answer", **header})
 
     def close(self) -> None:
-        """Write what was held back. From then on the other pace is asked alone."""
+        """Write what was held back. From then on the other policy is asked alone."""
         self._release(ended=True)
         self._file.close()
 
-    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
-        self._awake = self.pace.awake(kind, drafters)
-        return self._awake if self._file.closed else drafters
+    def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+        budget = self.pace.budget(self._without_shadow(context), drafter, n_unread)
+        if self._file.closed or (budget is not None and budget.tokens):
+            return budget
+        self._in_shadow.add(drafter)
+        return Budget(context.n_max) if context.n_max > 0 else None
 
-    def plan(self, turn: ProposalContext) -> Plan | None:
-        plan = self.pace.plan(turn) if turn.drafter in self._awake else None
-        if self._file.closed or (plan is None and turn.n_max <= 0):
-            return plan
-        recorded = _Recorded(plan, turn)
-        self._plans.append(recorded)
-        return recorded
+    def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
+        if len(contexts) > 1:
+            raise NotImplementedError("a trace records one sequence")
+        return self.pace.select([self._without_shadow(context) for context in contexts], width, room)
 
-    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
-        raise NotImplementedError("a trace records one sequence")
-
-    def observe_pass(self, width: int, seconds: float, depth: int) -> None:
-        self._target_s = seconds
-        self.pace.observe_pass(width, seconds, depth)
-
-    def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
-        self.pace.observe_round(kind, emitted, width, depth, sequences)
-        if self._file.closed:
-            return
-        plans = [plan for plan in self._plans if plan.draft is not None]
-        self._held.append(_Row(len(self._text), list(emitted), width, self._target_s, plans))
-        self._text += emitted
-        self._plans = []
+    def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
+        self.pace.record([replace(each, context=self._without_shadow(each.context)) for each in verified], seconds)
+        self._in_shadow.clear()
+        for each in verified if not self._file.closed else ():
+            self._held.append(_Row(len(self._text), each, seconds or 0.0))
+            self._text += each.emitted
         self._release(ended=False)
+
+    def _without_shadow(self, context: ProposalContext) -> ProposalContext:
+        return replace(context, proposals=[p for p in context.proposals if p.drafter not in self._in_shadow])
 
     def _release(self, *, ended: bool) -> None:
         """Write the rows of which is known how much of their drafts came true."""
@@ -149,102 +141,45 @@ class Recorder:
         return EdgespecError(f"the trace {self.path} cannot be written", why=error.strerror or str(error))
 
 
-class _Recorded:
-    """A plan of the other pace, or one in its place that guesses as much as it may and verifies nothing."""
-
-    def __init__(self, plan: Plan | None, turn: ProposalContext) -> None:
-        self.plan, self.source = plan, turn.drafter
-        self.tokens = turn.n_max if plan is None else plan.tokens
-        self.draft: Draft | None = None
-        self.verified = 0
-        self.accepted: int | None = None
-        self.passes, self.draft_s = 0, 0.0
-
-    @property
-    def value(self) -> float:
-        return 0.0 if self.plan is None else self.plan.value
-
-    @property
-    def wider(self) -> float | None:
-        return None if self.plan is None else self.plan.wider
-
-    def price(self, seconds: float) -> float | None:
-        return None if self.plan is None else self.plan.price(seconds)
-
-    def worth(self, reaches: Sequence[float], survival: float) -> bool:
-        return self.plan is None or self.plan.worth(reaches, survival)
-
-    def spent(self, passes: int, seconds: float) -> None:
-        self.passes, self.draft_s = passes, seconds
-        if self.plan is not None:
-            self.plan.spent(passes, seconds)
-
-    def settle(self, draft: Draft) -> Draft:
-        self.draft = draft
-        settled = Draft.empty() if self.plan is None else self.plan.settle(draft)
-        self.verified = len(settled)
-        return settled
-
-    def merge(self, draft: Draft) -> tuple[Draft, float]:
-        return (draft, 0.0) if self.plan is None else self.plan.merge(draft)
-
-    def shorten(self, draft: Draft) -> None:
-        if self.plan is not None:
-            self.plan.shorten(draft)
-
-    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
-        if self.plan is not None:
-            self.plan.share(draft, nodes)
-
-    def judged(self, accepted: int) -> None:
-        self.accepted = accepted
-        if self.plan is not None:
-            self.plan.judged(accepted)
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A round that was not written yet."""
+    """A step that was not written yet."""
 
     position: int
-    emitted: list[int]
-    width: int
+    verified: Verified
     target_s: float
-    plans: list[_Recorded]
 
     def is_known(self, text: list[int]) -> bool:
         """Whether more text cannot change how much of the drafts came true."""
         came = text[self.position :]
-        guesses = [plan.draft.tokens for plan in self.plans if plan.draft is not None]
-        return all(common_prefix(guess, came) < len(came) or len(guess) <= len(came) for guess in guesses)
+        drafts = [proposal.draft.tokens for proposal in self.verified.context.proposals]
+        return all(common_prefix(draft, came) < len(came) or len(draft) <= len(came) for draft in drafts)
 
     def as_json(self, text: list[int]) -> dict[str, Any]:
         return {
             "type": "round",
             "position": self.position,
-            "emitted": self.emitted,
-            "width": self.width,
+            "emitted": [*self.verified.emitted],
+            "width": 1 + len(self.verified.draft),
             "target_s": round(self.target_s, 9),
-            "drafts": [
-                _draft_json(plan, plan.draft, text[self.position :]) for plan in self.plans if plan.draft is not None
-            ],
+            "drafts": [self._draft(proposal, text[self.position :]) for proposal in self.verified.context.proposals],
         }
 
-
-def _draft_json(plan: _Recorded, draft: Draft, came: list[int]) -> dict[str, Any]:
-    certainty = draft.certainty
-    return {
-        "source": draft.source or plan.source,
-        "tokens": draft.tokens,
-        "confidence": [round(confidence, 6) for confidence in draft.confidence],
-        "q": [round(q, 6) for q, _ in certainty] if certainty else None,
-        "entropy": [round(entropy, 6) for _, entropy in certainty] if certainty else None,
-        "matched": common_prefix(draft.tokens, came),
-        "verified": plan.verified,
-        "accepted": plan.accepted,
-        "passes": plan.passes,
-        "draft_s": round(plan.draft_s, 9),
-    }
+    def _draft(self, proposal: Proposal, came: list[int]) -> dict[str, Any]:
+        draft, certainty = proposal.draft, proposal.draft.certainty
+        is_verified = len(self.verified.draft) > 0 and self.verified.draft.source_of(0) == proposal.drafter
+        return {
+            "source": proposal.drafter,
+            "tokens": draft.tokens,
+            "confidence": [round(confidence, 6) for confidence in draft.confidence],
+            "q": [round(q, 6) for q, _ in certainty] if certainty else None,
+            "entropy": [round(entropy, 6) for _, entropy in certainty] if certainty else None,
+            "matched": common_prefix(draft.tokens, came),
+            "verified": len(self.verified.draft) if is_verified else 0,
+            "accepted": len(self.verified.path) if is_verified else None,
+            "passes": proposal.passes,
+            "draft_s": round(proposal.seconds, 9),
+        }
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
+from edgespec.core.policy.policy import pass_widths
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter

@@ -1,156 +1,169 @@
-"""The measured pace, decision by decision; whole texts are in test_replay.py."""
+"""The measured policy, decision by decision; whole texts are in test_replay.py."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import repeat
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgespec.core.distribution import Distribution
-from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_plan import AutoPlan
+from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.measured import MeasuredPolicy
-from edgespec.core.policy.policy import FixedPolicy, ProposalContext
-from edgespec.core.policy.record import FIRST_CREDIT, MOST_CREDIT, TRIAL_SHARE
+from edgespec.core.policy.measured import CREDIT, PAUSE, TRIAL_SHARE, MeasuredPolicy
+from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
 
 FLAT = {1: 1.0, 64: 1.5}
 STEEP = {1: 1.0, 2: 2.0, 4: 4.0, 64: 64.0}
 
 
-def pace(shape: dict[int, float], step: float = 0.02) -> MeasuredPolicy:
+def pace(shape: dict[int, float], step: float = 0.02, **more: int) -> MeasuredPolicy:
     costs = Costs(shape)
     for width, seconds in shape.items():
         costs.observe_target(width, seconds)
     costs.observe_step("draft", step)
     costs.observe_step("lookup", step / 100)
-    return MeasuredPolicy(costs)
+    return MeasuredPolicy(costs, **more)
+
+
+def context(n_max: int = 8, kind: str = "coupled", **more: Any) -> ProposalContext:
+    return ProposalContext(kind, n_max, **more)
 
 
 def chain(*confidence: float) -> Draft:
     return Draft.chain(list(range(len(confidence))), list(confidence), "draft")
 
 
-def offered(pace: MeasuredPolicy, turn: ProposalContext) -> AutoPlan | None:
-    return pace.plan(turn) if turn.drafter in pace.awake(turn.kind, [turn.drafter]) else None
+def offered(pace: DraftPolicy, context: ProposalContext, drafter: str = "draft", n_unread: int = 0) -> Budget | None:
+    """What the drafter may draft; None for nothing."""
+    budget = pace.budget(context, drafter, lambda: n_unread)
+    return budget if budget is not None and budget.tokens else None
 
 
-def asked(pace: MeasuredPolicy, turn: ProposalContext) -> AutoPlan:
-    plan = offered(pace, turn)
-    assert isinstance(plan, AutoPlan)
-    return plan
+def asked(pace: DraftPolicy, context: ProposalContext, drafter: str = "draft", n_unread: int = 0) -> Budget:
+    budget = offered(pace, context, drafter, n_unread)
+    assert budget is not None
+    return budget
 
 
-def guess(pace: MeasuredPolicy, turn: ProposalContext, draft: Draft) -> Draft:
-    """One turn, guessed as long as the pace wants more of this chain; what is to be verified."""
-    plan = asked(pace, turn)
-    reaches = draft.reaches()
-    n = next((n for n in range(1, len(draft)) if not plan.worth(reaches[:n], reaches[n - 1])), len(draft))
-    plan.spent(n, n * 0.02)
-    return plan.settle(draft.first(n))
+def propose(
+    pace: DraftPolicy, context: ProposalContext, draft: Draft, passes: int = 1, seconds: float = 0.02
+) -> ProposalContext:
+    """The draft model has made this of its budget."""
+    asked(pace, context)
+    context.proposals.append(Proposal("draft", draft, 0, passes, seconds))
+    return context
 
 
-def test_sure_guesses_are_verified_where_width_is_cheap() -> None:
-    assert (
-        len(guess(pace(FLAT), ProposalContext("coupled", "draft", 8), chain(*[0.95] * 8))) == 7
-    )  # of the lengths there are
+def selected(pace: DraftPolicy, *contexts: ProposalContext, room: int = 64) -> list[Draft]:
+    return pace.select(contexts, len(contexts), room)
 
 
-def test_a_sure_guess_is_not_verified_where_a_second_token_costs_a_second_pass() -> None:
-    assert len(guess(pace(STEEP), ProposalContext("coupled", "draft", 8), chain(*[0.9] * 8))) == 0
+def drafted(pace: MeasuredPolicy, context: ProposalContext, draft: Draft) -> Draft:
+    """What is to be verified of a chain that is drafted for as long as the policy wants more of it."""
+    budget, reaches = asked(pace, context), draft.reaches()
+    n = next((n for n in range(1, len(draft)) if not budget.worth(reaches[:n], reaches[n - 1])), len(draft))
+    context.proposals.append(Proposal("draft", draft.first(n), 0, n, n * 0.02))
+    [draft] = selected(pace, context)
+    return draft
 
 
-def test_a_guess_ends_where_it_becomes_unsure() -> None:
-    kept = guess(
-        pace({1: 1.0, 2: 1.15, 4: 1.45, 8: 2.0}),
-        ProposalContext("coupled", "draft", 8),
-        chain(0.95, 0.95, 0.1, 0.9, 0.9),
-    )
+def step(
+    pace: DraftPolicy,
+    context: ProposalContext,
+    draft: Draft,
+    accepted: int = 0,
+    passes: int = 1,
+    seconds: float = 0.02,
+    n_unread: int = 0,
+) -> tuple[bool, Draft]:
+    """A step of one answer: whether the draft model was asked, and what of its draft was verified."""
+    verified = Draft.empty()
+    if is_asked := offered(pace, context, n_unread=n_unread) is not None:
+        context.proposals.append(Proposal("draft", draft, n_unread, passes, seconds))
+        [verified] = selected(pace, context)
+    path = range(min(accepted, len(verified)))
+    pace.record([Verified(context, verified, path, [0] * (1 + len(path)))], None)
+    return is_asked, verified
+
+
+def test_sure_drafts_are_verified_where_width_is_cheap() -> None:
+    assert len(drafted(pace(FLAT), context(), chain(*[0.95] * 8))) == 7  # of the lengths there are
+
+
+def test_a_sure_token_is_not_verified_where_a_second_token_costs_a_second_pass() -> None:
+    assert len(drafted(pace(STEEP), context(), chain(*[0.9] * 8))) == 0
+
+
+def test_a_draft_ends_where_it_becomes_unsure() -> None:
+    kept = drafted(pace({1: 1.0, 2: 1.15, 4: 1.45, 8: 2.0}), context(), chain(0.95, 0.95, 0.1, 0.9, 0.9))
     assert len(kept) == 2
 
 
-def test_no_guess_is_longer_than_there_is_room() -> None:
-    measured = pace(FLAT)
-    assert asked(measured, ProposalContext("coupled", "draft", 3)).tokens == 3
-    assert not asked(measured, ProposalContext("coupled", "draft", 3)).worth([0.9] * 3, 0.9)
-    assert measured.plan(ProposalContext("coupled", "draft", 0)) is None
+def test_no_draft_is_longer_than_there_is_room() -> None:
+    budget = asked(pace(FLAT), context(3))
+    assert budget.tokens == 3
+    assert not budget.worth([0.9] * 3, 0.9)
+    assert offered(pace(FLAT), context(0)) is None
 
 
 def test_a_jump_of_the_curve_is_taken_where_many_sure_tokens_repay_it() -> None:
     """A pass over 2 tokens costs as much as one over 9."""
     plateau = {1: 1.0, 2: 2.5, 9: 2.5, 64: 8.0}
-    assert len(guess(pace(plateau), ProposalContext("coupled", "draft", 8), chain(*[0.98] * 8))) == 7
+    assert len(drafted(pace(plateau), context(), chain(*[0.98] * 8))) == 7
 
 
 def test_a_longer_draft_may_pay_where_a_shorter_one_does_not() -> None:
     """Q8_0 on two cores: a second token costs nearly a pass, those from the eighth on a quarter of one."""
     kinked = {1: 1.0, 2: 2.1, 4: 2.9, 5: 3.6, 8: 3.4, 16: 4.9, 32: 8.0, 64: 15.0}
-    lengths = []
+    lengths: list[int] = []
     for room in (1, 3, 7, 31):
-        plan = asked(pace(kinked), ProposalContext("coupled", "lookup", room))
-        plan.spent(1, 0.0002)
-        lengths.append(len(plan.settle(chain(*[0.97] * room))))
+        measured = pace(kinked)
+        lengths += map(len, selected(measured, propose(measured, context(room), chain(*[0.97] * room))))
     assert lengths == [0, 0, 7, 31]
 
 
 def test_the_longest_draft_that_there_may_be_is_a_length_too() -> None:
     measured = pace(FLAT)
     measured.longest = 14
-    plan = asked(measured, ProposalContext("coupled", "lookup", 14))
-    plan.spent(1, 0.0002)
-    assert len(plan.settle(chain(*[0.99] * 14))) == 14
+    assert list(map(len, selected(measured, propose(measured, context(14), chain(*[0.99] * 14))))) == [14]
 
 
 def test_how_far_promises_were_kept_is_forgotten_with_the_answer() -> None:
-    measured = pace(FLAT)
-    for round in range(1, 20):
-        plan = asked(measured, ProposalContext("coupled", "lookup", 8, round=round))
-        plan.spent(1, 0.0002)
-        if plan.settle(chain(*[0.9] * 8)):
-            plan.judged(0)
-    assert asked(measured, ProposalContext("coupled", "lookup", 8, round=20)).honesty < 0.5
-    assert asked(measured, ProposalContext("coupled", "lookup", 8, round=1)).honesty == 1
+    measured = pace({1: 1.0, 2: 1.25, 64: 17.0})
+    lengths = [len(step(measured, context(step=number), chain(0.9, 0.9))[1]) for number in range(1, 20)]
+    assert lengths[0] == 2 and lengths[-1] == 0
+    assert list(map(len, selected(measured, propose(measured, context(step=1), chain(0.9, 0.9))))) == [2]
 
 
 def test_drafts_of_several_answers_fit_into_the_rows_of_a_pass() -> None:
-    plans = [asked(pace(FLAT), ProposalContext("coupled", "draft", 8, sequences=2)) for _ in range(2)]
-    for plan in plans:
-        plan.settle(chain(*[0.95] * 8))
-    offers = [(plan, chain(*[0.95] * 8)) for plan in plans]
-    assert sum(map(len, plans[0].pace.allocate_verify_budget(offers, 2, 0, 5))) == 5
-    assert [len(draft) for draft in FixedPolicy(8).allocate_verify_budget(offers, 2, 0, 5)] == [2, 2]
+    for policy, lengths in ((pace(FLAT), [3, 2]), (FixedPolicy(8), [2, 2])):
+        contexts = [propose(policy, context(sequences=2), chain(*[0.95] * 8)) for _ in range(2)]
+        assert sorted(map(len, selected(policy, *contexts, room=5)), reverse=True) == lengths
 
 
-def test_drawn_tokens_are_verified_whatever_they_promise() -> None:
-    measured = pace(STEEP)
-    plan = asked(measured, ProposalContext("block", "draft", 8, drawn=True))
-    plan.spent(3, 0.06)
-    drawn = replace(chain(0.9, 0.2, 0.1), distributions=[Distribution.point(token) for token in range(3)])
-    assert len(plan.settle(drawn)) == 3
-    assert plan.value > 10
+def test_sampled_tokens_are_verified_whatever_they_promise() -> None:
+    sampled = replace(chain(0.9, 0.2, 0.1), distributions=[Distribution.point(token) for token in range(3)])
+    for policy in (pace(STEEP), FixedPolicy(8)):
+        proposed = propose(policy, context(kind="block", sampled=True), sampled, passes=3)
+        assert offered(policy, context(kind="block", sampled=True), "lookup") is not None
+        proposed.proposals.append(Proposal("lookup", Draft.chain([7, 8, 9, 10], [0.99] * 4, "lookup")))
+        assert selected(policy, proposed) == [sampled]
+        assert offered(policy, proposed, "suffix") is None  # nothing is worth more
 
 
-def asked_of(pace: MeasuredPolicy, rounds: int, confidence: float, kind: str = "coupled") -> list[int]:
-    """Rounds in which a drafter that never promises more than this was asked for one token."""
-    times = []
-    for round in range(rounds):
-        plan = offered(pace, ProposalContext(kind, "draft", 8))
-        if plan is not None:
-            times.append(round)
-            plan.spent(1, 0.02)
-            if plan.settle(chain(confidence)):
-                plan.judged(0)
-        pace.observe_round(kind, [0], 1, 0, 1)
-    return times
+def asked_of(pace: MeasuredPolicy, steps: int, confidence: float, kind: str = "coupled") -> list[int]:
+    """Steps in which a drafter that never promises more than this was asked for one token."""
+    return [number for number in range(steps) if step(pace, context(kind=kind), chain(confidence))[0]]
 
 
-def test_a_drafter_that_costs_more_than_it_earns_rests_and_is_tried_again_now_and_then() -> None:
+def test_a_drafter_that_costs_more_than_it_earns_backs_off_and_is_tried_again_now_and_then() -> None:
     measured = pace(STEEP)
     times = asked_of(measured, 6000, 0.05)
     assert measured.verdicts("coupled")[0].rests
@@ -158,19 +171,15 @@ def test_a_drafter_that_costs_more_than_it_earns_rests_and_is_tried_again_now_an
     assert 0 < len(late) * 0.02 < 1.5 * TRIAL_SHARE * 5000
 
 
-def test_what_was_missed_while_resting_makes_the_trials_rarer() -> None:
+def test_what_was_missed_while_backed_off_makes_the_trials_rarer() -> None:
     measured = pace(STEEP, step=0.1)
     measured.costs.observe_read("draft", 100, 1.0)
     read, times = 0, []
-    for round in range(6000):
-        n_unread = repeat(round - read).__next__
-        plan = offered(measured, ProposalContext("coupled", "draft", 8, n_unread=n_unread))
-        if plan is not None:
-            times.append(round)
-            plan.spent(1, 0.01 * (round - read) + 0.1)
-            read = round
-            plan.settle(chain(0.05))
-        measured.observe_round("coupled", [0], 1, 0, 1)
+    for number in range(6000):
+        n_unread = number - read
+        if step(measured, context(), chain(0.05), seconds=0.01 * n_unread + 0.1, n_unread=n_unread)[0]:
+            times.append(number)
+            read = number
     waits = [later - earlier for earlier, later in itertools.pairwise([*times, 6000])]
     assert waits[-1] > 4 * min(wait for wait in waits if wait > 1)
 
@@ -179,13 +188,7 @@ def test_a_text_that_becomes_predictable_ends_the_rest() -> None:
     measured = pace(FLAT)
     for confidence, rests in ((0.0001, True), (0.95, False)):
         for _ in range(1000):
-            plan = offered(measured, ProposalContext("coupled", "draft", 8))
-            if plan is not None:
-                plan.spent(1, 0.02)
-                settled = plan.settle(chain(confidence))
-                if settled:
-                    plan.judged(1)
-            measured.observe_round("coupled", [0], 1, 0, 1)
+            step(measured, context(), chain(confidence), accepted=1)
         assert measured.verdicts("coupled")[0].rests == rests
 
 
@@ -200,36 +203,25 @@ def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
     """Wrong every time and sure of it, where it cannot learn how sure it may be."""
     measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
     for _ in range(400):
-        plan = offered(measured, ProposalContext("typical", "draft", 1, settled=False))
-        if plan is not None:
-            plan.spent(1, 0.02)
-            lost += 0.02
-            if plan.settle(chain(0.9)):
-                lost += 0.3
-                plan.judged(0)
-        measured.observe_round("typical", [0], 1, 0, 1)
-    assert lost < FIRST_CREDIT + MOST_CREDIT + 400 * TRIAL_SHARE
+        is_asked, verified = step(measured, context(1, "typical", invariant=False), chain(0.9))
+        lost += 0.02 * is_asked + 0.3 * len(verified)
+    assert lost < 7 + 400 * TRIAL_SHARE
 
 
 def test_a_drafter_that_promises_too_much_is_believed_less() -> None:
-    """Under rules where the text depends on the guesses nothing else corrects them."""
+    """Under rules where the text depends on the drafts nothing else corrects them."""
     measured = pace({1: 1.0, 2: 1.5, 4: 2.0, 64: 10.0})
     for _ in range(200):
-        plan = offered(measured, ProposalContext("rejection", "draft", 4, drawn=True, settled=False))
-        if plan is not None:
-            plan.spent(4, 0.08)
-            if plan.settle(chain(0.9, 0.9, 0.9, 0.9)):
-                plan.judged(0)
-        measured.observe_round("rejection", [0], 5, 0, 1)
+        now = context(4, "rejection", sampled=True, invariant=False)
+        step(measured, now, chain(0.9, 0.9, 0.9, 0.9), passes=4, seconds=0.08)
     assert measured.verdicts("rejection")[0].rests
 
 
 def test_a_prompt_that_must_be_read_first_has_to_pay_back() -> None:
-    measured = pace(FLAT)
-    measured.costs.observe_read("draft", 1000, 10.0)
-    assert measured.plan(ProposalContext("coupled", "draft", 8, remaining=8, n_unread=lambda: 1000)) is None
-    assert measured.plan(ProposalContext("coupled", "draft", 8, remaining=256, n_unread=lambda: 1000)) is not None
-    assert measured.plan(ProposalContext("coupled", "draft", 8, remaining=8, n_unread=lambda: 1)) is not None
+    for remaining, n_unread, pays in ((8, 1000, False), (256, 1000, True), (8, 1, True)):
+        measured = pace(FLAT)
+        measured.costs.observe_read("draft", 1000, 10.0)
+        assert (offered(measured, context(remaining=remaining), n_unread=n_unread) is not None) == pays
 
 
 @pytest.mark.parametrize("n_prompt", [0, 500, 2000])
@@ -237,68 +229,58 @@ def test_a_good_draft_is_not_given_up_for_what_reading_a_prompt_cost(n_prompt: i
     measured = pace({1: 1.0, 2: 1.1, 4: 1.3, 64: 10.0}, step=0.03)
     measured.costs.observe_read("draft", 1000, 4.0)
     for _ in range(3):
-        n_unread, verified = n_prompt, 0
-        for round in range(200):
-            asked = ProposalContext("coupled", "draft", 4, remaining=200 - round, n_unread=repeat(n_unread).__next__)
-            plan = offered(measured, asked)
-            if plan is None:
-                n_unread += 1
-                measured.observe_round("coupled", [0], 1, 0, 1)
-                continue
-            plan.spent(2, 0.004 * n_unread + 0.03)
-            n_unread = 0
-            if settled := plan.settle(chain(0.8, 0.8)):
-                verified += 1
-                plan.judged(len(settled))
-            measured.observe_round("coupled", [0] * (1 + len(settled)), 1 + len(settled), 0, 1)
-        assert verified > 150
+        n_unread, n_verified = n_prompt, 0
+        for number in range(200):
+            now = context(4, remaining=200 - number)
+            seconds = 0.004 * n_unread + 0.03
+            is_asked, verified = step(measured, now, chain(0.8, 0.8), 2, 2, seconds, n_unread)
+            n_unread = 0 if is_asked else n_unread + 1
+            n_verified += len(verified) > 0
+        assert n_verified > 150
 
 
 def test_an_untried_draft_does_not_read_more_than_a_try_is_worth() -> None:
-    measured = pace(FLAT)
-    measured.costs.observe_read("draft", 1000, 40.0)
-    assert measured.plan(ProposalContext("coupled", "draft", 8, remaining=256, n_unread=lambda: 2000)) is None
-    assert measured.plan(ProposalContext("coupled", "draft", 8, remaining=256, n_unread=lambda: 100)) is not None
+    for n_unread, pays in ((2000, False), (100, True)):
+        measured = pace(FLAT)
+        measured.costs.observe_read("draft", 1000, 40.0)
+        assert (offered(measured, context(remaining=256), n_unread=n_unread) is not None) == pays
 
 
 def test_padded_passes_cost_nothing_more_for_being_filled() -> None:
     padded = MeasuredPolicy(pace(STEEP).costs, least_width=4)
-    assert len(guess(padded, ProposalContext("coupled", "draft", 8), chain(0.5, 0.5, 0.5, 0.9, 0.9))) == 3
+    assert len(drafted(padded, context(), chain(0.5, 0.5, 0.5, 0.9, 0.9))) == 3
 
 
-def test_a_dearer_drafter_is_asked_only_where_it_may_do_better() -> None:
+def test_a_more_expensive_drafter_is_asked_only_where_it_may_do_better() -> None:
     measured = pace(FLAT, step=0.3)
     for _ in range(20):
-        plan = asked(measured, ProposalContext("coupled", "draft", 8))
-        plan.spent(1, 0.3)
-        plan.settle(chain(0.9))
-    assert measured.plan(ProposalContext("coupled", "draft", 8, best=3.0)) is None
-    assert measured.plan(ProposalContext("coupled", "draft", 8, best=0.1)) is not None
+        step(measured, context(), chain(0.9), accepted=1, seconds=0.3)
+    asked(measured, context(), "lookup")
+    for confidence, is_asked in ((0.99, False), (0.1, True)):
+        now = context()
+        now.proposals.append(Proposal("lookup", Draft.chain([1, 2, 3], [confidence] * 3, "lookup")))
+        assert (offered(measured, now) is not None) == is_asked
 
 
 # --- several sequences ------------------------------------------------------------------------------------------------
 
 
-def shared(pace: MeasuredPolicy, *drafts: Draft, n_max: int = 8, drawn: bool = False) -> list[int]:
-    """One round: how much is verified of what each of several sequences has guessed."""
-    offers = []
-    for draft in drafts:
-        plan = asked(pace, ProposalContext("coupled", "draft", n_max, sequences=len(drafts), drawn=drawn))
-        plan.spent(1, 0.02)
-        offers.append((plan, plan.settle(draft)))
-    kept = pace.allocate_verify_budget(offers, len(drafts), 0, 64)
+def shared(pace: MeasuredPolicy, *drafts: Draft, n_max: int = 8, sampled: bool = False) -> list[int]:
+    """One step: how much is verified of what was drafted for each of several sequences."""
+    contexts = [context(n_max, sequences=len(drafts), sampled=sampled) for _ in drafts]
+    kept = selected(pace, *(propose(pace, now, draft) for now, draft in zip(contexts, drafts, strict=True)))
     assert all(draft.tokens[: len(part)] == part.tokens for draft, part in zip(drafts, kept, strict=True))
     return [len(part) for part in kept]
 
 
-def test_where_one_sequence_has_room_for_guesses_eight_have_none() -> None:
+def test_where_one_sequence_has_room_for_drafts_eight_have_none() -> None:
     curve = {1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}
-    assert len(guess(pace(curve), ProposalContext("coupled", "draft", 4), chain(0.7, 0.7, 0.7, 0.7))) == 4
+    assert len(drafted(pace(curve), context(4), chain(0.7, 0.7, 0.7, 0.7))) == 4
     assert shared(pace(curve), *[chain(0.7, 0.7, 0.7, 0.7)] * 8) == [0] * 8
 
 
 def test_a_wider_pass_has_to_pay_for_all_together() -> None:
-    """A kernel that takes five to eight tokens in the same time: one guess does not pay for that, four do."""
+    """A kernel that takes five to eight tokens in the same time: one draft token does not pay for that, four do."""
     tiles = {1: 0.9, 4: 1.0, 5: 1.5, 8: 1.5, 9: 3.0, 64: 24.0}
     none = Draft.chain([], [], "draft")
     assert shared(pace(tiles), chain(0.9), none, none, none) == [0, 0, 0, 0]
@@ -312,122 +294,140 @@ def test_the_likeliest_tokens_get_the_room_that_pays() -> None:
     assert shared(pace(tiles), chain(0.9, 0.9), chain(0.8, 0.9, 0.9)) == [2, 2]
 
 
-def test_what_was_drawn_is_verified_whatever_it_is() -> None:
+def test_what_was_sampled_is_verified_whatever_it_is() -> None:
     distribution = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
-    drawn = replace(chain(0.1, 0.1), distributions=[distribution, distribution])
-    assert shared(pace(STEEP), drawn, drawn, drawn=True) == [2, 2]
+    sampled = replace(chain(0.1, 0.1), distributions=[distribution, distribution])
+    assert shared(pace(STEEP), sampled, sampled, sampled=True) == [2, 2]
 
 
-def test_a_drafter_rests_whose_guesses_find_no_room_beside_the_others() -> None:
-    measured = pace({1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}, step=0.1)
-    turn = ProposalContext("coupled", "draft", 4, sequences=8)
+def n_asked_beside_others(measured: MeasuredPolicy, sequences: int, share: Sequence[bool], *, keeps: bool) -> int:
+    """How often the draft model was asked in 200 steps; `keeps` says whether what is selected is verified."""
     n_asked = 0
     for _ in range(200):
-        plans = [plan for _ in range(8) if (plan := offered(measured, turn)) is not None]
-        n_asked += len(plans)
-        offers = []
-        for plan in plans:
-            plan.spent(4, 0.1)
-            offers.append((plan, plan.settle(chain(0.7, 0.7, 0.7, 0.7))))
-        measured.allocate_verify_budget(offers, 8, 0, 64)
-        for _ in range(8):
-            measured.observe_round("coupled", [0], 8, 0, 8)
-    assert 0 < n_asked < 100
+        contexts = [context(4, sequences=sequences) for _ in range(sequences)]
+        for now, has_draft in zip(contexts, share, strict=True):
+            if has_draft and offered(measured, now) is not None:
+                n_asked += 1
+                now.proposals.append(Proposal("draft", chain(0.7, 0.7, 0.7, 0.7), 0, 4, 0.1))
+        drafts = selected(measured, *contexts) if keeps else [Draft.empty()] * sequences
+        measured.record([Verified(now, draft, [], [0]) for now, draft in zip(contexts, drafts, strict=True)], None)
+    return n_asked
 
 
-def test_a_drafter_rests_whose_guesses_are_left_out_because_another_sequence_has_none() -> None:
+def test_a_drafter_backs_off_whose_drafts_find_no_room_beside_the_others() -> None:
+    measured = pace({1: 1.0, 8: 1.05, 16: 2.0, 64: 8.0}, step=0.1)
+    assert 0 < n_asked_beside_others(measured, 8, [True] * 8, keeps=True) < 100
+
+
+def test_a_drafter_backs_off_whose_drafts_are_left_out_because_another_sequence_has_none() -> None:
     """Where sequences have a stream each, a pass takes as much of every one."""
     measured = pace({1: 1.0, 64: 1.5}, step=0.1)
-    turn = ProposalContext("coupled", "draft", 4, sequences=2)
-    n_asked = 0
-    for _ in range(200):
-        plan = offered(measured, turn)
-        if plan is not None:
-            n_asked += 1
-            plan.spent(4, 0.4)
-            measured.allocate_verify_budget([(plan, plan.settle(chain(0.9, 0.9, 0.9, 0.9)))], 2, 0, 64)
-            plan.shorten(Draft.empty())
-        measured.observe_round("coupled", [0], 2, 0, 2)
-    assert 0 < n_asked < 50
+    assert 0 < n_asked_beside_others(measured, 2, [True, False], keeps=False) < 50
 
 
 def test_what_is_left_of_a_draft_is_worth_what_it_promises() -> None:
-    measured = pace({1: 1.0, 64: 1.5}, step=0.1)
-    earned = []
+    gains = []
     for n in (3, 1, 0):
-        plan = asked(measured, ProposalContext("coupled", "draft", 4, sequences=2))
-        plan.spent(3, 0.3)
-        draft = plan.settle(chain(0.9, 0.9, 0.9))
-        plan.shorten(draft.first(n))
-        earned.append(plan._promise)
-        plan.record.credit = MOST_CREDIT
-    assert earned[0] > earned[1] > earned[2] == 0.0
+        measured = pace({1: 1.0, 64: 1.5}, step=0.1)
+        contexts = [propose(measured, context(4, sequences=2), chain(0.9, 0.9, 0.9), 3, 0.3), context(sequences=2)]
+        drafts = [chain(0.9, 0.9, 0.9).first(n), Draft.empty()]
+        measured.record([Verified(now, draft, [], [0]) for now, draft in zip(contexts, drafts, strict=True)], None)
+        gains.append(measured.verdicts("coupled")[0].gain)
+    assert gains[0] > gains[1] > gains[2]
+
+
+# --- remembering, accounts --------------------------------------------------------------------------------------------
 
 
 def test_what_was_learnt_can_be_remembered() -> None:
     measured = pace(FLAT)
     for _ in range(10):
-        guess(measured, ProposalContext("coupled", "draft", 8), chain(0.9, 0.8, 0.7))
-        measured.observe_round("coupled", [1, 2], 4, 0, 1)
+        step(measured, context(), chain(0.9, 0.8, 0.7), accepted=1)
     again = pace(FLAT)
     again.restore(json.loads(json.dumps(measured.state())))
     assert again.state() == measured.state()
+    [drafter] = measured.state()["coupled"]["drafters"].values()
     broken: Any
-    for broken in ({"coupled": {}}, {"coupled": None}, {"coupled": {"tokens": -1, "passes": 1, "drafters": {}}}, []):
+    for broken in (
+        {"coupled": {}},
+        {"coupled": None},
+        {"coupled": {"tokens": -1, "passes": 1, "drafters": {}}},
+        {"coupled": {"tokens": 1, "passes": 0, "drafters": {}}},
+        *(
+            {"coupled": {"tokens": 1, "passes": 1, "drafters": {"draft": drafter | {what: math.nan}}}}
+            for what in drafter
+        ),
+        {"coupled": {"tokens": 1, "passes": 1, "drafters": {"draft": drafter | {"expected": 0.0}}}},
+        [],
+    ):
         with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
             again.restore(broken)
     assert again.state() == measured.state()
 
 
-def test_a_fixed_pace_asks_on_until_a_guess_promises_half_of_its_tokens() -> None:
-    fixed = FixedPolicy(4)
-    plan = fixed.plan(ProposalContext("coupled", "lookup", 8))
-    assert plan is not None and plan.tokens == 4
-    assert plan.settle(chain(0.1, 0.1)) == chain(0.1, 0.1) and plan.value > 0
-    assert fixed.plan(ProposalContext("coupled", "draft", 8, best=plan.value)) is not None
-    plan.settle(chain(0.9, 0.9, 0.9, 0.9))
-    assert fixed.plan(ProposalContext("coupled", "draft", 8, best=plan.value)) is None
-    assert fixed.plan(ProposalContext("coupled", "draft", 8, best=plan.value, leaves=2)) is not None
-    drawn = replace(chain(0.1), distributions=[Distribution(np.array([3]), np.array([1.0]))])
-    assert (
-        plan.settle(drawn) is drawn and plan.value == math.inf
-    )  # a choice by what was drawn would change the distribution
-    assert fixed.plan(ProposalContext("coupled", "draft", 2)).tokens == 2  # type: ignore[union-attr]
-    assert FixedPolicy(0).plan(ProposalContext("coupled", "draft", 8)) is None
+def test_what_drafting_and_verifying_took_is_told_in_tokens_of_plain_decoding() -> None:
+    for shape, wider in ((FLAT, 0.0), ({1: 1.0, 2: 0.5, 64: 0.5}, 0.0), ({1: 1.0, 2: 1.25, 64: 17.0}, 0.25)):
+        measured = pace(shape)
+        proposed = propose(measured, context(), chain(0.9), seconds=0.06)
+        measured.costs.load = math.log(2)  # all takes twice as long
+        [draft] = selected(measured, proposed)
+        measured.record([Verified(proposed, draft, [0], [0, 0])], None)
+        expected = 0.03 + (wider or measured.costs.target(2) - 1 if shape is FLAT else wider)
+        assert proposed.proposals[0].cost == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_several_have_guessed_is_no_longer_than_a_draft_may_be() -> None:
-    plan = asked(pace(FLAT), ProposalContext("coupled", "draft", 8, leaves=4))
-    both = chain(*[0.99] * 9).merged(Draft.chain([50, 51, 52], [0.98, 0.98, 0.98], "suffix"))
-    merged, value = plan.merge(both)
-    assert len(merged) == 7 and value > 0
+def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:
+    """Each is thought about again when it is due: after it has the credit for a trial, or after a pause."""
+    known = {"earned": -1.0, "cost": 0.1, "count": 50, "chance": 0.5, "accepted": 4.0, "expected": 4.0, "credit": 0.0}
+    measured = pace(STEEP, step=0.2, drafters=2)
+    measured.costs.observe_read("lookup", 1000, 1000.0)
+    measured.restore({"coupled": {"tokens": 1, "passes": 1, "drafters": {"draft": known, "lookup": known}}})
+    thought: dict[str, list[int]] = {"draft": [], "lookup": []}
 
+    def think(number: int, drafter: str, n_unread: int) -> int:
+        thought[drafter].append(number)
+        return n_unread
 
-def test_a_wide_pass_that_seemed_cheaper_than_a_narrow_one_earns_nothing() -> None:
-    plan = asked(pace({1: 1.0, 2: 0.5, 64: 0.5}), ProposalContext("coupled", "draft", 8))
-    plan.settle(chain(0.9))
-    assert plan.wider == 0.0
-
-
-def test_where_all_rest_each_is_thought_about_again_when_it_is_due() -> None:
-    measured = MeasuredPolicy(pace(STEEP).costs, drafters=2)
-    due = {}
-    for drafter, needed, pause in (("draft", 0.2, 0), ("lookup", 0.02, 20)):
-        record = asked(measured, ProposalContext("coupled", drafter, 8)).record
-        record.rests, record.credit, record.needed, record.pause = True, 0.0, needed, pause
-        due[drafter] = max(pause + 1, math.ceil(needed / (TRIAL_SHARE / 2)))
-    seen: dict[str, int] = {}
-    for round in range(1, 100):
-        for drafter in measured.awake("coupled", ["draft", "lookup"]):
-            seen.setdefault(drafter, round)
-    assert seen == due == {"draft": 80, "lookup": 21}
+    for number in range(100):
+        now = context()
+        for drafter, n_unread in (("draft", 0), ("lookup", 1000)):
+            measured.budget(now, drafter, partial(think, number, drafter, n_unread))
+        measured.record([Verified(now, Draft.empty(), [], [0])], None)
+    assert thought["draft"][:2] == [0, math.ceil(0.2 / (TRIAL_SHARE / 2))]
+    assert thought["lookup"] == list(range(0, 100, PAUSE))
 
 
 def test_what_may_be_lost_and_saved_up_is_shared() -> None:
-    measured = MeasuredPolicy(pace(FLAT).costs, drafters=4)
+    measured = pace(FLAT, drafters=4)
     for _ in range(20):
-        plan = asked(measured, ProposalContext("coupled", "draft", 8))
-        plan.settle(chain(0.9, 0.9, 0.9))
-        plan.judged(3)
-    assert plan.record.credit == MOST_CREDIT / 4
-    assert asked(measured, ProposalContext("coupled", "lookup", 8)).record.credit == FIRST_CREDIT / 4
+        step(measured, context(), chain(0.9, 0.9, 0.9), accepted=3)
+        asked(measured, context(), "lookup")
+    drafters = measured.state()["coupled"]["drafters"]
+    assert drafters["draft"]["credit"] == drafters["lookup"]["credit"] == CREDIT / 4
+
+
+# --- a fixed length, and several drafters -----------------------------------------------------------------------------
+
+
+def test_a_fixed_length_asks_on_until_a_draft_promises_half_of_its_tokens() -> None:
+    fixed = FixedPolicy(4)
+    now = context()
+    assert asked(fixed, now, "lookup").tokens == 4
+    now.proposals.append(Proposal("lookup", Draft.chain([1, 2], [0.1, 0.1], "lookup")))
+    assert selected(fixed, now) == [now.proposals[0].draft]
+    assert offered(fixed, now) is not None
+    now.proposals.append(Proposal("draft", chain(0.9, 0.9, 0.9, 0.9)))
+    assert selected(fixed, now) == [chain(0.9, 0.9, 0.9, 0.9)]
+    assert offered(fixed, now, "suffix") is None
+    assert offered(fixed, replace(now, leaves=2), "suffix") is not None
+    assert asked(fixed, context(2)).tokens == 2
+    assert offered(FixedPolicy(0), context()) is None
+
+
+def test_what_several_have_drafted_is_no_longer_than_a_draft_may_be() -> None:
+    measured, now = pace(FLAT), context(leaves=4)
+    asked(measured, now, "suffix")
+    propose(measured, now, chain(*[0.99] * 9))
+    now.proposals.append(Proposal("suffix", Draft.chain([50, 51, 52], [0.98, 0.98, 0.98], "suffix")))
+    assert list(map(len, selected(measured, now))) == [7]
+    assert list(map(len, selected(FixedPolicy(8), now))) == [8]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_gguf import write_model
 
 import edgespec
-from edgespec.core.draft import Draft
+from edgespec.core.draft import Budget, Draft
 from edgespec.datastore.corpus import build
 from edgespec.drafters.base import Outcome
 from edgespec.engine.speculator import OBSERVE_EVERY
@@ -149,11 +149,11 @@ def test_a_drafter_that_rests_looks_now_and_then_only(home: Any) -> None:
             observe(outcome)
 
         recycling.observe = observing  # type: ignore[method-assign]
-        pace.awake = lambda kind, drafters: tuple(drafters)  # type: ignore[method-assign]
+        pace.budget = lambda context, drafter, n_unread: Budget(0)  # type: ignore[method-assign]
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
         assert len(seen) == llm.stats.generated_tokens == 33
         seen.clear()
-        pace.awake = lambda kind, drafters: ()  # type: ignore[method-assign]
+        pace.budget = lambda context, drafter, n_unread: None  # type: ignore[method-assign]
         list(llm.generate(TEXT, max_tokens=33, temperature=0.0, ignore_eos=True))
         assert len(seen) == 1 + 32 // OBSERVE_EVERY
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 
 import edgespec
 from edgespec.bench.replay import Tape, Until, replay
-from edgespec.core.draft import Draft
-from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, ProposalContext
+from edgespec.core.draft import Budget, Draft
+from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
 from edgespec.engine.trace import Recorder, Trace, read_trace
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.runtime.runtime import Runtime
@@ -30,21 +30,18 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def guess(recorder: Recorder, draft: Draft, n_max: int = 4) -> Draft:
-    """A turn of the draft model, as the engine takes it; what is to be verified."""
-    plan = recorder.plan(ProposalContext("coupled", "draft", n_max))
-    assert plan is not None
-    assert plan.worth([0.1] * (len(draft) - 1), 0.001)
-    plan.spent(len(draft), 0.25)
-    settled = plan.settle(draft)
-    if settled:
-        plan.judged(len(settled))
-    return settled
-
-
-def come(recorder: Recorder, tokens: list[int], width: int = 1) -> None:
-    recorder.observe_pass(width, 0.5, 0)
-    recorder.observe_round("coupled", tokens, width, 0, 1)
+def step(recorder: Recorder, emitted: list[int], draft: Draft | None = None, n_max: int = 4) -> Draft:
+    """A step as the engine takes it, in which the draft model may propose this; what was verified."""
+    context, verified = ProposalContext("coupled", n_max), Draft.empty()
+    budget = recorder.budget(context, "draft", int) if draft is not None else None
+    if budget is not None and draft is not None:
+        assert budget.worth([0.1] * (len(draft) - 1), 0.001)
+        context.proposals.append(
+            Proposal("draft", draft if len(draft) <= budget.tokens else draft.first(budget.tokens), 0, 3, 0.25)
+        )
+        [verified] = recorder.select([context], 1, n_max)
+    recorder.record([Verified(context, verified, range(min(len(verified), len(emitted) - 1)), emitted)], 0.5)
+    return verified
 
 
 def chain(*tokens: int) -> Draft:
@@ -56,18 +53,17 @@ def small(path: Path) -> Path:
     recorder = Recorder(FixedPolicy(0), path, HEADER)
     for answer in range(2):
         recorder.begin({"prompt": f"prompt {answer}"})
-        guess(recorder, chain(4, 5, 9))
-        for tokens in DECODES:
-            come(recorder, tokens)
+        for number, tokens in enumerate(DECODES):
+            step(recorder, tokens, chain(4, 5, 9) if number == 0 else None)
     recorder.close()
     return path
 
 
 def test_where_nothing_is_guessed_the_recorder_guesses_in_the_shadow(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
-    assert len(guess(recorder, chain(4, 5, 9))) == 0
-    for tokens in DECODES:
-        come(recorder, tokens)
+    assert len(step(recorder, DECODES[0], chain(4, 5, 9))) == 0
+    for tokens in DECODES[1:]:
+        step(recorder, tokens)
     recorder.close()
     header, first, *others = rows(tmp_path / "t.jsonl")
     assert header == {"type": "header", "version": 1, **HEADER}
@@ -95,76 +91,87 @@ def test_where_nothing_is_guessed_the_recorder_guesses_in_the_shadow(tmp_path: P
     assert [row["position"] for row in others] == [1, 2, 3]
 
 
-def test_a_plan_of_the_other_pace_is_passed_through_and_written_down(tmp_path: Path) -> None:
+def test_what_the_other_policy_drafts_is_passed_through_and_written_down(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(2), tmp_path / "t.jsonl", HEADER)
-    assert recorder.awake("coupled", ["draft"]) == ["draft"]
-    plan = recorder.plan(ProposalContext("coupled", "draft", 4))
-    assert plan is not None
-    assert plan.tokens == 2
-    assert plan.settle(chain(4, 5)).tokens == [4, 5]
-    assert plan.value > 0
-    plan.judged(1)
-    come(recorder, [4, 8], width=3)
+    assert step(recorder, [4, 8], chain(4, 5, 6)).tokens == [4, 5]
     recorder.close()
-    (draft,) = rows(tmp_path / "t.jsonl")[1]["drafts"]
-    assert (draft["verified"], draft["accepted"], draft["matched"]) == (2, 1, 1)
+    row = rows(tmp_path / "t.jsonl")[1]
+    (draft,) = row["drafts"]
+    assert (draft["tokens"], draft["verified"], draft["accepted"], draft["matched"]) == ([4, 5], 2, 1, 1)
+    assert (row["width"], row["emitted"]) == (3, [4, 8])
 
 
-def test_the_other_pace_hears_of_passes_and_rounds(tmp_path: Path) -> None:
+def test_the_other_policy_hears_of_its_own_drafts_only(tmp_path: Path) -> None:
     heard: list[object] = []
 
     class Listening(FixedPolicy):
-        def observe_pass(self, width: int, seconds: float, depth: int) -> None:
-            heard.append((width, seconds, depth))
+        def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
+            heard.append(([proposal.drafter for proposal in verified[0].context.proposals], seconds))
 
-        def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
-            heard.append((kind, emitted, width, depth, sequences))
+    for tokens in (0, 2):
+        step(Recorder(Listening(tokens), tmp_path / "t.jsonl", HEADER), [4], chain(4, 5))
+    assert heard == [([], 0.5), (["draft"], 0.5)]
 
-    come(Recorder(Listening(0), tmp_path / "t.jsonl", HEADER), [4])
-    assert heard == [(1, 0.5, 0), ("coupled", [4], 1, 0, 1)]
+
+def test_a_drafter_that_drafts_in_the_shadow_is_not_verified_beside_another(tmp_path: Path) -> None:
+    class Choosy(FixedPolicy):
+        def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+            return super().budget(context, drafter, n_unread) if drafter == "draft" else None
+
+    recorder, context = Recorder(Choosy(2), tmp_path / "t.jsonl", HEADER), ProposalContext("coupled", 4)
+    for drafter in ("lookup", "draft"):
+        budget = recorder.budget(context, drafter, int)
+        assert budget is not None
+        proposed = Draft.chain([4, 5, 6, 7][: budget.tokens], [0.9] * budget.tokens, drafter)
+        context.proposals.append(Proposal(drafter, proposed))
+    [verified] = recorder.select([context], 1, 4)
+    assert (verified.source, len(verified)) == ("draft", 2)
+    recorder.record([Verified(context, verified, range(2), [4, 5, 9])], 0.5)
+    recorder.close()
+    drafts = rows(tmp_path / "t.jsonl")[1]["drafts"]
+    assert [(draft["source"], draft["verified"], draft["accepted"]) for draft in drafts] == [
+        ("lookup", 0, None),
+        ("draft", 2, 2),
+    ]
 
 
 def test_a_row_is_written_as_soon_as_it_is_known_what_matched(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
-    guess(recorder, chain(4, 5, 6))
-    come(recorder, [4])
-    come(recorder, [5])
+    step(recorder, [4], chain(4, 5, 6))
+    step(recorder, [5])
     assert len(rows(tmp_path / "t.jsonl")) == 1
-    come(recorder, [9])
+    step(recorder, [9])
     assert [row["drafts"][0]["matched"] for row in rows(tmp_path / "t.jsonl")[1:2]] == [2]
-    guess(recorder, chain(8, 8, 8))
-    come(recorder, [9])
+    step(recorder, [9], chain(8, 8, 8))
     assert len(rows(tmp_path / "t.jsonl")) == 5  # it missed at once
 
 
 def test_the_end_settles_what_matched(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
-    guess(recorder, chain(4, 5, 6))
-    come(recorder, [4])
+    step(recorder, [4], chain(4, 5, 6))
     recorder.close()
     assert rows(tmp_path / "t.jsonl")[1]["drafts"][0]["matched"] == 1
 
 
-def test_a_closed_recorder_leaves_the_other_pace_alone(tmp_path: Path) -> None:
+def test_a_closed_recorder_leaves_the_other_policy_alone(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
     recorder.close()
-    assert recorder.plan(ProposalContext("coupled", "draft", 4)) is None
-    come(recorder, [4])
+    assert recorder.budget(ProposalContext("coupled", 4), "draft", int) is None
+    step(recorder, [4])
     assert len(rows(tmp_path / "t.jsonl")) == 1
 
 
 def test_how_sure_the_draft_model_was_is_written_down(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
-    sure = Draft([4], [-1], [0.5], [None], "draft", certainty=[(0.75, 1.25)])
-    guess(recorder, sure)
-    come(recorder, [4])
+    step(recorder, [4], Draft([4], [-1], [0.5], [None], "draft", certainty=[(0.75, 1.25)]))
     recorder.close()
     (draft,) = rows(tmp_path / "t.jsonl")[1]["drafts"]
     assert (draft["q"], draft["entropy"]) == ([0.75], [1.25])
 
 
-def test_a_turn_without_room_is_left_out(tmp_path: Path) -> None:
-    assert Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER).plan(ProposalContext("coupled", "draft", 0)) is None
+def test_a_step_without_room_is_left_out(tmp_path: Path) -> None:
+    recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
+    assert recorder.budget(ProposalContext("coupled", 0), "draft", int) is None
 
 
 def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
@@ -185,7 +192,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 def test_an_answer_without_a_row_of_its_own_is_read(tmp_path: Path) -> None:
     recorder = Recorder(FixedPolicy(0), tmp_path / "t.jsonl", HEADER)
-    come(recorder, [4])
+    step(recorder, [4])
     recorder.close()
     assert [trace.text for trace in read_trace(tmp_path / "t.jsonl")] == [[4]]
 

@@ -12,10 +12,9 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.draft import Draft
-from edgespec.core.policy.auto_plan import pass_widths
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
-from edgespec.core.policy.policy import FixedPolicy
+from edgespec.core.policy.policy import FixedPolicy, pass_widths
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter
@@ -258,8 +257,8 @@ def test_what_passes_cost_is_measured_once_at_every_width_of_a_draft(fresh: Path
         with Runtime(LoadSettings("demo", spec_type="suffix", threads=1), lambda what, done: told.append(what)) as llm:
             measured = llm.engine.speculator.pace
             assert isinstance(measured, MeasuredPolicy) and measured.longest == DRAFT_N_MAX
-            known = {width for width, *_ in measured.costs.state()["0"]["target"]}
-            assert known >= {*pass_widths(DRAFT_N_MAX)} and 1 + DRAFT_N_MAX in known
+            known, _ = measured.costs.measured()
+            assert {*known} >= {*pass_widths(DRAFT_N_MAX)} and 1 + DRAFT_N_MAX in known
             list(llm.generate(PROMPT, max_tokens=4))
         assert ("costs" in told) == (times == 1)
         told.clear()
@@ -270,7 +269,7 @@ def test_of_a_large_model_some_widths_are_left_out(fresh: Path, monkeypatch: pyt
     with edgespec.load("demo", spec_type="suffix", threads=1) as llm:
         measured = llm.engine.speculator.pace
         assert isinstance(measured, MeasuredPolicy)
-        assert [width for width, *_ in measured.costs.state()["0"]["target"]] == [1]
+        assert [*measured.costs.measured()[0]] == [1]
         assert len(answer(llm)) == 48
 
 

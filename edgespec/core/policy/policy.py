@@ -1,163 +1,123 @@
-"""How much to guess: what the engine asks of a pace, and the pace of a fixed length.
+"""How much to draft: what the engine asks of a draft-length policy, and the policy of a fixed length.
 
-The one that measures is in `core.auto_pace`.
+The one that measures is in `core.policy.measured`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Protocol
 
-from edgespec.core.draft import Draft
+from edgespec.core.draft import Budget, Draft
+
+LENGTHS = (1, 2, 3, 4, 5, 7, 9, 11, 15, 23, 31, 47, 63)
+"""Lengths of drafts that are verified: few, as llama.cpp reuses the graph of a pass of the same width, and such that
+widths fill the tiles of kernels."""
+
+
+def pass_widths(longest: int) -> list[int]:
+    """Widths of the passes that verify drafts of up to `longest` tokens, and of one without a draft."""
+    return [1, *(1 + length for length in LENGTHS if length < longest), *([1 + longest] if longest else [])]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What a drafter proposed: in `passes` over its model or index and `seconds`, after reading `n_unread` tokens.
+
+    `cost` are the tokens that plain decoding would have generated in the time that drafting and verifying it took; None
+    until a policy has said so."""
+
+    drafter: str
+    draft: Draft
+    n_unread: int = 0
+    passes: int = 1
+    seconds: float = 0.0
+    cost: float | None = None
 
 
 @dataclass(slots=True)
 class ProposalContext:
-    """May this drafter guess for this sequence in this round, and how much?
+    """A sequence before a pass, and what was proposed for it so far.
 
     `kind` says how tokens are chosen and judged, on which acceptance depends. `n_max` is the most tokens that have
     room, `remaining` how many the answer can still have, `depth` those in the cache, `sequences` how many share the
-    target's pass. `n_unread` counts the tokens that the drafter would have to read first. `drawn` guesses must not be
-    left out for what they are. Where the text is not `settled` before anything is guessed, drafters cannot learn how
-    sure they may be. `best` is what another drafter's guess is worth already, in tokens; with several `leaves` both can
-    be verified. `round` counts the rounds of this answer.
+    target's pass, `leaves` how many a draft may have, `step` counts the passes of this answer. Drafts are to be
+    `sampled` from a distribution, or not. Where the text is not `invariant` to drafts, drafters cannot learn how sure
+    they may be.
     """
 
     kind: str
-    drafter: str
     n_max: int
     remaining: int = 2**31
     depth: int = 0
     sequences: int = 1
-    n_unread: Callable[[], int] = int
-    drawn: bool = False
-    settled: bool = True
-    best: float = 0.0
     leaves: int = 1
-    round: int = 0
+    step: int = 0
+    sampled: bool = False
+    invariant: bool = True
+    proposals: list[Proposal] = field(default_factory=list)
+
+    def drafts(self) -> list[Draft]:
+        """What could be verified: each draft, and where trees are allowed one of all that several made."""
+        drafts = [proposal.draft for proposal in self.proposals if proposal.draft]
+        if len(drafts) > 1 and self.leaves > 1 and not self.sampled:
+            drafts.append(reduce(lambda whole, draft: whole.merged(draft).within(self.leaves), drafts))
+        return drafts
 
 
-class Plan(Protocol):
-    """One drafter's turn: asked while it guesses, then for what of the guess goes into the target's pass."""
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a pass made of a sequence: `draft` was verified, its nodes `path` accepted, the tokens `emitted`."""
 
-    @property
-    def tokens(self) -> int:
-        """The most tokens to guess."""
-
-    @property
-    def value(self) -> float:
-        """What the settled draft is worth, in tokens beyond plain decoding; more than 0 if it is to be verified."""
-
-    @property
-    def wider(self) -> float | None:
-        """Tokens that plain work would make in the time that verifying takes longer; None if that is not known."""
-
-    def price(self, seconds: float) -> float | None:
-        """Tokens that plain work would make in that time; None if that is not known."""
-
-    def worth(self, reaches: Sequence[float], survival: float) -> bool:
-        """Whether the drafter should make another pass. `reaches` are the probabilities that the target gets to the
-        nodes guessed so far, the largest first, `survival` is that of the node that new ones will hang below."""
-
-    def spent(self, passes: int, seconds: float) -> None:
-        """What guessing took: passes of the drafter's model, or 1 for one without a model."""
-
-    def settle(self, draft: Draft) -> Draft:
-        """What of the draft is to be verified; where several sequences share a pass, what may be."""
-
-    def merge(self, draft: Draft) -> tuple[Draft, float]:
-        """What of a draft that several drafters made is to be verified, and what that is worth in tokens."""
-
-    def shorten(self, draft: Draft) -> None:
-        """Of the settled draft only `draft` is verified, and as much of those of all other sequences."""
-
-    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
-        """Of the settled draft these nodes of `draft` are verified, the rest of which others have guessed."""
-
-    def judged(self, accepted: int) -> None:
-        """How many tokens of what this drafter guessed were accepted, if it was verified."""
-
-
-Offer = tuple[Plan, Draft]
-"""What is settled for a sequence, and the plan that has settled it."""
+    context: ProposalContext
+    draft: Draft
+    path: Sequence[int]
+    emitted: Sequence[int]
 
 
 class DraftPolicy(Protocol):
-    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
-        """Which of these drafters are to be thought about in this round, asked once a round; a cheap question."""
+    def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+        """May this drafter draft for this sequence now, how many tokens, and when should it stop? None where it is
+        backed off, 0 tokens where there is no use for it in this pass. `n_unread` counts what it has to read first."""
 
-    def plan(self, turn: ProposalContext) -> Plan | None:
-        """How to guess now; None for not at all."""
+    def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
+        """Which draft of each sequence, or how much of it, is verified in a pass with `width` tokens of the sequences'
+        own and room for `room` others."""
 
-    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
-        """What of each draft to verify in a pass of several sequences, `width` tokens of which are not guessed, and
-        which has room for `room` guesses."""
-
-    def observe_pass(self, width: int, seconds: float, depth: int) -> None:
-        """What a target pass over `width` tokens and everything around it but guessing took."""
-
-    def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
-        """A sequence got the tokens `emitted` from a pass over `width` tokens, shared with `sequences - 1` others."""
-
-
-@dataclass(slots=True)
-class FixedPlan:
-    """DraftCandidate that many tokens and verify all."""
-
-    tokens: int
-    value: float = 0.0
-    wider: float | None = None
-
-    def price(self, seconds: float) -> float | None:
-        return None
-
-    def worth(self, reaches: Sequence[float], survival: float) -> bool:
-        return True
-
-    def spent(self, passes: int, seconds: float) -> None:
-        pass
-
-    def settle(self, draft: Draft) -> Draft:
-        # What was drawn must not be left out for what it is: its confidences tell something about that.
-        drawn = any(distribution is not None for distribution in draft.distributions)
-        self.value = math.inf if drawn else sum(draft.reaches())
-        return draft
-
-    def merge(self, draft: Draft) -> tuple[Draft, float]:
-        best = draft.best(self.tokens)
-        return best, sum(best.reaches())
-
-    def shorten(self, draft: Draft) -> None:
-        pass
-
-    def share(self, draft: Draft, nodes: Sequence[int]) -> None:
-        pass
-
-    def judged(self, accepted: int) -> None:
-        pass
+    def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
+        """What became of the proposals for the sequences of a pass, and what it took with everything around it but
+        drafting; None where it read prompts too."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPolicy:
-    """Always that many tokens; a chain of the first drafter whose guesses promise half of them, of the most promising
-    one where none does, or a tree of all. 0 guesses nothing."""
+    """Always that many tokens; a chain of the first drafter whose drafts promise half of them, of the most promising
+    one where none does, or a tree of all. 0 drafts nothing."""
 
     tokens: int
 
-    def awake(self, kind: str, drafters: Sequence[str]) -> Sequence[str]:
-        return drafters if self.tokens > 0 else ()
+    def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+        tokens = min(self.tokens, context.n_max)
+        if tokens <= 0:
+            return None
+        best = max(map(_promise, context.drafts()), default=0.0)
+        return Budget(tokens if context.leaves > 1 or best < tokens / 2 else 0)
 
-    def plan(self, turn: ProposalContext) -> Plan | None:
-        tokens = min(self.tokens, turn.n_max)
-        return FixedPlan(tokens) if tokens > 0 and (turn.best < tokens / 2 or turn.leaves > 1) else None
+    def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
+        drafts = [max(context.drafts(), key=_promise, default=Draft.empty()) for context in contexts]
+        most = min(self.tokens, room // max(1, sum(map(bool, drafts))))
+        return [
+            draft if draft.is_sampled else draft.best(min(most, context.n_max))
+            for context, draft in zip(contexts, drafts, strict=True)
+        ]
 
-    def allocate_verify_budget(self, offers: Sequence[Offer], width: int, depth: int, room: int) -> list[Draft]:
-        return [draft.best(room // len(offers)) for _, draft in offers]
-
-    def observe_pass(self, width: int, seconds: float, depth: int) -> None:
+    def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
         pass
 
-    def observe_round(self, kind: str, emitted: Sequence[int], width: int, depth: int, sequences: int) -> None:
-        pass
+
+def _promise(draft: Draft) -> float:
+    """What was sampled must not be left out for what it is: its confidences tell something about that."""
+    return math.inf if draft.is_sampled else sum(draft.reaches())
