@@ -81,9 +81,9 @@ def show(label: str, llm: Runtime, texts: dict[float, list[Text]], rule: VerifyR
         emitted: list[int] = []
         proposed = accepted = 0
         for tokens, n_prompt in written:
-            one_round(llm, tokens[:n_prompt], temperature, rule, n_decoded=0)  # reads the prompt
+            one_round(llm, tokens[:n_prompt], temperature, rule)  # reads the prompt
             for n in range(n_prompt + 1, len(tokens)):
-                stats = one_round(llm, tokens[:n], temperature, rule, n_decoded=n - 1)
+                stats = one_round(llm, tokens[:n], temperature, rule)
                 emitted.append(stats.generated_tokens)
                 proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
         error = stdev(emitted) / len(emitted) ** 0.5
@@ -106,14 +106,15 @@ def show_answers(label: str, llm: Runtime, prompts: Sequence[str], n: int) -> No
     print(f"{label:34}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
 
 
-def one_round(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyRule, *, n_decoded: int) -> Stats:
-    """A round after `tokens`, of which `n_decoded` are in the cache, with a seed that is not the text's."""
+def one_round(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyRule) -> Stats:
+    """A round after `tokens`, of which those of the last round are in the cache, with a seed that is not the text's."""
     engine = llm.engine
     sampler = Sampler(SamplingSettings(temperature=temperature), 10**6 + len(tokens), 0, llm.model.n_vocab)
     most = 1 + engine.speculator.n_max
-    sequence = engine.add(tokens, sampler, most, CancelFlag(), rule=rule, n_cached=n_decoded)
+    sequence = engine.add(tokens, sampler, most, CancelFlag(), rule=rule, reuse="answers")
     engine.step()
     engine.finish(sequence)
+    engine.scheduler.slots[0].reads = [(0, 0)]  # the next prompt goes on behind it as if all were generated
     return sequence.stats
 
 
