@@ -146,7 +146,7 @@ class Scheduler:
         sequence.stats.cached_tokens = sequence.n_decoded
 
     def _longest(self, sequence: Sequence, slots: list[Slot]) -> tuple[Slot, Prefix]:
-        """Which of these slots holds, or is to hold, most of what a prompt begins with; an empty one if there is none."""
+        """Which of these slots holds, or is to hold, most of what a prompt begins with; an empty one if none."""
         best, longest = Slot(NO_SLOT), Prefix(0, [(0, sequence.n_prompt)])
         for slot in slots if self.context.model.can_roll_back else ():
             prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)

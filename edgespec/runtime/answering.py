@@ -159,10 +159,11 @@ class Answering(Loop):
 
     def _reuse(self, request: Request) -> Reuse:
         """A chat goes on from its last answer. Where it would show in the text that a prompt was in the cache already,
-        other prompts are read."""
+        prompts that are completed verbatim are read again."""
         if any(message.role == "assistant" for message in request.messages):
             return "answers"
-        return "prompts" if request.messages or self.context.exact else "running"
+        is_draft_invariant = request.verify == "coupled" or request.sampling.temperature == 0
+        return "prompts" if request.messages or (self.context.exact and is_draft_invariant) else "running"
 
     def _answer_start(self, request: Request, tokens: list[int]) -> int:
         """Where the answer begins in a prompt: at its end, unless that is the beginning of one that is to go on."""

@@ -257,8 +257,9 @@ class Runtime(Closable):
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
 
-        Up to `sequences` answers asked for at the same time are decoded together, others wait. Closing the generator or cancelling the task ends the
-        answer, within a forward pass. Errors are raised by the first step; UsageError for unknown keywords at once.
+        Up to `sequences` answers asked for at the same time are decoded together, others wait. Closing the generator or
+        cancelling the task ends the answer, within a forward pass. Errors are raised by the first step; UsageError for
+        unknown keywords at once.
         """
         return self._threads.stream(partial(self.answer, request_of(options, prompt=prompt)))
 

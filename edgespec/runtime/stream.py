@@ -1,4 +1,4 @@
-"""Events of answers on their way to readers in any threads: who waits for one runs the loop that makes them, for all."""
+"""Events of answers on their way to readers in any threads: whoever waits for one runs the loop that makes them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Waiter(Protocol):
 
 
 class Loop(ABC):
-    """What makes the events of all streams, in turns of at most a forward pass. `stats` are those of the answer that was
-    started last.
+    """What makes the events of all streams, in turns of at most a forward pass. `stats` are those of the answer that
+    was started last.
 
     Of the threads that wait one takes a turn for all, while the others sleep until there is something for them. So
     nothing runs that nobody waits for, and one reader needs no thread.
@@ -134,6 +134,11 @@ class Stream(Closable):
     def has_news(self) -> bool:
         return bool(self._arrived) or not self.open
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.is_closed or not (self.open or self._arrived or self._failure)
+
     def take(self) -> Iterator[Event]:
         """What has come; if that is nothing, what a turn of the loop brings. Raises what has ended all answers."""
         if not self.has_news:
@@ -151,7 +156,7 @@ class Stream(Closable):
     def __iter__(self) -> Events:
         """Everything, until no request is open; the stream is closed with the iterator."""
         with self:
-            while not self.is_closed and (self.open or self._arrived or self._failure):
+            while not self.is_over:
                 yield from self.take()
 
     def close(self) -> None:
@@ -176,8 +181,8 @@ class Stream(Closable):
 
 
 class Submitted(Closable):
-    """An answer that was asked for: its events, for one reader. `close` cancels it, also from another thread: then there
-    is no last event."""
+    """An answer that was asked for: its events, for one reader. `close` cancels it, also from another thread; then
+    there is no last event."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream, self._events = stream, stream.answer()
