@@ -167,14 +167,13 @@ class Scheduler:
         while sequence.shares is not None:
             other, prefix = sequence.shares
             slot = self.slots[other.slot]
-            if slot.running is None:  # it is over already
-                prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
-            if slot.running is None or (slot.running is other and other.n_decoded >= prefix.length):
-                sequence.shares = None
-                if prefix.length > sequence.n_decoded:
-                    self._begin(sequence, slot, prefix)
-            elif slot.running is other and other.finish is None:
+            is_going_on = slot.running is other and other.finish is None
+            if is_going_on and other.n_decoded < prefix.length:
                 return True
-            else:  # it ended too soon: perhaps another one has the same prompt
-                sequence.shares = self._shared_prompt(sequence)
+            if not is_going_on:
+                prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
+            if prefix.length > sequence.n_decoded and slot.running in (other, None):
+                self._begin(sequence, slot, prefix)
+            # If it ended too soon, another one may have more of the prompt.
+            sequence.shares = None if is_going_on else self._shared_prompt(sequence)
         return False

@@ -59,6 +59,8 @@ class Slot:
     def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool) -> Prefix:
         """What of a prompt need not be decoded again; its last token always is."""
         common, end = common_prefix(self.tokens, prompt), len(prompt)
+        if self.running is not None and self.running.finish is not None:
+            common = min(common, self.running.n_decoded)
         reads = [read for read in self.reads if read[0] <= common]
         if not reads:
             return Prefix(0, [(0, end)])

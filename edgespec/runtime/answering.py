@@ -17,6 +17,7 @@ from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.loading import ModelSession
+from edgespec.runtime.prompts import Prompt
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
@@ -24,15 +25,8 @@ from edgespec.text.textstream import TextStream
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-Job = tuple[Request, "Prompt"] | EdgespecError
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What a request makes the model read, and texts that end the answer beside those it asks for."""
-
-    tokens: list[int]
-    stop: tuple[str, ...] = ()
+Job = tuple[Request, Prompt] | EdgespecError
+"""A request with its prompt, or why it is refused."""
 
 
 @dataclass(slots=True)

@@ -21,11 +21,11 @@ from edgespec.engine.sequence import kind_of
 from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
-from edgespec.llama.template import tokenize_leniently
 from edgespec.runtime.answer_threads import AnswerThreads
-from edgespec.runtime.answering import Answering, Job, Prompt, attempted
+from edgespec.runtime.answering import Answering, Job, attempted
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import AnswerOptions, Messages, asked, request_of, turns
+from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
     LoadSettings,
@@ -37,7 +37,6 @@ from edgespec.settings import (
     drafting_changes,
 )
 
-LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
 MEASURED_DEPTH = 128  # tokens behind which passes are measured
 
 log = logging.getLogger(__name__)
@@ -64,6 +63,7 @@ class Runtime(Closable):
         self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self._answering = Answering(loaded, self.note, self._progress)
+        self._prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self._threads = AnswerThreads(loaded.context.sequences)
 
     def draft_with(
@@ -349,7 +349,7 @@ class Runtime(Closable):
         """A request with its prompt. Raises UsageError."""
         self.check_settings(request)
         self._note_limits(request.verify)
-        return request, self._prompt(request)
+        return request, self._prompts.of(request)
 
     def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
         stream = self.open()
@@ -372,38 +372,11 @@ class Runtime(Closable):
 
     def count(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of these messages, however many the context holds."""
-        return len(self._tokenize(Request(messages=tuple(messages), lenient=True)).tokens)
+        return len(self._prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens)
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
-        return self._prompt(request).tokens
-
-    def _prompt(self, request: Request) -> Prompt:
-        said = [request.prompt, *(message.content for message in request.messages)]
-        n_characters = sum(map(len, said))
-        if n_characters > LONGEST_TOKEN * self.context.n_ctx:  # which would take long to find out by tokens
-            raise UsageError(
-                f"the prompt has {n_characters:,} characters, more than fit into {self.context.n_ctx} tokens",
-                hint="shorten it, or use a larger context (-c)",
-            )
-        prompt = self._tokenize(request)
-        tokens = prompt.tokens
-        if not tokens:
-            raise UsageError("the prompt is empty", hint="this model needs at least one token to start from")
-        if len(tokens) >= self.context.n_ctx:
-            raise UsageError(
-                f"the prompt has {len(tokens)} tokens, the context holds {self.context.n_ctx}",
-                hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
-            )
-        return prompt
-
-    def _tokenize(self, request: Request) -> Prompt:
-        template, special = self._loaded.template, request.special
-        if not request.messages:
-            return Prompt(self.model.tokenize(request.prompt, add_special=True, parse_special=special))
-        if not request.lenient:
-            return Prompt(template.tokenize(request.messages, special=special))
-        return Prompt(*tokenize_leniently(template, self.model, request.messages, self.note, special=special))
+        return self._prompts.of(request).tokens
 
     def _note_limits(self, rule: VerifyRule) -> None:
         """Say what a verify rule cannot do with these drafters."""

@@ -195,6 +195,9 @@ class _Child:
                 raise job
             self._checked = args[0], job
             return None
+        if name in WHILE_IDLE:
+            while stream.open and all(self._flags[number].is_set() for number in stream.open):
+                self._tell(stream.take())  # nobody waits for these any more
         if name in WHILE_IDLE and stream.open:
             raise UsageError("this model is already generating", hint="finish or close the other answers first")
         done = getattr(runtime, name)(*args, **settings)
