@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads prompts
 LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leave out once it is answered
+LAST = 2  # tokens of a prompt that are always decoded
 
 Reuse = Literal["running", "prompts", "answers"]
 """What a prompt may use of the cache: prompts of sequences that are running; also those of finished ones; also what
@@ -57,7 +58,7 @@ class Slot:
         return n_read > 0 and common_prefix(self.tokens, prompt) >= n_read - LEFT_OUT
 
     def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool) -> Prefix:
-        """What of a prompt need not be decoded again; its last token always is."""
+        """What of a prompt need not be decoded again. Its last two tokens are: a pass over one would verify a draft."""
         common, end = common_prefix(self.tokens, prompt), len(prompt)
         if self.running is not None and self.running.finish is not None:
             common = min(common, self.running.n_decoded)
@@ -65,18 +66,17 @@ class Slot:
         if not reads:
             return Prefix(0, [(0, end)])
         if reuse == "answers" and common > reads[-1][1]:
-            return Prefix(min(common, end - 1), [*reads, (common, end)])
+            return Prefix(min(common, max(end - LAST, reads[-1][1])), [*reads, (common, end)])
         if reuse != "answers":
             del reads[1:]
         start, read_end = reads.pop()
-        length = start + _read_alike(min(common, read_end) - start, read_end - start, end - start, exact=exact)
-        return Prefix(length, [*reads, (start, end)])
+        n_shared = min(common, read_end) - start
+        length = start + _read_alike(n_shared, read_end - start, end - start, exact=exact)
+        return Prefix(max(length, reads[-1][1] if reads else 0), [*reads, (start, end)])
 
 
 def _read_alike(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
     """How many of `n_shared` tokens that a read of `n_read` begins with are as a read of `n_prompt` would give them."""
-    if not exact:
-        return min(n_shared, n_prompt - 1)
-    if (n_prompt < WIDE) != (n_read < WIDE):
+    if exact and (n_prompt < WIDE) != (n_read < WIDE):
         return 0
-    return min(n_shared, n_prompt - (WIDE if n_prompt >= WIDE else 1))
+    return min(n_shared, n_prompt - (WIDE if exact and n_prompt >= WIDE else LAST))

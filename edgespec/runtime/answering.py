@@ -152,12 +152,11 @@ class Answering(Loop):
         return _Answer(stream, number, sequence, self.model, text, tells)
 
     def _reuse(self, request: Request) -> Reuse:
-        """A chat goes on from its last answer. Where it would show in the text that a prompt was in the cache already,
-        prompts that are completed verbatim are read again."""
+        """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are
+        completed verbatim are read again."""
         if any(message.role == "assistant" for message in request.messages):
             return "answers"
-        is_draft_invariant = request.verify == "coupled" or request.sampling.temperature == 0
-        return "prompts" if request.messages or (self.context.exact and is_draft_invariant) else "running"
+        return "prompts" if request.messages or self.context.exact else "running"
 
     def _answer_start(self, request: Request, tokens: list[int]) -> int:
         """Where the answer begins in a prompt: at its end, unless that is the beginning of one that is to go on."""

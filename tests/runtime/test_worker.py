@@ -85,7 +85,7 @@ def test_tokens_come_while_the_answer_is_made(worker: Worker, monkeypatch: pytes
         return original(rows)
 
     monkeypatch.setattr(worker._pipes, "_events", counting)
-    list(worker.answer(replace(LONG, max_tokens=200)))
+    list(worker.answer(replace(LONG, prompt="while True:\n", max_tokens=200)))  # which is not in the cache
     assert sum(sizes) == 201
     assert len(sizes) > 3
     assert sizes[0] == 1  # nothing came before it that it could share a message with
