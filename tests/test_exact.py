@@ -16,7 +16,7 @@ from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.scheduler import WIDE
+from edgespec.engine.slots import WIDE
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context

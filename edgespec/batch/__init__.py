@@ -37,6 +37,7 @@ def answer_rows(
     samples a row gets, `chat` tells whether a prompt is a question, `model` is a name to show, `token_bytes` what a
     token id stands for. Raises UsageError for settings that cannot be meant, and what the engine raises.
     """
+    from edgespec.batch.arriving import Polled
     from edgespec.batch.job import Job
     from edgespec.batch.reading import Defaults, RowReader
     from edgespec.batch.results import Results
@@ -54,7 +55,7 @@ def answer_rows(
     reader = RowReader(Defaults(request, seed, chat, system, n))
     job = Job(
         engine,
-        reader.from_values(rows),
+        Polled(reader.from_values(rows)),
         Results(model, token_bytes, timings),
         cancel or CancelFlag(),
         ordered=ordered,

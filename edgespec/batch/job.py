@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from edgespec.batch.answer import Answer
+from edgespec.batch.arriving import Arriving
 from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row
 from edgespec.cancel import CancelFlag
@@ -17,6 +18,7 @@ from edgespec.events import TokenEvent
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that nobody has taken yet
+POLL_S = 0.05  # how long a cancel may go unnoticed while rows are waited for
 MOST_DEATHS = 12  # of the engine, without an answer in between
 
 Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
@@ -27,12 +29,12 @@ class Engine(Protocol):
 
     def check_settings(self, request: Request) -> None: ...
 
-    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events: ...
+    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events: ...
 
 
 class Job:
-    """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`. None in place of a row says
-    that there is none yet.
+    """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`. Rows that may be slow are
+    `Arriving`.
 
     With `ordered` results come in the order of the rows. `reopen` gives another engine after an error that has broken
     off all answers; without it the error goes on to the caller. `heard` is told of each event.
@@ -41,7 +43,7 @@ class Job:
     def __init__(
         self,
         engine: Engine,
-        rows: Iterator[Row | BadRow | None],
+        rows: Iterator[Row | BadRow],
         results: Results,
         cancel: CancelFlag,
         *,
@@ -73,7 +75,7 @@ class Job:
         while not self._cancel.is_set() and (suspects or not self._is_last):
             suspect = suspects.popleft() if suspects else None
             try:
-                yield from self._answers(self._arriving() if suspect is None else self._requests(suspect))
+                yield from self._answers(_Requests(self) if suspect is None else self._requests(suspect))
             except GenerationError as error:
                 if self._reopen is None:
                     raise
@@ -87,7 +89,7 @@ class Job:
                 if not self._cancel.is_set():
                     self._engine = self._reopen(error)
 
-    def _answers(self, requests: Iterator[Request | None]) -> Generator[Result, None, None]:
+    def _answers(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
         self._asked.clear()
         self._n_asked = 0
         with closing(self._engine.stream(requests, self._cancel)) as events:
@@ -100,26 +102,29 @@ class Job:
 
     # --- rows on their way to the engine ------------------------------------------------------------------------------
 
-    def _arriving(self) -> Iterator[Request | None]:
-        """The requests of further rows. Where too many results wait for an earlier row, or to be taken, they end, and
-        begin anew once the engine has nothing left to do."""
-        while len(self._ready) + len(self._early) < MOST_WAITING and not self._cancel.is_set():
-            try:
-                row = next(self._rows)
-            except StopIteration:
-                self._is_last = True
-                return
-            if row is None:
-                if self._ready and not self._flights:
-                    return
-                yield None
-                continue
-            number, self._n_taken = self._n_taken, self._n_taken + 1
-            if isinstance(row, BadRow):
-                self._deliver(number, self._results.refused(row))
-            else:
-                flight = self._flights[number] = _Flight(number, row)
-                yield from self._requests(flight)
+    def take_row(self, *, may_wait: bool) -> Iterator[Request] | None:
+        """The requests of the next row, none for one that is refused; None where that is still to come, unless somebody
+        `may_wait`. Where too many results wait for an earlier row, or to be taken, rows end (StopIteration), and begin
+        anew once the engine has nothing left to do."""
+        if len(self._ready) + len(self._early) >= MOST_WAITING:
+            raise StopIteration
+        rows = self._rows
+        while isinstance(rows, Arriving) and not rows.is_ready(POLL_S if may_wait else 0):
+            if self._cancel.is_set() or (may_wait and self._ready and not self._flights):
+                raise StopIteration
+            if not may_wait:
+                return None
+        try:
+            row = next(rows)
+        except StopIteration:
+            self._is_last = True
+            raise
+        number, self._n_taken = self._n_taken, self._n_taken + 1
+        if isinstance(row, BadRow):
+            self._deliver(number, self._results.refused(row))
+            return iter(())
+        flight = self._flights[number] = _Flight(number, row)
+        return self._requests(flight)
 
     def _requests(self, flight: _Flight) -> Iterator[Request]:
         """A request for each sample, until one of them is refused."""
@@ -171,6 +176,41 @@ class Job:
             raise GenerationError(
                 f"the model crashed {MOST_DEATHS} times without an answer in between", why=why, hint=error.hint
             ) from error
+
+
+class _Requests(Iterator[Request]):
+    """The requests of further rows, for an engine."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._row: Iterator[Request] = iter(())
+        self._next: Request | None = None
+        self._is_over = False
+
+    def is_ready(self) -> bool:
+        """Whether the next one, or the end, is there."""
+        return self._look(may_wait=False)
+
+    def __next__(self) -> Request:
+        self._look(may_wait=True)
+        request, self._next = self._next, None
+        if request is None:
+            raise StopIteration
+        return request
+
+    def _look(self, *, may_wait: bool) -> bool:
+        while self._next is None and not self._is_over:
+            self._next = next(self._row, None)
+            if self._next is None:
+                try:
+                    row = self._job.take_row(may_wait=may_wait)
+                except StopIteration:
+                    self._is_over = True
+                else:
+                    if row is None:
+                        return False
+                    self._row = row
+        return True
 
 
 @dataclass(slots=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 MOST_BYTES = 16_000_000  # of a line that is read at all
-MOST_AHEAD = 16  # lines that are read before somebody wants them
 
 Line = tuple[int, bytes | None]
 """The number of a line, from 1 on, and its bytes; None stands for a line that is too long."""
@@ -26,33 +23,6 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
             yield number, None
         elif line.strip():
             yield number, line
-
-
-def as_they_come(lines: Iterable[Line]) -> Iterator[Line | None]:
-    """Lines of a pipe that may be slow, read in a thread of its own; None where there is none yet."""
-    arrived: queue.Queue[Line | Exception] = queue.Queue(MOST_AHEAD)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                arrived.put(line)
-        except Exception as error:
-            arrived.put(error)
-        else:
-            arrived.put(EOFError())
-
-    threading.Thread(target=read, name="lines", daemon=True).start()
-    while True:
-        try:
-            line = arrived.get_nowait()
-        except queue.Empty:
-            yield None
-            continue
-        if isinstance(line, EOFError):
-            return
-        if isinstance(line, Exception):
-            raise line
-        yield line
 
 
 def count_lines(file: BinaryIO) -> int:

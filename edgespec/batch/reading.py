@@ -42,13 +42,9 @@ class RowReader:
         self._done = {} if done is None else done
         self._seen: set[int] = set()
 
-    def from_lines(self, lines: Iterable[Line | None]) -> Iterator[Row | BadRow | None]:
-        """Rows from lines of JSON; None where there is none yet."""
-        for numbered in lines:
-            if numbered is None:
-                yield None
-                continue
-            number, line = numbered
+    def from_lines(self, lines: Iterable[Line]) -> Iterator[Row | BadRow]:
+        """Rows from lines of JSON."""
+        for number, line in lines:
             try:
                 value = _parsed(line)
             except BadRowError as error:

@@ -16,7 +16,8 @@ from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import Scheduled, Sequence, StepOutput
+from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, StepOutput
+from edgespec.engine.slots import Reuse
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError
@@ -25,7 +26,8 @@ from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 class Engine:
     """Steps over as many sequences as the target's context holds. Passes are padded to `least_width` tokens, those that
-    verify drafts have at most `most_rows`; see `Speculator` for the others."""
+    verify drafts have at most `most_rows`; `watch` is told of the flag that may break off a pass, native code included.
+    See `Speculator` for the others."""
 
     def __init__(
         self,
@@ -38,8 +40,9 @@ class Engine:
         least_width: int = 1,
         most_rows: int | None = None,
         warn: Callable[[str], None] = logger.warning,
+        watch: Callable[[CancelFlag | None], None] = lambda flag: None,
     ) -> None:
-        self.context, self.least_width = context, least_width
+        self.context, self.least_width, self.watch = context, least_width, watch
         self.scheduler = Scheduler(context, min(most_rows or context.n_batch, context.n_batch))
         self.runner = TargetRunner(context, self.scheduler, least_width)
         self.speculator = Speculator(
@@ -54,25 +57,35 @@ class Engine:
         cancel: CancelFlag,
         *,
         rule: VerifyRule = "coupled",
-        n_cached: int = 0,
+        reuse: Reuse = "running",
     ) -> Sequence:
-        """Admit a prompt of at least one token. `n_cached` tokens of it are in the cache of the free slot already."""
-        sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, n_cached=n_cached)
-        self.speculator.begin(sequence)
+        """Take on a prompt of at least one token, at any time between steps; it waits while no slot is free."""
+        sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, reuse=reuse)
+        self._admit()
         return sequence
 
     def finish(self, sequence: Sequence) -> None:
-        """Give the slot of a sequence back."""
+        """Give the slot of a sequence back, or its place among those that wait."""
         if self.context.exact and sequence.finish in ("stop", "length"):
             self.runner.catch_up(sequence)
-        self.speculator.end(sequence)
+        if sequence.slot != NO_SLOT:
+            self.speculator.end(sequence)
         self.scheduler.remove(sequence)
+
+    def _admit(self) -> None:
+        for sequence in self.scheduler.admit():
+            self.speculator.begin(sequence)
 
     def step(self) -> list[StepOutput]:
         """One forward pass for all unfinished sequences. Raises GenerationError when the native library fails."""
+        self._admit()
         scheduled = self.scheduler.schedule()
         if not scheduled:
             return []
+        # A flag breaks off a pass where that is of no other sequence, and loses nothing of what others have in memory.
+        in_reach = [part.sequence for part in scheduled] if self.context.model.can_roll_back else self.scheduler.active
+        flags = {sequence.cancel for sequence in in_reach}
+        self.watch(flags.pop() if len(flags) == 1 else None)
         try:
             self.speculator.propose(scheduled)
             started_s = perf_counter()

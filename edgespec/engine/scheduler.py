@@ -1,23 +1,23 @@
-"""Which sequences run, in which slots, and how many of their tokens go into the next forward pass."""
+"""Which sequences wait and run, in which slots, and how many of their tokens go into the next forward pass."""
 
 from __future__ import annotations
 
+from collections import deque
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.prefix import common_prefix
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
-from edgespec.engine.sequence import Scheduled, Sequence, kind_of
+from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, kind_of
+from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
 from edgespec.llama.context import Context
-from edgespec.llama.kernels import NARROW
 
-LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for
-WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads prompts
+LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for, or copying
 
 
 class Scheduler:
-    """Sequences with a slot each. Passes that verify drafts have at most `most_rows` tokens.
+    """Sequences that wait, and those that are `active`, with a slot each. Passes that verify drafts have at most
+    `most_rows` tokens.
 
     In an exact context a token's logits depend on its own sequence alone: what is generated never shares a pass with
     prompts, and these none with each other.
@@ -26,12 +26,9 @@ class Scheduler:
     def __init__(self, context: Context, most_rows: int) -> None:
         self.context, self.most_rows = context, most_rows
         self.active: list[Sequence] = []
-        self._free = list(range(context.sequences))
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another sequence can be added."""
-        return bool(self._free)
+        self.waiting: deque[Sequence] = deque()
+        self.slots = [Slot(number) for number in range(context.sequences)]
+        self._uses = 0
 
     def add(
         self,
@@ -41,32 +38,57 @@ class Scheduler:
         cancel: CancelFlag,
         *,
         rule: VerifyRule = "coupled",
-        n_cached: int = 0,
+        reuse: Reuse = "running",
     ) -> Sequence:
-        """Admit a prompt of at least one token. `n_cached` tokens of it are in the cache of the free slot already."""
+        """Let a prompt of at least one token wait for a slot."""
         room = self.context.n_ctx - len(tokens)
         kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
-        sequence = Sequence(self._free.pop(0), list(tokens), sampler, min(max_tokens, room), cancel, rule, kind)
-        sequence.n_prompt = len(tokens)
-        self.keep(sequence, min(n_cached, len(tokens) - 1))
-        sequence.shares = self._shared_prompt(sequence)
-        sequence.stats.prompt_tokens, sequence.stats.cached_tokens = len(tokens), sequence.n_decoded
-        sequence.started_s = sequence.first_token_s = perf_counter()
-        if sequence.max_tokens <= 0:
-            sequence.finish = "length"
-        self.active.append(sequence)
+        sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse)
+        sequence.n_prompt = sequence.stats.prompt_tokens = len(tokens)
+        self.waiting.append(sequence)
         return sequence
 
+    def admit(self) -> list[Sequence]:
+        """Give free slots to sequences that wait, in their order; returns those that have one now."""
+        admitted = []
+        while self.waiting and len(self.active) < len(self.slots):
+            sequence = self.waiting.popleft()
+            self._place(sequence)
+            self.active.append(sequence)
+            admitted.append(sequence)
+        return admitted
+
     def remove(self, sequence: Sequence) -> None:
-        """Give the slot back. The target's cache of it stays until the slot is used again."""
+        """Give the slot back, if it has one. What the target's cache holds of it stays until the slot is used again."""
+        if sequence not in self.active:
+            self.waiting.remove(sequence)
+            return
         self.active.remove(sequence)
-        self._free.insert(0, sequence.slot)
+        slot = self.slots[sequence.slot]
+        slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
+        self._uses += 1
+        slot.last_use = self._uses
+        if not slot.tokens:
+            slot.clear()
+
+    def mark_cancelled(self) -> None:
+        """Finish the sequences whose flag is set."""
+        for sequence in (*self.active, *self.waiting):
+            if sequence.cancel.is_set() and sequence.finish is None:
+                sequence.finish = "cancelled"
+
+    def finished(self) -> list[Sequence]:
+        """Those that are over, and not removed yet."""
+        return [sequence for sequence in (*self.active, *self.waiting) if sequence.finish is not None]
+
+    def forget(self) -> None:
+        """Somebody else has used the cache."""
+        for slot in self.slots:
+            slot.clear()
 
     def schedule(self) -> list[Scheduled]:
         """What of each sequence goes into the next pass: those with little to decode first, long prompts fill up."""
-        for sequence in self.active:
-            if sequence.cancel.is_set() and sequence.finish is None:
-                sequence.finish = "cancelled"
+        self.mark_cancelled()
         going_on = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
         sequences = sorted(going_on, key=lambda sequence: len(sequence.tokens) - sequence.n_decoded)
         room = self.context.n_batch
@@ -92,47 +114,66 @@ class Scheduler:
             self.context.forget(sequence.slot)
             sequence.n_decoded = 0
 
-    def reusable(self, n_shared: int, n_other: int, n_prompt: int) -> int:
-        """How many of the first `n_shared` tokens of a prompt need not be decoded again where another prompt was that
-        begins with them; `n_other` and `n_prompt` are their lengths.
-
-        In an exact context they have to be the same bits: prompts are read in wide passes, with kernels that agree
-        among themselves, or in a narrow one if they are short.
-        """
-        if not self.context.exact:
-            return min(n_shared, n_prompt - 1)
-        if (n_prompt < WIDE) != (n_other < WIDE):
-            return 0
-        return min(n_shared, n_prompt - (WIDE if n_prompt >= WIDE else 1))
-
     # --- prompts that begin alike ---------------------------------------------------------------------------------
 
-    def _shared_prompt(self, sequence: Sequence) -> tuple[Sequence, int] | None:
+    def _place(self, sequence: Sequence) -> None:
+        """Take the free slot that holds most of a prompt if this goes on there or asks again; else the one that was not
+        used for longest, with a copy. Where a running sequence reads more of the same prompt, it waits for that."""
+        free = [slot for slot in self.slots if slot.running is None]
+        slot = min(free, key=lambda slot: slot.last_use)
+        source, prefix = self._longest(sequence, free if sequence.reuse != "running" else [])
+        if source.is_repeated_in(sequence.prompt) and prefix.length:
+            slot = source
+        elif slot is not source and prefix.length < LEAST_SHARED:
+            prefix = Prefix(0, [(0, sequence.n_prompt)])
+        slot.running, sequence.slot = sequence, slot.number
+        self._begin(sequence, source, prefix)
+        sequence.shares = self._shared_prompt(sequence)
+        sequence.started_s = sequence.first_token_s = perf_counter()
+        if sequence.max_tokens <= 0:
+            sequence.finish = "length"
+
+    def _begin(self, sequence: Sequence, source: Slot, prefix: Prefix) -> None:
+        """Let a sequence's slot hold that prefix, which is in the cache of `source`."""
+        slot = self.slots[sequence.slot]
+        if slot is source or not prefix.length:
+            self.keep(sequence, prefix.length)
+        else:
+            self.context.forget(slot.number)
+            self.context.copy(source.number, slot.number, 0, prefix.length)
+            sequence.n_decoded = prefix.length
+        slot.tokens, slot.reads = sequence.tokens, prefix.reads
+        sequence.stats.cached_tokens = sequence.n_decoded
+
+    def _longest(self, sequence: Sequence, slots: list[Slot]) -> tuple[Slot, Prefix]:
+        """Which of these slots holds, or is to hold, most of what a prompt begins with; an empty one if none."""
+        best, longest = Slot(NO_SLOT), Prefix(0, [(0, sequence.n_prompt)])
+        for slot in slots if self.context.model.can_roll_back else ():
+            prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
+            if prefix.length > longest.length:
+                best, longest = slot, prefix
+        return best, longest
+
+    def _shared_prompt(self, sequence: Sequence) -> tuple[Sequence, Prefix] | None:
         """The unfinished one of the sequences before it that begins with the same tokens, as a sample of one prompt."""
-        if not self.context.model.can_roll_back:
-            return None
         before = self.active[: self.active.index(sequence)] if sequence in self.active else self.active
-        going_on = [other for other in before if other.finish is None]
-        lengths = (
-            (other, self.reusable(common_prefix(other.prompt, sequence.prompt), other.n_prompt, sequence.n_prompt))
-            for other in going_on
-        )
-        other, length = max(lengths, key=lambda pair: pair[1], default=(sequence, 0))
-        return (other, length) if length >= max(LEAST_SHARED, sequence.n_decoded + 1) else None
+        slot, prefix = self._longest(sequence, [self.slots[other.slot] for other in before if other.finish is None])
+        if slot.running is None or prefix.length < max(LEAST_SHARED, sequence.n_decoded + 1):
+            return None
+        return slot.running, prefix
 
     def _waits(self, sequence: Sequence) -> bool:
         """Whether a prompt is still to be decoded by the sequence that shares it; takes it over once it is there."""
-        if sequence.shares is None:
-            return False
-        other, length = sequence.shares
-        if other.finish is None and other.n_decoded < length:
-            return True
-        if other.n_decoded < length:  # it ended too soon: perhaps another one has the same prompt
-            sequence.shares = self._shared_prompt(sequence)
-            return sequence.shares is not None
-        sequence.shares = None
-        if other in self.active:
-            self.context.forget(sequence.slot)
-            self.context.copy(other.slot, sequence.slot, 0, length)
-            sequence.n_decoded = sequence.stats.cached_tokens = length
+        while sequence.shares is not None:
+            other, prefix = sequence.shares
+            slot = self.slots[other.slot]
+            is_going_on = slot.running is other and other.finish is None
+            if is_going_on and other.n_decoded < prefix.length:
+                return True
+            if not is_going_on:
+                prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
+            if prefix.length > sequence.n_decoded and slot.running in (other, None):
+                self._begin(sequence, slot, prefix)
+            # If it ended too soon, another one may have more of the prompt.
+            sequence.shares = None if is_going_on else self._shared_prompt(sequence)
         return False

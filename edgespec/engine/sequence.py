@@ -12,8 +12,11 @@ from edgespec.core.sampler import Choice, Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
+from edgespec.engine.slots import Prefix, Reuse
 from edgespec.errors import GenerationError
 from edgespec.events import FinishReason
+
+NO_SLOT = -1
 
 Status = Literal["waiting", "prefill", "decoding", "finished"]
 
@@ -26,25 +29,27 @@ def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: boo
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`.
+    """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`, which
+    is NO_SLOT until there is a free one.
 
-    `rule` is how drafts are judged, `kind` that and how tokens are chosen, `off` names the drafters that failed,
-    `finish` is set when the sequence is over, `error` where that is why. `shares` is another sequence and how many
-    tokens of its prompt this one begins with and waits for.
+    `rule` is how drafts are judged, `kind` that and how tokens are chosen, `reuse` what of the cache it may begin with,
+    `off` names the drafters that failed, `finish` is set when the sequence is over, `error` where that is why. `shares`
+    is a sequence that reads the same prompt, and what of it this one waits for.
     """
 
-    slot: int
     tokens: list[int]
     sampler: Sampler
     max_tokens: int
     cancel: CancelFlag
     rule: VerifyRule = "coupled"
     kind: str = ""
+    reuse: Reuse = "running"
+    slot: int = NO_SLOT
     stats: Stats = field(default_factory=Stats)
     n_decoded: int = 0
     n_prompt: int = 0
     off: set[str] = field(default_factory=set)
-    shares: tuple[Sequence, int] | None = None
+    shares: tuple[Sequence, Prefix] | None = None
     finish: FinishReason | None = None
     error: GenerationError | None = None
     started_s: float = 0.0
@@ -52,10 +57,10 @@ class Sequence:
 
     @property
     def status(self) -> Status:
-        """Waiting for a prompt that another sequence decodes, reading its own, generating, or over."""
+        """Waiting for a slot or for a prompt that another sequence decodes, reading its own, generating, or over."""
         if self.finish is not None:
             return "finished"
-        if self.shares is not None:
+        if self.slot == NO_SLOT or self.shares is not None:
             return "waiting"
         return "prefill" if self.is_prefill else "decoding"
 

@@ -3,85 +3,74 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from time import sleep
 from typing import TypeVar
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.prefix import common_prefix
 from edgespec.core.sampler import ReferenceSampler, Sampler
-from edgespec.core.stats import Stats
-from edgespec.engine.sequence import Sequence as EngineSequence
-from edgespec.engine.sequence import StepOutput
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.engine.sequence import Sequence, StepOutput
+from edgespec.engine.slots import Reuse
+from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.loading import ModelSession
+from edgespec.runtime.prompts import Prompt
+from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
-
-IDLE_S = 0.005  # between looking for further requests
 
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-Stream = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
-
-
-Job = tuple[Request, "Prompt"] | EdgespecError
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What a request makes the model read, and texts that end the answer beside those it asks for."""
-
-    tokens: list[int]
-    stop: tuple[str, ...] = ()
+Job = tuple[Request, Prompt] | EdgespecError
+"""A request with its prompt, or why it is refused."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One sequence of the engine on its way to the reader."""
+    """One sequence of the engine on its way to the reader, who knows it by its number."""
 
-    index: int
-    sequence: EngineSequence
+    stream: Stream
+    number: int
+    sequence: Sequence
     model: Model
     text: TextStream
+    tells: bool
     proposed: int = 0
 
-    def events(self, output: StepOutput) -> Iterator[tuple[int, TokenEvent]]:
+    def events(self, output: StepOutput) -> Iterator[TokenEvent]:
         """One event a token; end tokens and what follows a stop string are not for the reader."""
-        number = self.sequence.stats.rounds - 1
+        round = self.sequence.stats.rounds - 1
         proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
         for position, choice in enumerate(output.choices):
             if self.model.is_end(choice.id):
                 return
             text = self.text.push(self.model.token_bytes(choice.id))
             drafted = position < len(output.sources)
-            event = TokenEvent(
+            yield TokenEvent(
                 choice.id,
                 text,
                 from_draft=drafted,
                 source=output.sources[position] if drafted else "",
-                round=number,
+                round=round,
                 proposed=proposed,
                 gap=choice.gap,
                 near_tie=choice.near_tie,
                 logprob=choice.logprob,
                 top_logprobs=choice.top_logprobs,
             )
-            yield self.index, event
             if self.text.stopped:
                 self.sequence.finish = "stop"
                 return
 
-    def last_event(self) -> tuple[int, TokenEvent]:
+    def last_event(self) -> TokenEvent:
         finish, stats = self.sequence.finish, self.sequence.stats
         if finish == "length" and self._is_whole():
             finish = "stop"
-        return self.index, TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats, cut=self.text.stopped)
+        return TokenEvent(-1, self.text.flush(), finish_reason=finish, stats=stats, cut=self.text.stopped)
 
     def _is_whole(self) -> bool:
         """Whether nothing but an end may follow, by what the answer is made of: no limit has cut that off."""
@@ -91,83 +80,56 @@ class _Answer:
         return {*constraint.allowed(tokens).nonzero()[0].tolist()} <= {*self.model.end_tokens}
 
 
-class Answering:
-    """Requests on their way through the engine, as many at a time as it has room for. `stats` are those of the answer
-    that was started last."""
+class Answering(Loop):
+    """Requests on their way through the engine, as many at a time as it has slots for."""
 
     def __init__(self, loaded: ModelSession, note: Callable[[str], None], progress: Progress) -> None:
+        super().__init__()
         self._loaded, self._note, self._progress = loaded, note, progress
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
-        self.stats = Stats()
-        self._cached: list[int] = []
-        self._turns = [(0, 0)]
+        self._added: deque[tuple[Stream, int, tuple[Request, Prompt], CancelFlag, bool]] = deque()
+        self._answers: dict[Sequence, _Answer] = {}
 
-    def forget(self) -> None:
-        """What the cache of the target holds is not known any more."""
-        self._cached = []
+    def add(self, stream: Stream, number: int, what: Job, cancel: CancelFlag, *, tells: bool) -> None:
+        if isinstance(what, EdgespecError):
+            stream.put(number, what)
+        else:
+            self._added.append((stream, number, what, cancel, tells))
 
-    def watch(self, cancel: CancelFlag | None) -> None:
-        """Let `cancel` stop passes of all models."""
-        for context in self._loaded.contexts:
-            context.watch(cancel)
-
-    def run(self, jobs: Iterator[Job | None], cancel: CancelFlag, tell: Callable[[Iterable[_Answer]], None]) -> Stream:
-        if self.engine.scheduler.active:
-            raise UsageError("this model is already generating", hint="finish or close the other answer first")
-        answers: dict[int, _Answer] = {}
-        is_last, n_taken = False, 0
-        self.watch(cancel)
+    def turn(self) -> None:
+        """A step of the engine; what goes wrong in it ends the answers that had a slot."""
+        while self._added:
+            stream, number, job, cancel, tells = self._added.popleft()
+            if not stream.is_closed:
+                started = attempted(partial(self._start, stream, number, *job, cancel, tells))
+                if isinstance(started, EdgespecError):
+                    stream.put(number, started)
+                else:
+                    self._answers[started.sequence] = started
         try:
-            while answers or not is_last:
-                while self.engine.scheduler.has_room and not is_last:
-                    try:
-                        job = next(jobs)
-                    except StopIteration:
-                        is_last = True
-                        break
-                    if job is None:  # requests are still to come
-                        if not answers:
-                            sleep(IDLE_S)
-                        break
-                    started = self._started(n_taken, job, cancel)
-                    if isinstance(started, EdgespecError):
-                        yield n_taken, started
-                    else:
-                        answers[started.sequence.slot] = started
-                    n_taken += 1
-                if not self.engine.scheduler.active:
-                    continue
-                for output in self.engine.step():
-                    yield from answers[output.sequence.slot].events(output)
-                tell(answers.values())
-                for answer in [answer for answer in answers.values() if answer.sequence.finish]:
-                    del answers[answer.sequence.slot]
-                    error = answer.sequence.error
-                    if error is None:
-                        self._remember(answer)
-                    self._end(answer.sequence)
-                    if error is None:
-                        yield answer.last_event()
-                    else:
-                        self.stats = answer.sequence.stats
-                        yield answer.index, error
-        except GenerationError:
-            for answer in answers.values():
-                answer.sequence.finish = "error"
-                answer.sequence.n_decoded = 0
-                yield answer.last_event()
-            raise
-        finally:
-            for answer in answers.values():
-                self._end(answer.sequence)
-            self.watch(None)
-            self._loaded.tuning.save(now=False)
+            outputs = self.engine.step()
+        except BaseException as error:
+            known = error if isinstance(error, GenerationError) else _unexpected(error)
+            self._break_off(known)
+            if error is not known:
+                raise
+            return
+        for output in outputs:
+            answer = self._answers[output.sequence]
+            for event in answer.events(output):
+                answer.stream.put(answer.number, event)
+        self._tell_progress()
+        self._end_finished()
 
-    def _started(self, index: int, job: Job, cancel: CancelFlag) -> _Answer | EdgespecError:
-        """One request that cannot be begun with takes no other with it."""
-        return job if isinstance(job, EdgespecError) else attempted(partial(self._start, index, *job, cancel))
+    def settle(self) -> None:
+        for sequence, answer in self._answers.items():
+            if answer.stream.is_closed and sequence.finish is None:
+                sequence.finish = "cancelled"
+        self._end_finished()
 
-    def _start(self, index: int, request: Request, prompt: Prompt, cancel: CancelFlag) -> _Answer:
+    def _start(
+        self, stream: Stream, number: int, request: Request, prompt: Prompt, cancel: CancelFlag, tells: bool
+    ) -> _Answer:
         tokens, constraint = prompt.tokens, request.constraint
         sampler = Sampler(
             request.sampling,
@@ -185,11 +147,16 @@ class Answering:
         if request.reference:
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
-        sequence = self.engine.add(
-            tokens, sampler, limit, cancel, rule=request.verify, n_cached=self._reusable(request, tokens)
-        )
+        sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=self._reuse(request))
         self.stats = sequence.stats
-        return _Answer(index, sequence, self.model, text)
+        return _Answer(stream, number, sequence, self.model, text, tells)
+
+    def _reuse(self, request: Request) -> Reuse:
+        """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are
+        completed verbatim are read again."""
+        if any(message.role == "assistant" for message in request.messages):
+            return "answers"
+        return "prompts" if request.messages or self.context.exact else "running"
 
     def _answer_start(self, request: Request, tokens: list[int]) -> int:
         """Where the answer begins in a prompt: at its end, unless that is the beginning of one that is to go on."""
@@ -198,44 +165,43 @@ class Answering:
         begun = list(request.messages[-1].tokens) or self.model.tokenize(request.messages[-1].content)
         return len(tokens) - len(begun) if tokens[-len(begun) :] == begun else len(tokens)
 
-    def _remember(self, answer: _Answer) -> None:
-        """Keep what was answered for the next time that something like it comes."""
-        sequence, store = answer.sequence, self._loaded.answers
-        if store is not None and not isinstance(sequence.sampler, ReferenceSampler):
-            store.add(sequence.tokens[sequence.n_prompt :])
-
-    def _end(self, sequence: EngineSequence) -> None:
-        if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
-            self._note(f"the context of {self.context.n_ctx} tokens is full")
-        self.engine.finish(sequence)
-        self._cached = sequence.tokens[: sequence.n_decoded]
-
-    def tell_progress(self, answers: Iterable[_Answer]) -> None:
+    def _tell_progress(self) -> None:
         """How much of the prompts is decoded, as long as one of them is not."""
-        reading = [answer.sequence for answer in answers if not answer.sequence.stats.rounds]
+        reading = [s for s, answer in self._answers.items() if answer.tells and not s.stats.rounds]
         if reading:
             self._progress("prompt", sum(s.n_decoded for s in reading) / sum(s.n_prompt for s in reading))
 
-    def _reusable(self, request: Request, tokens: list[int]) -> int:
-        """How many tokens of this prompt the last conversation left in the cache: only chats continue each other.
+    def _end_finished(self) -> None:
+        finished = self.engine.scheduler.finished()
+        for sequence in finished:
+            answer = self._answers.pop(sequence)
+            if sequence.error is None:
+                self._remember(sequence)
+            if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
+                self._note(f"the context of {self.context.n_ctx} tokens is full")
+            self.engine.finish(sequence)
+            answer.stream.put(answer.number, sequence.error or answer.last_event())
+        if finished and not self._answers:
+            self._loaded.tuning.save(now=False)
 
-        `_turns` says of each prompt in the cache from where to where it was read; between them lies what was generated.
-        """
-        if not request.messages or self.context.sequences > 1 or not self.model.can_roll_back:
-            self._turns = [(0, len(tokens))]
-            return 0
-        common = common_prefix(self._cached, tokens)
-        while self._turns[-1][0] > common:
-            self._turns.pop()
-        start, end = self._turns[-1]
-        n_reused = common
-        if common <= end:  # that prompt again, or another one in its place
-            self._turns.pop()
-            n_reused = start + self.engine.scheduler.reusable(common - start, end - start, len(tokens) - start)
-        else:  # the conversation goes on
-            start = common
-        self._turns.append((start, len(tokens)))
-        return n_reused
+    def _break_off(self, error: GenerationError) -> None:
+        """What the cache holds is not known; who waits for a slot may still get one."""
+        broken = [self._answers.pop(sequence) for sequence in [*self.engine.scheduler.active]]
+        for answer in broken:
+            answer.sequence.finish, answer.sequence.n_decoded = "error", 0
+            self.engine.finish(answer.sequence)
+            answer.stream.put(answer.number, answer.last_event())
+            answer.stream.fail(error)
+
+    def _remember(self, sequence: Sequence) -> None:
+        """Keep what was answered for the next time that something like it comes."""
+        store = self._loaded.answers
+        if store is not None and not isinstance(sequence.sampler, ReferenceSampler):
+            store.add(sequence.tokens[sequence.n_prompt :])
+
+
+def _unexpected(error: BaseException) -> GenerationError:
+    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
 
 
 def attempted(step: Callable[[], Made]) -> Made | EdgespecError:
@@ -246,4 +212,4 @@ def attempted(step: Callable[[], Made]) -> Made | EdgespecError:
         return error
     except Exception as error:
         log.debug("a request failed", exc_info=error)
-        return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
+        return _unexpected(error)

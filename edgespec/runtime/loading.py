@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.datastore.answer_store import AnswerStore
@@ -74,6 +75,7 @@ class ModelSession(Closable):
         self._n_max = settings.draft_n_max
         self._models: list[Model] = []
         self.contexts: list[Context] = []
+        self._watched: CancelFlag | None = None
         self._widths: Widths | None = None
         try:
             self._load()
@@ -86,6 +88,13 @@ class ModelSession(Closable):
         for opened in (self.contexts, self._models):
             while opened:
                 opened.pop().close()
+
+    def watch(self, cancel: CancelFlag | None) -> None:
+        """Let `cancel` stop passes of all models."""
+        if cancel is not self._watched:
+            self._watched = cancel
+            for context in self.contexts:
+                context.watch(cancel)
 
     @property
     def self_draft(self) -> str | None:
@@ -156,6 +165,7 @@ class ModelSession(Closable):
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
             most_rows=self._narrow,
             warn=self._note,
+            watch=self.watch,
         )
         self.drafters = {drafter.name: drafter for drafter in drafters}
         self.tuning = CostModelCache(self.context, drafters, self.engine.least_width, self._note)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,11 +21,12 @@ from edgespec.engine.sequence import kind_of
 from edgespec.engine.trace import Recorder
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
-from edgespec.llama.template import tokenize_leniently
-from edgespec.runtime.answer_thread import AnswerThread
-from edgespec.runtime.answering import Answering, Job, Prompt, Stream, attempted
+from edgespec.runtime.answer_threads import AnswerThreads
+from edgespec.runtime.answering import Answering, Job, attempted
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import AnswerOptions, Messages, asked, request_of, turns
+from edgespec.runtime.prompts import Prompt, Prompts
+from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
     LoadSettings,
     Message,
@@ -37,12 +37,10 @@ from edgespec.settings import (
     drafting_changes,
 )
 
-LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
 MEASURED_DEPTH = 128  # tokens behind which passes are measured
 
 log = logging.getLogger(__name__)
 
-Answer = Generator[TokenEvent, None, None]
 AsyncAnswer = AsyncGenerator[TokenEvent, None]
 Answers = Generator[tuple[int, TokenEvent], None, None]
 
@@ -60,13 +58,13 @@ class Runtime(Closable):
         check_load_settings(settings)
         self.settings = settings
         self._progress = progress or (lambda what, done: None)
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.notes: list[str] = []
-        self._thread = AnswerThread()
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self._answering = Answering(loaded, self.note, self._progress)
+        self._prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
+        self._threads = AnswerThreads(loaded.context.sequences)
 
     def draft_with(
         self,
@@ -104,8 +102,9 @@ class Runtime(Closable):
             raise UsageError(f"drafter {missing[0]} is not loaded", hint="load the model with it (--spec-type, -md)")
         if wanted.spec_tree > self._loaded.leaves:
             raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with --spec-tree")
-        self.settings = wanted
-        self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.draft_n_max, wanted.spec_tree)
+        with self._answering.alone():
+            self.settings = wanted
+            self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.draft_n_max, wanted.spec_tree)
 
     @property
     def stats(self) -> Stats:
@@ -118,14 +117,18 @@ class Runtime(Closable):
             self.notes.append(text)
 
     def close(self) -> None:
-        """End the current answer, and free models and caches; safe to call twice."""
-        self._thread.close()
-        for stream in list(self._streams):
+        """End the current answers, and free models and caches; safe to call twice. Raises UsageError when called from
+        within one of their steps."""
+        self._threads.close()
+        for stream in [*self._answering.streams]:
             stream.close()
-        self._loaded.tuning.save()
-        if self._loaded.answers is not None:
-            self._loaded.answers.save()
-        self._loaded.close()
+        with self._answering.alone() as is_alone:
+            if not is_alone:
+                raise UsageError("a model cannot be closed in the middle of a step")
+            self._loaded.tuning.save()
+            if self._loaded.answers is not None:
+                self._loaded.answers.save()
+            self._loaded.close()
 
     # --- answering ------------------------------------------------------------------------------------------------
 
@@ -165,9 +168,10 @@ class Runtime(Closable):
 
     def forget(self) -> None:
         """Clear the KV caches, so that the next answer starts from nothing."""
-        self._answering.forget()
-        for drafter in self._draft_models():
-            drafter.forget()
+        with self._answering.alone():
+            self.engine.scheduler.forget()
+            for drafter in self._draft_models():
+                drafter.forget()
 
     def _draft_models(self) -> list[ModelDrafter]:
         return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
@@ -211,14 +215,17 @@ class Runtime(Closable):
         token of prefill ("read"). The draft-length policy learns them too. Raises CancelledError when `cancel` is
         set."""
         depth = min(MEASURED_DEPTH, self.context.n_ctx // 2)
-        self._answering.forget()
-        self._answering.watch(cancel)
-        try:
-            return self._loaded.tuning.measured_now(
-                self.context, self._draft_models(), widths, depth, repeat, partial(self._progress, "costs")
-            )
-        finally:
-            self._answering.watch(None)
+        with self._answering.alone():
+            if self.engine.scheduler.active:
+                raise UsageError("this model is already generating", hint="finish or close the other answers first")
+            self.engine.scheduler.forget()
+            self._loaded.watch(cancel)
+            try:
+                return self._loaded.tuning.measured_now(
+                    self.context, self._draft_models(), widths, depth, repeat, partial(self._progress, "costs")
+                )
+            finally:
+                self._loaded.watch(None)
 
     @property
     def rounding(self) -> float | None:
@@ -250,18 +257,19 @@ class Runtime(Closable):
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
 
-        Answers asked for at the same time wait for each other. Closing the generator or cancelling the task ends the
-        answer, within a forward pass. Errors are raised by the first step; UsageError for unknown keywords at once.
+        Up to `sequences` answers asked for at the same time are decoded together, others wait. Closing the generator or
+        cancelling the task ends the answer, within a forward pass. Errors are raised by the first step; UsageError for
+        unknown keywords at once.
         """
-        return self._thread.stream(partial(self.answer, request_of(options, prompt=prompt)))
+        return self._threads.stream(partial(self.answer, request_of(options, prompt=prompt)))
 
     def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
         """`chat` for asyncio, as `agenerate`."""
-        return self._thread.stream(partial(self.answer, request_of(options, messages=turns(messages))))
+        return self._threads.stream(partial(self.answer, request_of(options, messages=turns(messages))))
 
     async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
         """`complete` for asyncio, as `agenerate`."""
-        async with aclosing(self._thread.stream(partial(self.answer, asked(prompt, options)))) as events:
+        async with aclosing(self._threads.stream(partial(self.answer, asked(prompt, options)))) as events:
             return Completion.of([event async for event in events])
 
     def batch(
@@ -296,28 +304,39 @@ class Runtime(Closable):
 
         Raises UsageError for a prompt that is empty or longer than the context.
         """
-        return _without_index(self.answers([request], cancel))
+        return self._one(self._checked(request), cancel or CancelFlag())
+
+    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Submitted:
+        """`answer` for servers: the request waits for a free slot from now on, and is decoded together with others,
+        while anybody waits for events. Each may be asked for and read in a thread of its own.
+
+        Closing what is returned, or setting `cancel`, ends this answer and no other. Errors come with the events.
+        """
+        stream = Stream(self._answering)
+        stream.add(0, self.prepared(request), cancel or CancelFlag(), tells=True)
+        return Submitted(stream)
 
     def answers(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> Answers:
         """Several answers at once, each event with the index of its request.
 
         Up to `sequences` of them are decoded together; a finished one makes room for the next.
         """
-        jobs = [self._checked(request) for request in requests]
-        return self._raising(self._open(iter(jobs), cancel or CancelFlag(), self._answering.tell_progress))
+        return self._raising([self._checked(request) for request in requests], cancel or CancelFlag())
 
-    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Stream:
-        """As `answers`, for requests that are taken when there is room for them, until `cancel` is set; None means that
-        there is none right now. An error in place of an event is the reason why a request fails; the others
-        continue."""
-        cancel = cancel or CancelFlag()
-        return self._open(self._arriving(requests, cancel), cancel, lambda answers: None)
+    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
+        """As `answers`, for requests that are taken when there is room for them, until `cancel` is set. Where they are
+        an iterator that may be slow, its method `is_ready` tells whether the next one is there, so that no answer waits
+        for it. An error in place of an event is the reason why a request fails; the others continue."""
+        stream = self.open()
+        return feed(stream, requests, self.context.sequences, cancel or CancelFlag(), self.prepared)
 
-    def _arriving(self, requests: Iterable[Request | None], cancel: CancelFlag) -> Iterator[Job | None]:
-        for request in requests:
-            if cancel.is_set():
-                return
-            yield None if request is None else attempted(partial(self._checked, request))
+    def open(self) -> Stream:
+        """A stream of events, to which `prepared` requests can be added."""
+        return Stream(self._answering)
+
+    def prepared(self, request: Request) -> Job:
+        """A request with its prompt, or why it is refused."""
+        return attempted(partial(self._checked, request))
 
     def check_settings(self, request: Request) -> None:
         """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
@@ -330,16 +349,21 @@ class Runtime(Closable):
         """A request with its prompt. Raises UsageError."""
         self.check_settings(request)
         self._note_limits(request.verify)
-        return request, self._prompt(request)
+        return request, self._prompts.of(request)
 
-    def _open(self, jobs: Iterator[Job | None], cancel: CancelFlag, tell: Callable[..., None]) -> Stream:
-        stream = self._answering.run(jobs, cancel, tell)
-        self._streams.add(stream)
+    def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
+        stream = self.open()
+        for number, job in enumerate(jobs):
+            stream.add(number, job, cancel, tells=True)
         return stream
 
-    def _raising(self, stream: Stream) -> Answers:
+    def _one(self, job: Job, cancel: CancelFlag) -> Answer:
+        with closing(self._opened([job], cancel).answer()) as events:
+            yield from events
+
+    def _raising(self, jobs: Sequence[Job], cancel: CancelFlag) -> Answers:
         """One answer that fails ends the others."""
-        with closing(stream):
+        with self._opened(jobs, cancel) as stream:
             for index, event in stream:
                 if isinstance(event, EdgespecError):
                     yield index, TokenEvent(-1, "", finish_reason="error", stats=self.stats)
@@ -348,38 +372,11 @@ class Runtime(Closable):
 
     def count(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of these messages, however many the context holds."""
-        return len(self._tokenize(Request(messages=tuple(messages), lenient=True)).tokens)
+        return len(self._prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens)
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
-        return self._prompt(request).tokens
-
-    def _prompt(self, request: Request) -> Prompt:
-        said = [request.prompt, *(message.content for message in request.messages)]
-        n_characters = sum(map(len, said))
-        if n_characters > LONGEST_TOKEN * self.context.n_ctx:  # which would take long to find out by tokens
-            raise UsageError(
-                f"the prompt has {n_characters:,} characters, more than fit into {self.context.n_ctx} tokens",
-                hint="shorten it, or use a larger context (-c)",
-            )
-        prompt = self._tokenize(request)
-        tokens = prompt.tokens
-        if not tokens:
-            raise UsageError("the prompt is empty", hint="this model needs at least one token to start from")
-        if len(tokens) >= self.context.n_ctx:
-            raise UsageError(
-                f"the prompt has {len(tokens)} tokens, the context holds {self.context.n_ctx}",
-                hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
-            )
-        return prompt
-
-    def _tokenize(self, request: Request) -> Prompt:
-        template, special = self._loaded.template, request.special
-        if not request.messages:
-            return Prompt(self.model.tokenize(request.prompt, add_special=True, parse_special=special))
-        if not request.lenient:
-            return Prompt(template.tokenize(request.messages, special=special))
-        return Prompt(*tokenize_leniently(template, self.model, request.messages, self.note, special=special))
+        return self._prompts.of(request).tokens
 
     def _note_limits(self, rule: VerifyRule) -> None:
         """Say what a verify rule cannot do with these drafters."""
@@ -396,9 +393,3 @@ class Runtime(Closable):
 
 def _kind(request: Request) -> str:
     return kind_of(request.verify, request.sampling, is_constrained=request.constraint is not None)
-
-
-def _without_index(answers: Answers) -> Answer:
-    with closing(answers):
-        for _, event in answers:
-            yield event

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -14,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.batch.lines import MOST_AHEAD, MOST_BYTES, Line, as_they_come, count_lines, read_lines
+from edgespec.batch.arriving import MOST_AHEAD, ReadAhead
+from edgespec.batch.lines import MOST_BYTES, Line, count_lines, read_lines
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings
@@ -305,28 +305,21 @@ def test_rows_are_read_one_at_a_time() -> None:
 # --- a slow pipe ------------------------------------------------------------------------------------------------------
 
 
-def waited_for(lines: Iterator[Line | None]) -> Line | None:
-    """The next line that comes; None at the end."""
-    for line in lines:
-        if line is not None:
-            return line
-        time.sleep(0.001)
-    return None
-
-
 def test_a_pipe_is_not_waited_for() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as file, os.fdopen(writer, "wb", buffering=0) as pipe:
-        lines = as_they_come(read_lines(file))
-        assert next(lines) is None
+        lines = ReadAhead(read_lines(file))
+        assert not lines.is_ready()
         for number in (1, 2):
             pipe.write(b"{}\n")
-            assert waited_for(lines) == (number, b"{}\n")
-            assert next(lines) is None
+            assert lines.is_ready(60)
+            assert next(lines) == (number, b"{}\n")
+            assert not lines.is_ready()
         pipe.write(b"7")
         pipe.close()
-        assert waited_for(lines) == (3, b"7")
-        assert waited_for(lines) is None
+        assert next(lines) == (3, b"7")
+        assert lines.is_ready(60)  # the end
+        assert [*lines] == []
 
 
 def test_no_more_than_so_many_lines_of_a_pipe_are_read_ahead() -> None:
@@ -337,9 +330,9 @@ def test_no_more_than_so_many_lines_of_a_pipe_are_read_ahead() -> None:
         for n_read in count(1):
             yield n_read, b"{}"
 
-    lines = as_they_come(endless())
+    lines = ReadAhead(endless())
     for number in range(1, 3 * MOST_AHEAD):
-        assert waited_for(lines) == (number, b"{}")
+        assert next(lines) == (number, b"{}")
         assert n_read <= number + MOST_AHEAD + 1
 
 
@@ -348,7 +341,13 @@ def test_what_is_wrong_with_a_pipe_is_told_behind_the_lines_before() -> None:
         yield 1, b"{}"
         raise OSError("gone")
 
-    arriving = as_they_come(lines())
-    assert waited_for(arriving) == (1, b"{}")
+    arriving = ReadAhead(lines())
+    assert next(arriving) == (1, b"{}")
     with pytest.raises(OSError, match="gone"):
-        waited_for(arriving)
+        next(arriving)
+
+
+def test_what_was_put_back_comes_next() -> None:
+    arriving = ReadAhead(iter([1, 2, 3]))
+    arriving.push_back(next(arriving))
+    assert [*arriving] == [1, 2, 3]

@@ -14,7 +14,7 @@ from tiny_gguf import CHATML, HYBRID, write_model
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.engine.scheduler import WIDE
+from edgespec.engine.slots import WIDE
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
 from edgespec.llama.batch import Batch

@@ -377,7 +377,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
     assert max(n_tokens[1:]) <= 4 * (1 + N_MAX)
     texts = {tuple(answer.tokens) for answer in answers}
     assert len(texts) == 4
-    assert [answer.stats.cached_tokens for answer in answers] == [0, *[len(prompt) - 1] * 3]
+    assert [answer.stats.cached_tokens for answer in answers] == [0, *[len(prompt) - 2] * 3]
     alone = make(target)
     for sample in (0, 2):
         answer = alone.add(
@@ -560,5 +560,5 @@ def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: Model)
     ]
     while any(answer.finish is None for answer in answers):
         engine.step()
-    assert [answer.stats.cached_tokens for answer in answers] == [0, 0, len(prompt) - 1]
+    assert [answer.stats.cached_tokens for answer in answers] == [0, 0, len(prompt) - 2]
     engine.context.close()

@@ -21,7 +21,7 @@ from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Run
 from edgespec.cli.commands.run import run
 from edgespec.core.stats import Stats
 from edgespec.errors import FLAGS, EdgespecError, UsageError
-from edgespec.runtime.answer_thread import AnswerThread
+from edgespec.runtime.answer_threads import AnswerThreads
 from edgespec.runtime.options import AnswerOptions
 
 PROMPT = "def fibonacci(n):"
@@ -216,13 +216,13 @@ class Endless:
 
 
 @pytest.fixture
-def thread() -> Iterator[AnswerThread]:
-    thread = AnswerThread()
+def thread() -> Iterator[AnswerThreads]:
+    thread = AnswerThreads()
     yield thread
     thread.close()
 
 
-def test_the_event_loop_runs_while_the_model_does(thread: AnswerThread) -> None:
+def test_the_event_loop_runs_while_the_model_does(thread: AnswerThreads) -> None:
     loop_has_run = threading.Event()
 
     def answer(cancel: CancelFlag) -> Generator[TokenEvent, None, None]:
@@ -236,7 +236,7 @@ def test_the_event_loop_runs_while_the_model_does(thread: AnswerThread) -> None:
     assert len(asyncio.run(both())) == 1
 
 
-def test_a_cancelled_task_waits_until_its_answer_has_ended(thread: AnswerThread) -> None:
+def test_a_cancelled_task_waits_until_its_answer_has_ended(thread: AnswerThreads) -> None:
     endless, later = Endless(), Endless()
 
     async def cancelled() -> None:
@@ -262,7 +262,7 @@ def test_a_cancelled_task_waits_until_its_answer_has_ended(thread: AnswerThread)
     assert not later.ended.is_set()
 
 
-def test_an_answer_ends_when_its_event_loop_is_gone(thread: AnswerThread) -> None:
+def test_an_answer_ends_when_its_event_loop_is_gone(thread: AnswerThreads) -> None:
     endless = Endless()
     events: AsyncGenerator[TokenEvent, None] = thread.stream(endless)
     loop = asyncio.new_event_loop()

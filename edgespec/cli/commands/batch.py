@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,11 +31,11 @@ from edgespec.cli.setup.batch_files import (
     StdoutRows,
     are_same,
     count_rows,
-    first_row,
-    input_lines,
+    input_rows,
     open_input,
     open_target,
     prepare,
+    put_back,
 )
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
@@ -126,8 +125,8 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         made_with = texts_depend_on(header, settings, asked, chat=chat, system=values["system"], n=values["samples"])
         seed = prepare(target, made_with, values)
         reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
-        rows = reader.from_lines(input_lines(source, data, values["limit"]))
-        first = first_row(rows)
+        rows = input_rows(source, data, reader, values["limit"])
+        first = next(rows, None)
         meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"]))
         target.begin()
         results = Results(found.name, vocabulary.token_bytes, values["timings"])
@@ -136,10 +135,10 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
         while isinstance(first, BadRow):  # no model is needed to say so
             keep(results.refused(first))
-            first = first_row(rows)
+            first = next(rows, None)
         if first is not None:
             open_model = partial(ReopenedModel, settings, asked, output)
-            _run(ctx, output, open_model, chain([first], rows), results, keep, target, meter, values)
+            _run(ctx, output, open_model, put_back(first, rows), results, keep, target, meter, values)
         elif target.n_done:
             output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
         elif not meter.n_rows:
@@ -185,7 +184,7 @@ def _run(
     ctx: click.Context,
     output: Output,
     open_model: Callable[[CancelFlag], ReopenedModel],
-    rows: Iterator[Row | BadRow | None],
+    rows: Iterator[Row | BadRow],
     results: Results,
     keep: Callable[[Result], None],
     target: OutputFile | StdoutRows,

@@ -7,20 +7,20 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from time import sleep
 from typing import Any, BinaryIO
 
-from edgespec.batch.lines import Line, as_they_come, count_lines, read_lines
+from edgespec.batch.arriving import ReadAhead
+from edgespec.batch.lines import Line, count_lines, read_lines
 from edgespec.batch.output import OutputFile, encoded
+from edgespec.batch.reading import RowReader
 from edgespec.batch.row import BadRow, Row
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError, told_as
 
 STDIO = "-"
-WAIT_S = 0.03  # for a first row
 END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
 
 
@@ -37,10 +37,23 @@ def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
         return file if _is_file(source) else nullcontext(file)
 
 
-def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line | None]:
-    lines = islice(read_lines(data), limit)
+def input_rows(source: str, data: BinaryIO, reader: RowReader, limit: int | None) -> Iterator[Row | BadRow]:
+    """The rows of a file, or of a pipe as they come."""
+    rows = reader.from_lines(_lines(source, data, limit))
+    return rows if _is_file(source) else ReadAhead(rows)
+
+
+def _lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line]:
     with told_as(EdgespecError, f"cannot continue reading {source}"):
-        yield from lines if _is_file(source) else as_they_come(lines)
+        yield from islice(read_lines(data), limit)
+
+
+def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
+    """The rows with that one before them."""
+    if isinstance(rows, ReadAhead):
+        rows.push_back(row)
+        return rows
+    return chain([row], rows)
 
 
 def are_same(file: Path, other: Path) -> bool:
@@ -53,15 +66,6 @@ def are_same(file: Path, other: Path) -> bool:
 
 def _is_file(source: str) -> bool:
     return source != STDIO and Path(source).is_file()
-
-
-def first_row(rows: Iterator[Row | BadRow | None]) -> Row | BadRow | None:
-    """The first row, waited for; None where there is none at all."""
-    for row in rows:
-        if row is not None:
-            return row
-        sleep(WAIT_S)
-    return None
 
 
 def count_rows(source: str, limit: int | None) -> int | None:

@@ -1,7 +1,8 @@
 """The process with the model: what it does for its parent, and how it ends when nobody asks for it any more.
 
-The main thread runs the models. Another one hears the parent, so that a cancel reaches a decode in the middle of native
-code, and a child whose parent is gone ends at once.
+The main thread runs the models: between forward passes it takes in what was asked, and sleeps while there is nothing to
+do. Another one hears the parent, so that a cancel reaches a decode in the middle of native code, and a child whose
+parent is gone ends at once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
@@ -23,7 +24,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgespec.cancel import CancelFlag
-from edgespec.errors import EdgespecError, GenerationError
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
 from edgespec.settings import LoadSettings, Request
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from edgespec.runtime.runtime import Runtime
+    from edgespec.runtime.stream import Stream
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
-CANCEL, CLOSE, REQUEST = "cancel", "close", "request"
+ADD, CALL, CANCEL, CLOSE = "add", "call", "cancel", "close"
+LOADED = 0  # the id of the first reply
+WHILE_IDLE = ("draft_with", "forget")  # calls that would change answers in the making
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
 
 log = logging.getLogger("edgespec.runtime.worker")
@@ -44,8 +48,9 @@ _row = attrgetter(*(field.name for field in fields(TokenEvent)))  # pickling tup
 def run_child(commands: Connection, replies: Connection, settings: LoadSettings, log_file: Path, level: int) -> None:
     """Serve the Worker at the other end of the pipes until it says to close.
 
-    Commands are CANCEL, CLOSE, or a method's name with its arguments. Replies are of a kind ("progress", "log",
-    "events", and at last "done" or "error"), with a value and the notes that are new.
+    Commands are ADD, with a request, CALL, with a method's name and arguments, CANCEL and CLOSE, each with an id.
+    Replies are of a kind, with a value and the notes that are new: "events" of requests, "failed" for those that a
+    failure has ended, "done" or "error" for a call; "progress" and "log".
     """
     _settle_in(log_file)
     child = _Child(commands, replies, log_file)
@@ -93,10 +98,12 @@ class _Child:
     def __init__(self, commands: Connection, replies: Connection, log_file: Path) -> None:
         self._commands, self._replies, self._log_file = commands, replies, log_file
         self._sending = threading.Lock()
-        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._cancel = CancelFlag()
-        self._checked: tuple[Request, Generator[TokenEvent, None, None]] | None = None
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._flags: dict[int, CancelFlag] = {}  # of requests that are open, or still in the inbox
+        self._open: set[int] = set()
+        self._checked: tuple[Request, Any] | None = None
+        self._rows: list[tuple[int, tuple[Any, ...]]] = []
+        self._sent_s = float("-inf")
         self._notes: list[str] = []
         self._n_told = 0
 
@@ -108,17 +115,22 @@ class _Child:
         try:
             runtime = Runtime(settings, lambda what, done: self.send("progress", (what, done)))
         except Exception as error:
-            self._fail(error)
+            self._fail(LOADED, error)
             return
         with runtime:
             self._notes = runtime.notes
-            self.send("done", (runtime.has_chat_template, runtime.settings, runtime.describe()))
-            while (task := self._tasks.get()) != CLOSE:
-                os.ftruncate(2, 0)  # words about what went before are not the last ones
+            self.send("done", (LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe())))
+            stream = runtime.open()
+            while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:
+                if command is not None:
+                    self._obey(runtime, stream, *command)
+                    continue
                 try:
-                    self.send("done", self._do(runtime, *task))
-                except Exception as error:
-                    self._fail(error)
+                    self._tell(stream.take())
+                except Exception as error:  # which has ended all answers
+                    stream.close()
+                    stream = runtime.open()
+                    self._tell_failure(error)
 
     def send(self, kind: str, value: Any) -> None:
         """One message to the parent, with the notes that are new."""
@@ -126,26 +138,28 @@ class _Child:
             n_told, self._n_told = self._n_told, len(self._notes)
             self._replies.send((kind, value, self._notes[n_told:]))
 
+    def _next(self, *, wait: bool) -> Any:
+        """What the parent says next; None where it says nothing, and there is something else to do."""
+        try:
+            return self._inbox.get(block=wait)
+        except queue.Empty:
+            return None
+
     def _listen(self) -> None:
         while True:
             try:
                 command = self._commands.recv()
             except (EOFError, OSError):
                 self._leave()
-            except Exception as error:  # what cannot be unpickled here
-                self._fail(error)
-                continue
-            if command == CANCEL:
-                self._cancel.set()
-                self._requests.put(None)  # for who waits there
-                continue
-            if command[0] == REQUEST:
-                self._requests.put(command[1])
-                continue
-            if command[0] in ("answer", "stream"):
-                self._cancel.clear()  # in the order of commands: what comes behind this one is meant for it
-                self._requests = queue.SimpleQueue()
-            self._tasks.put(command)
+            kind, id, *_ = command
+            if kind == ADD:
+                self._flags[id] = CancelFlag()
+            elif kind in (CANCEL, CLOSE):
+                for flag in [self._flags.get(id)] if kind == CANCEL else [*self._flags.values()]:
+                    if flag is not None:
+                        flag.set()
+            if kind != CANCEL:
+                self._inbox.put(command)
 
     def _leave(self) -> NoReturn:
         """End as it stands: there is nobody to hear of anything."""
@@ -155,64 +169,84 @@ class _Child:
         kill_all(os.getpid())
         os._exit(1)
 
-    def _do(self, runtime: Runtime, name: str, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, message: bytes, tells: bool = False) -> None:
+        os.ftruncate(2, 0)  # words about what went before are not the last ones
+        try:
+            if kind == ADD:
+                request = pickle.loads(message)
+                checked, self._checked = self._checked, None
+                job = checked[1] if checked and checked[0] == request else runtime.prepared(request)
+                self._open.add(id)
+                stream.add(id, job, self._flags[id], tells=tells)
+            else:
+                self.send("done", (id, self._called(runtime, stream, *pickle.loads(message))))
+        except Exception as error:
+            if kind == CALL:
+                self._fail(id, error)
+            else:
+                stream.put(id, _unexpected(error))
+
+    def _called(
+        self, runtime: Runtime, stream: Stream, name: str, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> Any:
         if name == "check":
-            self._checked = args[0], runtime.answer(args[0], self._cancel)
+            job = runtime.prepared(args[0])
+            if isinstance(job, EdgespecError):
+                raise job
+            self._checked = args[0], job
             return None
-        if name == "answer":
-            return self._send_events(runtime, ((0, event) for event in self._answer(runtime, args[0])))
-        if name == "stream":
-            return self._send_events(runtime, runtime.stream(self._arriving(runtime), self._cancel))
+        if name in WHILE_IDLE:
+            while stream.open and all(self._flags[number].is_set() for number in stream.open):
+                self._tell(stream.take())  # nobody waits for these any more
+        if name in WHILE_IDLE and stream.open:
+            raise UsageError("this model is already generating", hint="finish or close the other answers first")
         done = getattr(runtime, name)(*args, **settings)
         return (runtime.settings, runtime.describe()) if name == "draft_with" else done
 
-    def _answer(self, runtime: Runtime, request: Request) -> Generator[TokenEvent, None, None]:
-        checked, self._checked = self._checked, None
-        return checked[1] if checked and checked[0] == request else runtime.answer(request, self._cancel)
+    def _tell(self, events: Iterable[tuple[int, TokenEvent | EdgespecError]]) -> None:
+        """Send events with the id of their request, several at a time where they come fast."""
+        is_urgent = False
+        for id, event in events:
+            self._rows.append((id, error_row(event) if isinstance(event, EdgespecError) else _row(event)))
+            if isinstance(event, EdgespecError) or event.is_last:
+                is_urgent = True
+                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # behind which comes the reason
+                    self._forget(id)
+            elif event.round == 0:
+                is_urgent = True
+        if self._rows and (is_urgent or perf_counter() - self._sent_s > BATCH_S):
+            self.send("events", self._rows)
+            self._rows, self._sent_s = [], perf_counter()
 
-    def _arriving(self, runtime: Runtime) -> Iterator[Request | None]:
-        """The requests of a stream as they come; None where there is none yet, but enough to do."""
-        requests = self._requests
-        while True:
-            try:
-                request = requests.get(block=not runtime.engine.scheduler.active)
-            except queue.Empty:
-                yield None
-                continue
-            if request is None:
-                return
-            yield request
+    def _tell_failure(self, error: Exception) -> None:
+        if self._rows:
+            self.send("events", self._rows)
+            self._rows = []
+        ids = [*self._open]
+        self.send("failed", (ids, error_row(error if isinstance(error, EdgespecError) else _unexpected(error))))
+        for id in ids:
+            self._forget(id)
 
-    def _send_events(self, runtime: Runtime, stream: Iterable[tuple[int, TokenEvent | EdgespecError]]) -> None:
-        """Send events with the index of their request, several at a time where they come fast."""
-        rows: list[tuple[int, tuple[Any, ...]]] = []
-        n_events, sent_s = 0, float("-inf")
-        try:
-            for index, event in stream:
-                rows.append((index, error_row(event) if isinstance(event, EdgespecError) else _row(event)))
-                n_events += 1
-                # What is left of a round comes without delay; then there is a pass, which may take its time.
-                is_round = n_events >= runtime.stats.generated_tokens
-                is_last = isinstance(event, EdgespecError) or event.finish_reason is not None
-                if is_last or (is_round and perf_counter() - sent_s > BATCH_S):
-                    self.send("events", rows)
-                    rows, sent_s = [], perf_counter()
-        finally:
-            if rows:
-                self.send("events", rows)
+    def _forget(self, id: int) -> None:
+        self._open.discard(id)
+        self._flags.pop(id, None)
 
-    def _fail(self, error: Exception) -> None:
-        """Send an error as something that surely survives the way: not every exception can be pickled."""
+    def _fail(self, id: int, error: Exception) -> None:
+        """Send the error of a call as something that surely survives the way: not every exception can be pickled."""
         if isinstance(error, EdgespecError):
-            self.send("error", error_row(error))
+            self.send("error", (id, error_row(error)))
             return
         log.debug("%s", traceback.format_exc())
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
-            self.send("error", (GenerationError, f"unexpected {type(error).__name__}", str(error), ""))
+            self.send("error", (id, error_row(_unexpected(error))))
         else:
-            self.send("error", error)
+            self.send("error", (id, error))
+
+
+def _unexpected(error: Exception) -> GenerationError:
+    return GenerationError(f"unexpected {type(error).__name__}", why=str(error))
 
 
 def error_row(error: EdgespecError) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Answers for asyncio: tokens are generated in a thread, and the event loop is never blocked."""
+"""Answers for asyncio: tokens are generated in threads, and the event loop is never blocked."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 
 
-class AnswerThread:
-    """One thread for the answers of one model: they are generated one after the other, in the order asked for."""
+class AnswerThreads:
+    """Threads for the answers of one model, as many as it decodes together; more wait, in the order asked for."""
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "edgespec")
+    def __init__(self, n_threads: int = 1) -> None:
+        self._executor = ThreadPoolExecutor(n_threads, "edgespec")
         self._asked: set[CancelFlag] = set()
 
     async def stream(
         self, answer: Callable[[CancelFlag], Generator[TokenEvent, None, None]]
     ) -> AsyncGenerator[TokenEvent, None]:
-        """The events of `answer(cancel)`, which is called in the thread.
+        """The events of `answer(cancel)`, which is called in one of the threads.
 
         Closing this generator, or cancelling the task that waits for it, sets `cancel` and waits until the answer has
         ended: at most a forward pass. Raises what `answer` raises, and UsageError when closed before its turn.
@@ -61,7 +61,7 @@ class AnswerThread:
                 await asyncio.wait([asyncio.wrap_future(job)])
 
     def close(self) -> None:
-        """Cancel the current answer and those that wait for their turn; returns when the thread has ended."""
+        """Cancel the current answers and those that wait for their turn; returns when the threads have ended."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         for cancel in tuple(self._asked):
             cancel.set()

@@ -1,0 +1,235 @@
+"""Events of answers on their way to readers in any threads: whoever waits for one runs the loop that makes them."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
+from edgespec.core.stats import Stats
+from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.settings import Request
+
+Event = tuple[int, TokenEvent | EdgespecError]
+Events = Generator[Event, None, None]
+Answer = Generator[TokenEvent, None, None]
+
+
+class Waiter(Protocol):
+    """Somebody who waits for the loop."""
+
+    @property
+    def has_news(self) -> bool: ...
+
+
+class Loop(ABC):
+    """What makes the events of all streams, in turns of at most a forward pass. `stats` are those of the answer that
+    was started last.
+
+    Of the threads that wait one takes a turn for all, while the others sleep until there is something for them. So
+    nothing runs that nobody waits for, and one reader needs no thread.
+    """
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        self.streams: set[Stream] = set()
+        self._condition = threading.Condition()
+        self._leader: int | None = None
+        self._is_settled = True
+
+    @abstractmethod
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+        """Take on a request, from any thread; with `tells` progress is told of its prompt."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Begin with what was added, and put what comes of it into the streams."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Let go of the requests of closed streams."""
+
+    def wait(self, waiter: Waiter) -> None:
+        """Return when there is something new, or after a turn."""
+        with self._condition:
+            while self._leader is not None and not waiter.has_news:
+                self._condition.wait()
+            if waiter.has_news:
+                return
+            self._leader = threading.get_ident()
+        self._lead(self.turn)
+
+    @contextmanager
+    def alone(self, timeout_s: float | None = None) -> Iterator[bool]:
+        """Nobody takes a turn during this block. False where somebody does: for so long, or around this very block."""
+        with self._condition:
+            is_own = self._leader == threading.get_ident()
+            is_free = not is_own and self._condition.wait_for(lambda: self._leader is None, timeout_s)
+            if is_free:
+                self._leader = threading.get_ident()
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._lead(lambda: None)
+
+    def closed(self, stream: Stream) -> None:
+        """A stream has no reader any more."""
+        with self._condition:
+            self.streams.discard(stream)
+            self._is_settled = False
+            if self._leader is not None:  # who sees to it after the turn
+                return
+            self._leader = threading.get_ident()
+        self._lead(lambda: None)
+
+    def _lead(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        finally:
+            while True:
+                with self._condition:
+                    if self._is_settled:
+                        self._leader = None
+                        self._condition.notify_all()
+                        break
+                    self._is_settled = True
+                self.settle()
+
+
+class Stream(Closable):
+    """The answers to some requests, for one reader. `open` are the numbers of those that are not over."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._arrived: deque[Event] = deque()
+        self._failure: EdgespecError | None = None
+        self.open: set[int] = set()
+        self.is_closed = False
+        loop.streams.add(self)
+
+    def add(self, number: int, what: Any, cancel: CancelFlag, *, tells: bool = False) -> None:
+        """Ask for one more answer, whose events come with that number; `cancel` ends it, and no other."""
+        self.open.add(number)
+        self._loop.add(self, number, what, cancel, tells=tells)
+
+    def put(self, number: int, event: TokenEvent | EdgespecError) -> None:
+        """From the loop: what comes of a request, at last an error or an event that is the last one."""
+        self._arrived.append((number, event))
+        if isinstance(event, EdgespecError) or event.is_last:
+            self.open.discard(number)
+
+    def fail(self, error: EdgespecError) -> None:
+        """From the loop: no answer goes on."""
+        self._failure = error
+        self.open.clear()
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._arrived) or not self.open
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.is_closed or not (self.open or self._arrived or self._failure)
+
+    def take(self) -> Iterator[Event]:
+        """What has come; if that is nothing, what a turn of the loop brings. Raises what has ended all answers."""
+        if not self.has_news:
+            self._loop.wait(self)
+        yield from self.arrived()
+        if self._failure is not None and not self.is_closed:
+            error, self._failure = self._failure, None
+            raise error.with_traceback(None)
+
+    def arrived(self) -> Iterator[Event]:
+        """What has come."""
+        while self._arrived and not self.is_closed:
+            yield self._arrived.popleft()
+
+    def __iter__(self) -> Events:
+        """Everything, until no request is open; the stream is closed with the iterator."""
+        with self:
+            while not self.is_over:
+                yield from self.take()
+
+    def close(self) -> None:
+        """Cancel what is still open."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.open.clear()
+            self._loop.closed(self)
+
+    def answer(self) -> Answer:
+        """The events of the only request. Raises what became of it, behind a last event if it had begun."""
+        events = iter(self)
+        try:
+            for _, event in events:
+                if isinstance(event, GenerationError):
+                    yield TokenEvent(-1, "", finish_reason="error", stats=self._loop.stats)
+                if isinstance(event, EdgespecError):
+                    raise event
+                yield event
+        finally:
+            events.close()
+
+
+class Submitted(Closable):
+    """An answer that was asked for: its events, for one reader. `close` cancels it, also from another thread; then
+    there is no last event."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._events = stream, stream.answer()
+
+    def __iter__(self) -> Submitted:
+        return self
+
+    def __next__(self) -> TokenEvent:
+        return next(self._events)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __del__(self) -> None:
+        self._stream.close()
+
+
+def feed(
+    stream: Stream,
+    requests: Iterable[Request],
+    room: int,
+    cancel: CancelFlag,
+    prepared: Callable[[Request], Any] = lambda request: request,
+) -> Events:
+    """The events of the answers to `requests`, numbered from 0. One is taken when fewer than `room` are open; but of an
+    iterator with a method `is_ready` none while others are open and that says no. `cancel` ends everything."""
+    arriving, n_taken, is_last = iter(requests), 0, False
+    is_ready: Callable[[], bool] = getattr(arriving, "is_ready", lambda: True)
+    with stream:
+        while not stream.is_closed:
+            while not is_last and len(stream.open) < room and (not stream.open or is_ready()):
+                if cancel.is_set():
+                    is_last = True
+                    break
+                try:
+                    request = next(arriving)
+                except StopIteration:
+                    is_last = True
+                    break
+                stream.add(n_taken, prepared(request), cancel)
+                n_taken += 1
+                yield from stream.arrived()
+            if is_last and not stream.open:
+                yield from stream.take()
+                return
+            yield from stream.take()
+
+
+def closed_error() -> UsageError:
+    return UsageError("this model is closed")

@@ -1,0 +1,294 @@
+"""The parent's end of a worker: the child process, what it was asked, and what it answers."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.stats import Stats
+from edgespec.errors import EdgespecError, GenerationError
+from edgespec.events import Progress, TokenEvent
+from edgespec.runtime.stream import Loop, Stream, closed_error
+from edgespec.runtime.worker.child import ADD, CALL, CANCEL, CLOSE, DEAF_TO, LOADED, kill_all, run_child
+from edgespec.runtime.worker.death import WorkerDiedError, explained
+from edgespec.settings import LoadSettings
+
+POLL_S = 0.03  # how long a cancel may go unnoticed
+GRACE_S = 3.0  # for a child to save what it learnt
+
+log = logging.getLogger(__name__)
+# What the child logs must not reach the terminal just because nobody here has set up logging.
+logging.getLogger("edgespec").addHandler(logging.NullHandler())
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request that the child has, and whether it knows of its cancel."""
+
+    stream: Stream
+    number: int
+    cancel: CancelFlag
+    is_told: bool = False
+
+
+class _Call:
+    """A question to the child; `result` is its kind and value."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+        self.result: tuple[str, Any] | None = None
+
+    @property
+    def has_news(self) -> bool:
+        return self.result is not None or self._pipes.is_closed
+
+    def value(self) -> Any:
+        """Raises what the child raised."""
+        if self.result is None:
+            raise closed_error()
+        kind, value = self.result
+        if kind == "done":
+            return value
+        raise value if isinstance(value, Exception) else _error(value)
+
+
+class Pipes(Loop):
+    """Commands to the child, and its replies; each of them has the id of a request or a call. A turn is to hear one
+    reply, or that there is none for so long. `notes` are added to."""
+
+    def __init__(self, settings: LoadSettings, progress: Progress, notes: list[str]) -> None:
+        super().__init__()
+        self._progress, self._notes = progress, notes
+        self.is_closed = False
+        self.death: WorkerDiedError | None = None
+        self._ids = count(LOADED + 1)
+        self._asked: dict[int, _Asked] = {}
+        self._calls = {LOADED: _Call(self)}
+        self._unsent: deque[Any] = deque()
+        self._sending = threading.Lock()
+        self._start(settings)
+
+    def loaded(self, cancel: CancelFlag) -> Any:
+        """What the child says when it has loaded; None when `cancel` is set before. Raises what loading raises."""
+        call = self._calls[LOADED]
+        while not call.has_news:
+            if cancel.is_set():
+                return None
+            self.wait(call)
+        return call.value()
+
+    def check(self) -> None:
+        """Raises UsageError when closed, WorkerDiedError."""
+        if self.is_closed:
+            raise closed_error()
+        if self.death is not None:
+            raise self.death.with_traceback(None)
+
+    def call(self, name: str, *args: Any, **settings: Any) -> Any:
+        """What the child's method of that name returns or raises."""
+        self.check()
+        message, id = pickle.dumps((name, args, settings)), next(self._ids)
+        call = self._calls[id] = _Call(self)
+        try:
+            self._send((CALL, id, message))
+            while not call.has_news:
+                self.wait(call)
+            return call.value()
+        finally:
+            self._calls.pop(id, None)
+
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+        message, id = pickle.dumps(what), next(self._ids)
+        self.stats = Stats()
+        self._asked[id] = _Asked(stream, number, cancel)
+        self._send((ADD, id, message, tells))
+
+    def turn(self) -> None:
+        for id, asked in [*self._asked.items()]:
+            if asked.cancel.is_set() and not asked.is_told:
+                asked.is_told = True
+                self._send((CANCEL, id))
+        if self.death is None and not self.is_closed:
+            self._hear()
+        if self.death is not None:
+            self._fail([*self._asked], self.death)
+            for call in self._calls.values():
+                call.result = call.result or ("error", self.death)
+
+    def settle(self) -> None:
+        for id, asked in [*self._asked.items()]:
+            if asked.stream.is_closed:
+                del self._asked[id]
+                self._send((CANCEL, id))
+
+    def close(self) -> None:
+        """Let the child save what it learnt and end, or end it; safe to call twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for stream in [*self.streams]:
+            stream.close()
+        with self.alone(GRACE_S) as is_alone:
+            if is_alone and self.death is None:
+                self._send((CLOSE, 0))
+                until_s = perf_counter() + GRACE_S
+                with suppress(EOFError, OSError):
+                    while self._replies.poll(max(0.0, until_s - perf_counter())):
+                        self._replies.recv()
+            self._end()
+
+    def kill(self) -> None:
+        """End the child as it stands."""
+        self.is_closed = True
+        self._end()
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _send(self, message: Any) -> None:
+        """In order, and not within another one: this may be called by the garbage collector, wherever that is."""
+        self._unsent.append(message)
+        while self._unsent and self._sending.acquire(blocking=False):
+            try:
+                while self._unsent:
+                    self._commands.send(self._unsent.popleft())
+            except OSError:
+                self._unsent.clear()
+                self._died()
+            finally:
+                self._sending.release()
+
+    def _hear(self) -> None:
+        try:
+            if not self._replies.poll(POLL_S):
+                return
+            kind, value, notes = self._replies.recv()
+        except (EOFError, OSError):
+            self._died()
+            return
+        self._notes.extend(notes)
+        if kind == "events":
+            self._events(value)
+        elif kind == "failed":
+            ids, error = value
+            self._fail(ids, _error(error))
+        elif kind == "progress":
+            self._progress(*value)
+        elif kind == "log":
+            name, level, text = value
+            logging.getLogger(name).log(level, "%s", text)
+        elif value[0] in self._calls:
+            self._calls[value[0]].result = kind, value[1]
+
+    def _events(self, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
+        for id, row in rows:
+            asked = self._asked.get(id)
+            if asked is None:  # its reader has left
+                continue
+            event = _error(row) if isinstance(row[0], type) else TokenEvent(*row)
+            if isinstance(event, EdgespecError) or event.is_last:
+                if isinstance(event, EdgespecError) or event.finish_reason != "error":  # behind which comes the reason
+                    del self._asked[id]
+                self.stats = getattr(event, "stats", None) or self.stats
+            asked.stream.put(asked.number, event)
+
+    def _fail(self, ids: list[int], error: EdgespecError) -> None:
+        for id in ids:
+            asked = self._asked.pop(id, None)
+            if asked is not None:
+                asked.stream.fail(error)
+
+    # --- the child ----------------------------------------------------------------------------------------------------
+
+    def _start(self, settings: LoadSettings) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.log_file = Path(tempfile.gettempdir()) / f"edgespec-{secrets.token_hex(8)}.log"
+        commands, self._commands = spawn.Pipe(duplex=False)
+        self._replies, replies = spawn.Pipe(duplex=False)
+        level = logging.getLogger("edgespec").getEffectiveLevel()
+        self.process = spawn.Process(
+            target=run_child,
+            args=(commands, replies, settings, self.log_file, level),
+            name="edgespec",
+            daemon=True,
+        )
+        try:
+            with _sheltered():
+                self.process.start()
+        except OSError as error:
+            raise GenerationError("cannot start a process for the model", why=str(error)) from error
+        finally:
+            commands.close()
+            replies.close()
+
+    def _died(self) -> None:
+        """Know what to tell of a child whose pipe is closed."""
+        if self.death is not None or self.is_closed:
+            return
+        self.process.join(GRACE_S)
+        code = self.process.exitcode
+        try:
+            said = self.log_file.read_bytes()[-8192:].decode("utf-8", "replace").strip()
+        except OSError:
+            said = ""
+        log.debug("the worker ended with code %s, its last output:\n%s", code, said)
+        self.death = explained(code, said.splitlines())
+
+    def _end(self) -> None:
+        """End the child, which goes by itself when nobody can ask it any more, and let go of everything."""
+        self._commands.close()
+        self.process.join(0.1)
+        kill_all(self.process.pid)
+        self.process.kill()
+        self.process.join()
+        self._replies.close()
+        self.log_file.unlink(missing_ok=True)
+
+
+def _error(row: tuple[Any, ...]) -> EdgespecError:
+    """What the child's `error_row` was made of."""
+    error, what, why, hint = row
+    made: EdgespecError = error(what, why=why, hint=hint)
+    return made
+
+
+@contextmanager
+def _sheltered() -> Iterator[None]:
+    """Keep from a new Python, until it runs code of ours, Ctrl-C and the modules in the current folder.
+
+    A blocked signal stays blocked in a process that this thread starts. Windows has nothing like that.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    blocked = set[signal.Signals]()
+    if os.name == "posix":
+        from multiprocessing import resource_tracker
+
+        # First, since its start unblocks SIGINT. It asks stderr for a file descriptor, and Textual's has none.
+        with redirect_stderr(sys.__stderr__):
+            resource_tracker.ensure_running()
+        blocked = DEAF_TO - signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+    try:
+        yield
+    finally:
+        if blocked:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before

@@ -1,0 +1,240 @@
+"""Slots: which one a prompt gets, what of it is in the cache already, and that none is lost."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from typing import Any, cast, get_args
+
+import pytest
+from fake_context import FakeContext
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.sampler import Sampler
+from edgespec.core.sampling import SamplingSettings
+from edgespec.engine.scheduler import LEAST_SHARED, Scheduler
+from edgespec.engine.sequence import NO_SLOT, Sequence
+from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
+
+SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
+SHORT, LONG = WIDE - 10, 2 * WIDE
+
+
+class Steps:
+    """A scheduler over a fake context; what is generated are numbers that come once."""
+
+    def __init__(self, **context: Any) -> None:
+        self.context = FakeContext(**context)
+        self.scheduler = Scheduler(cast(Any, self.context), 64)
+        self._news = count(10**6)
+
+    def add(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None) -> Sequence:
+        sequence = self.scheduler.add(tokens, SAMPLER, n, cancel or CancelFlag(), reuse=reuse)
+        self.scheduler.admit()
+        return sequence
+
+    def step(self) -> None:
+        self.scheduler.admit()
+        for part in self.scheduler.schedule():
+            sequence = part.sequence
+            pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
+            self.context.decode(sequence.slot, pending)
+            sequence.n_decoded += part.n_pending
+            assert self.context.held[sequence.slot] == sequence.tokens[: sequence.n_decoded]
+            if part.is_complete:
+                sequence.tokens.append(next(self._news))
+                sequence.finish = "length" if sequence.remaining <= 0 else None
+
+    def run(self) -> None:
+        """All that is there to its end."""
+        while self.scheduler.active or self.scheduler.waiting:
+            self.step()
+            for sequence in self.scheduler.finished():
+                self.scheduler.remove(sequence)
+
+    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers") -> Sequence:
+        sequence = self.add(tokens, n, reuse=reuse)
+        self.run()
+        return sequence
+
+
+def text(n: int, seed: int = 0) -> list[int]:
+    return [seed * 1000 + place for place in range(n)]
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+def slot(n_read: int, n_generated: int = 0, *, seed: int = 0) -> Slot:
+    """One that holds a prompt, and an answer to it."""
+    return Slot(0, text(n_read + n_generated, seed), [(0, n_read)])
+
+
+@pytest.mark.parametrize(
+    ("n_read", "n_prompt", "length"),
+    [
+        (LONG, LONG, LONG - WIDE),  # a wide read ends with a wide pass
+        (LONG, LONG + 200, LONG),
+        (SHORT, SHORT, SHORT - 2),
+        (SHORT, SHORT - 20, SHORT - 22),
+        (SHORT, LONG, 0),  # it would be read in wide passes
+        (LONG, SHORT, 0),
+    ],
+)
+def test_a_prompt_uses_what_it_would_read_in_the_same_way(n_read: int, n_prompt: int, length: int) -> None:
+    for reuse in get_args(Reuse):
+        found = slot(n_read).prefix(text(n_prompt), reuse, exact=True)
+        assert found == Prefix(length, [(0, n_prompt)])
+
+
+def test_only_a_chat_goes_on_from_what_was_generated() -> None:
+    held, prompt = slot(LONG, 50), [*text(LONG + 50), *text(20, 7)]
+    assert held.prefix(prompt, "answers", exact=True) == Prefix(LONG + 50, [(0, LONG), (LONG + 50, LONG + 70)])
+    assert held.prefix(prompt, "prompts", exact=True) == Prefix(LONG, [(0, LONG + 70)])
+    assert held.prefix(prompt, "answers", exact=False).length == LONG + 50
+
+
+def test_a_later_message_is_read_again_as_it_was() -> None:
+    """The second prompt was short, and begins behind an answer."""
+    held = Slot(0, text(300), [(0, 200), (240, 260)])
+    assert held.prefix(text(201), "answers", exact=True) == Prefix(200, [(0, 200), (201, 201)])
+    assert held.prefix(text(260), "answers", exact=True) == Prefix(258, [(0, 200), (240, 260)])
+    longer = [*text(250), *text(100, 7)]
+    assert held.prefix(longer, "answers", exact=True) == Prefix(240, [(0, 200), (240, 350)])
+    assert held.prefix(text(230), "answers", exact=True) == Prefix(228, [(0, 200), (230, 230)])
+
+
+@given(st.integers(0, 400), st.integers(0, 200), st.integers(1, 600), st.integers(0, 600), st.booleans(), st.booleans())
+def test_the_last_tokens_are_always_decoded(
+    n_read: int, n_generated: int, n_prompt: int, n_same: int, exact: bool, chat: bool
+) -> None:
+    prompt = [*text(n_same), *text(n_prompt, 7)][:n_prompt]
+    found = slot(n_read, n_generated).prefix(prompt, "answers" if chat else "prompts", exact=exact)
+    assert 0 <= found.length < n_prompt
+    assert found.length <= max(n_prompt - 2, n_read if chat else 0)
+    assert found.length <= n_same
+    assert found.reads[-1][1] == n_prompt
+    start = found.reads[-1][0]
+    if exact and n_prompt - start >= WIDE:
+        assert n_prompt - found.length >= WIDE
+
+
+# --- which slot -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_two_chats_with_the_same_beginning_do_not_read_again(exact: bool) -> None:
+    steps = Steps(sequences=4, exact=exact)
+    system = text(150)
+    chats = [[*system, *text(30, seed)] for seed in (1, 2)]
+    for turn in range(4):
+        for number, chat in enumerate(chats):
+            answer = steps.answer(chat)
+            wanted = len(chat) - 31 if turn else (150 if number else 0)
+            assert answer.stats.cached_tokens >= min(wanted, len(chat) - (WIDE if exact and not turn else 0))
+            chats[number] = [*answer.tokens, *text(30, 3 + turn)]
+
+
+def test_an_answer_that_is_made_again_takes_the_place_of_the_first() -> None:
+    steps = Steps(sequences=4)
+    for _ in range(5):
+        assert steps.answer(text(100), 50).slot == 0
+    assert [bool(slot.tokens) for slot in steps.scheduler.slots] == [True, False, False, False]
+
+
+def test_what_was_not_used_for_longest_goes() -> None:
+    steps = Steps(sequences=3)
+    first, second, third = (steps.answer(text(60, seed)) for seed in (1, 2, 3))
+    assert steps.answer([*first.tokens, 5]).slot == first.slot
+    assert steps.answer(text(60, 4)).slot == second.slot
+    assert steps.answer([*third.tokens, 5]).stats.cached_tokens == 63
+
+
+def test_prompts_wait_for_one_that_reads_the_same_and_take_what_it_left() -> None:
+    steps = Steps(sequences=3, n_batch=100)
+    answers = [steps.add(text(400), 1, reuse="running") for _ in range(3)]
+    assert [answer.status for answer in answers] == ["prefill", "waiting", "waiting"]
+    steps.run()  # each is over with its first token
+    assert steps.context.n_decoded <= 400 + 4
+    assert [answer.stats.cached_tokens for answer in answers] == [0, 398, 398]
+
+
+def test_what_a_cancelled_prompt_has_read_is_not_read_again() -> None:
+    steps, cancel = Steps(sequences=2, n_batch=100), CancelFlag()
+    first, second = steps.add(text(400), cancel=cancel), steps.add(text(400))
+    for _ in range(3):
+        steps.step()
+    cancel.set()
+    steps.run()
+    assert (first.finish, second.finish) == ("cancelled", "length")
+    assert second.stats.cached_tokens == 300
+
+
+def test_prompts_of_other_texts_in_one_pass_need_no_more_than_a_few_tokens_of_each_other() -> None:
+    steps = Steps(sequences=2)
+    steps.answer(text(LEAST_SHARED - 1))
+    assert steps.answer([*text(LEAST_SHARED - 1), *text(20, 5)]).stats.cached_tokens == LEAST_SHARED - 1  # in its place
+    assert steps.answer([*text(LEAST_SHARED - 6), *text(20, 6)]).stats.cached_tokens == 0  # not worth a copy
+
+
+def test_a_memory_that_cannot_be_cut_holds_nothing_for_others() -> None:
+    steps = Steps(sequences=2, can_roll_back=False)
+    first = steps.answer(text(100))
+    assert steps.answer([*first.tokens, *text(20, 1)]).stats.cached_tokens == 0
+    steps.add(text(50)), steps.add(text(50))
+    steps.run()
+    assert steps.context.held[0] != []
+
+
+def test_what_somebody_else_has_overwritten_is_not_used() -> None:
+    steps = Steps(sequences=2)
+    first = steps.answer(text(100))
+    steps.scheduler.forget()
+    assert steps.answer([*first.tokens, 5]).stats.cached_tokens == 0
+
+
+# --- waiting and cancelling -------------------------------------------------------------------------------------------
+
+
+def test_sequences_wait_for_a_slot_in_their_order_and_can_be_cancelled_there() -> None:
+    steps, cancel = Steps(sequences=2), CancelFlag()
+    answers = [steps.add(text(20, seed), cancel=cancel if seed == 3 else None) for seed in range(5)]
+    assert [answer.status for answer in answers] == ["prefill", "prefill", *["waiting"] * 3]
+    assert answers[3].slot == NO_SLOT
+    cancel.set()
+    steps.step()
+    assert steps.scheduler.finished() == [answers[3]]
+    steps.run()
+    assert [answer.finish for answer in answers] == [*["length"] * 3, "cancelled", "length"]
+    assert answers[4].n_decoded == 23
+
+
+@given(seed=st.integers(0, 2**32), exact=st.booleans(), sequences=st.integers(1, 5), can_roll_back=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_no_slot_is_lost_whatever_comes_and_goes(seed: int, exact: bool, sequences: int, can_roll_back: bool) -> None:
+    """And what a slot holds is what its record says: `Steps.step` compares."""
+    chance = random.Random(seed)
+    steps = Steps(sequences=sequences, exact=exact, can_roll_back=can_roll_back, n_ctx=2048, n_batch=128)
+    running: list[tuple[Sequence, CancelFlag]] = []
+    texts = [text(40), text(200), text(300, 1)]
+    for _ in range(150):
+        if chance.random() < 0.4:
+            known = chance.choice(texts)
+            prompt = [*known[: chance.randint(1, len(known))], *text(chance.randint(0, 90), chance.randint(5, 7))]
+            flag, reuse = CancelFlag(), chance.choice(get_args(Reuse))
+            running.append((steps.add(prompt[:1500], chance.randint(0, 6), reuse=reuse, cancel=flag), flag))
+        if running and chance.random() < 0.15:
+            chance.choice(running)[1].set()
+        steps.step()
+        for sequence in steps.scheduler.finished():
+            texts[chance.randrange(3)] = sequence.tokens
+            steps.scheduler.remove(sequence)
+    steps.run()
+    assert all(sequence.finish for sequence, _ in running)
+    assert all(slot.running is None for slot in steps.scheduler.slots)
+    assert not steps.scheduler.active and not steps.scheduler.waiting
+    for held in steps.scheduler.slots:
+        if can_roll_back and held.tokens:
+            assert steps.context.held[held.number] == held.tokens
