@@ -13,11 +13,12 @@ from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import QUIET, Decorated, option, with_options
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
 from edgespec.cli.options.given import load_settings
-from edgespec.cli.options.types import Integer, ModelSpec
+from edgespec.cli.options.types import Count, Integer, ModelSpec, Number
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
+from edgespec.text.figures import clock, count_of, size_of
 
 OUT = click.option(
     "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
@@ -26,7 +27,7 @@ OUT = click.option(
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def draft() -> None:
-    """Make a draft model from a target, or data to train one.
+    """Make a draft from a target, train a draft head for it, or collect data to train a draft on.
 
     'run --spec-type self:8' and 'self:Q2_K' create such drafts automatically, and keep them.
     """
@@ -136,3 +137,67 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
         output.note(problem)
     output.line(f"{out}: {n_answered} answers more")
     interrupts.raise_if_received()
+
+
+@draft.command(short_help="Train a draft head for a target, on what it writes itself.")
+@click.argument("target", type=ModelSpec())
+@OUT
+@click.option("--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Kind of head.")
+@click.option(
+    "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N", help="Time to train."
+)
+@click.option(
+    "--tokens", type=Count(), default="500k", show_default=True, metavar="N", help="Tokens of answers to learn from."
+)
+@click.option(
+    "--vocab", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
+    help="Tokens that the head can draft: those that the target writes most often.",
+)  # fmt: skip
+@click.option("--type", "type", default="Q8_0", show_default=True, metavar="TYPE", help="Type of the weights.")
+@click.option(
+    "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE|FOLDER",
+    help="What to ask first (.jsonl), or texts to ask about (.txt, .md); more than once.",
+)  # fmt: skip
+@click.option("--my-chats", is_flag=True, help="Ask what you asked in your own chats, too.")
+@click.option(
+    "--work", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+    help="Where answers and checkpoints are kept.  [default: in the cache]",
+)  # fmt: skip
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="For PyTorch.")
+@click.option("-t", "--threads", type=Integer(0, 512), default=0, metavar="N", help="CPU threads.  [default: cores]")
+@QUIET
+@click.pass_context
+def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, vocab: int, work: Path | None, **values: Any) -> None:
+    """Train a draft head for TARGET: from nothing to a file for -md.
+
+    The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
+    what it predicts of others is measured. Ctrl-C stops; the same command resumes. Needs PyTorch.
+    """
+    from edgespec.models.names.spec import resolve
+    from edgespec.training.card import card
+    from edgespec.training.pipeline import Listener, Settings, train_head
+
+    output = Output(quiet=quiet)
+    interrupts, cancel = ctx.find_object(Interrupts) or Interrupts(), CancelFlag()
+    settings = Settings(resolve(target).path, out, vocabulary=vocab, work=work, **values)
+
+    def tell(progress: Any) -> None:
+        left = max(0.0, settings.minutes * 60 - progress.elapsed_s)
+        accepted = f", accepted {progress.acceptance}" if progress.acceptance.greedy else ""
+        what = f"training: loss {progress.loss:.2f}{accepted}, {clock(left)} left"
+        output.progress(what, progress.elapsed_s / (settings.minutes * 60))
+
+    listener = Listener(output.note, output.progress, tell, cancel)
+    try:
+        with interrupts.cancelling(cancel):
+            result = train_head(settings, listener)
+    finally:
+        output.end_progress()
+    if result is None:
+        output.note("stopped; the same command resumes")
+        interrupts.raise_if_received()
+        return
+    out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
+    shares = ", ".join(f"{share:.0%}" for share in result.acceptance)
+    output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
+    output.line(f"held-out answers, greedy: drafts of 1, 2, ... tokens are accepted whole in {shares}")

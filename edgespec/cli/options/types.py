@@ -95,6 +95,21 @@ class Integer(click.IntRange):
     name = "integer"
 
 
+class Count(ParamType):
+    """A number of things, perhaps in thousands or millions: 300000, 500k, 1.5M."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([kKmM]?)", str(value).strip())
+        number = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6}[match[2].lower()]) if match else 0
+        if number < 1:
+            self.fail(f"{value!r} is not a number such as 300000, 500k or 1.5M.", param, ctx)
+        return number
+
+
 class Number(click.FloatRange):
     """A finite number within a range."""
 

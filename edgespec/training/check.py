@@ -1,0 +1,64 @@
+"""Does llama.cpp compute the head in a file as PyTorch does?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edgespec.errors import EdgespecError
+from edgespec.gguf_file.weights import read_rows
+from edgespec.llama.context import Context
+from edgespec.llama.head_trial import HeadTrial
+from edgespec.llama.model import Model
+from edgespec.training.eagle3 import Shape, Texts, logits, unroll
+from edgespec.training.export import read_head
+
+MOST_DIFFERENCE = 0.1  # of the standard deviation of logits: activations are rounded where weights are
+
+
+def check_head(path: Path, shape: Shape, vocabulary: NDArray[np.int64], model: Model, tokens: Sequence[int]) -> float:
+    """How far apart the logits of the two are on a text of 4 to 64 tokens, as a share of their standard deviation.
+
+    Raises EdgespecError if that is too much, ModelFileError where llama.cpp does not load the file.
+    """
+    layers = [int(layer) for layer in _layers(path)]
+    n = len(tokens)
+    with Context(model, n_ctx=n + 8, max_outputs=n, threads=1) as context:
+        context.watch_layers(layers)
+        context.decode(tokens, range(n), [(0,)] * n, [False] * (n - 1) + [True])
+        inputs = np.concatenate([context.layer_inputs(layer) for layer in layers], axis=1)
+        with HeadTrial(path, context) as head:
+            fused = head.encode(inputs[: n - 2])
+            rows, states = head.decode([*tokens[1 : n - 1]], fused, 0)
+            drafted, _ = head.decode([tokens[n - 1]], states[-1:], n - 2)
+    found = np.concatenate([rows, drafted])[:, vocabulary]
+    wanted = _computed(path, shape, model, tokens, inputs)
+    difference = float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
+    if not difference <= MOST_DIFFERENCE:
+        raise EdgespecError(f"{path} does not compute in llama.cpp what was trained", why=f"off by {difference:.0%}")
+    return difference
+
+
+@torch.no_grad()
+def _computed(path: Path, shape: Shape, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    n, weights = len(tokens), read_head(path, shape)
+    embedding = torch.from_numpy(read_rows(model.header, "token_embd.weight"))
+    texts = Texts(
+        inputs=torch.from_numpy(inputs)[None],
+        tokens=torch.tensor(tokens)[None],
+        start=torch.tensor([0]),
+        anchors=torch.tensor([n - 2]),
+    )
+    first, second = (logits(weights, shape, state)[0] for state in unroll(weights, shape, embedding, texts, 2))
+    found: NDArray[np.float32] = torch.cat([first, second[-1:]]).numpy()
+    return found
+
+
+def _layers(path: Path) -> Sequence[float]:
+    from edgespec.gguf_file.header import read_header
+
+    return read_header(path).numbers("eagle3.target_layers").tolist()

@@ -1,0 +1,163 @@
+"""An EAGLE-3 head in PyTorch (2503.01840), computed as llama.cpp's graph `eagle3` does.
+
+At cell P the head takes the embedding of token P + 1 and g_P, which is fused from the target's features at P, and
+predicts token P + 2. When it drafts on, the state that came out of one step is the g of the next.
+Letters in shapes: B texts, L tokens of them, A anchors (cells where a draft may begin), D width, V' its vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone uses
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+"""By the names that they have in GGUF, with `.weight` left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Dimensions of a head; `vocab` is V', `rope_base` and `eps` are the target's."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    rope_base: float
+    eps: float
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor, as PyTorch has it: outputs first."""
+        q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
+        return {
+            "fc": (d, 3 * d),
+            "blk.0.attn_norm": (d,),
+            "blk.0.attn_norm_2": (d,),
+            "blk.0.attn_q": (q, 2 * d),
+            "blk.0.attn_k": (kv, 2 * d),
+            "blk.0.attn_v": (kv, 2 * d),
+            "blk.0.attn_output": (d, q),
+            "blk.0.ffn_norm": (d,),
+            "blk.0.ffn_gate": (self.ffn, d),
+            "blk.0.ffn_up": (self.ffn, d),
+            "blk.0.ffn_down": (d, self.ffn),
+            "output_norm": (d,),
+            "output": (self.vocab, d),
+        }
+
+
+def initial(shape: Shape, output: Tensor, output_norm: Tensor, seed: int = 0) -> Weights:
+    """Random weights, but for the last two, which are the target's: its `output` rows [V', D] and the norm before."""
+    generator = torch.Generator().manual_seed(seed)
+    weights: Weights = {}
+    for name, size in shape.tensors().items():
+        if len(size) == 1:
+            weights[name] = torch.ones(size)
+        else:
+            scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
+            weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
+    weights["output"], weights["output_norm"] = output.float().clone(), output_norm.float().clone()
+    return weights
+
+
+@dataclass(slots=True)
+class Texts:
+    """A batch. `inputs` float[B, L, 3 D] and `tokens` int64[B, L] are padded at the end; the anchors of text b are the
+    cells from `start[b]` on, `anchors[b]` of them."""
+
+    inputs: Tensor
+    tokens: Tensor
+    start: Tensor
+    anchors: Tensor
+
+
+def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, depth: int) -> Iterator[Tensor]:
+    """What the head predicts at each anchor, step by step: `depth` states float[B, A, D] of what `logits` makes rows.
+
+    Step j drafts token P + 2 + j and is told the tokens before it as the text has them; its own states take the place
+    of the target's features from step 1 on. That is the training-time test of the paper.
+    """
+    n_anchors = int(texts.anchors.max())
+    fused = F.linear(texts.inputs, weights["fc"])[:, :-1]
+    cells = torch.arange(fused.shape[1], device=fused.device)
+    anchors = texts.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
+    keys_in = _joined(weights, shape, F.embedding(texts.tokens[:, 1:], embedding).to(fused.dtype), fused)
+    k = rotate(_heads(F.linear(keys_in, weights["blk.0.attn_k"]), shape.kv_heads), cells[None], shape.rope_base)
+    v = _heads(F.linear(keys_in, weights["blk.0.attn_v"]), shape.kv_heads)
+    hidden = (cells[None, None] > anchors[:, :, None])[:, None]  # [B, 1, A, L - 1]: cells after an anchor
+    state = _rows(fused, anchors)
+    own: list[tuple[Tensor, Tensor]] = []
+    for step in range(depth):
+        embedded = F.embedding(_rows(texts.tokens, anchors + 1 + step), embedding).to(state.dtype)
+        joined = _joined(weights, shape, embedded, state)
+        positions = anchors + step
+        if step:
+            own_k = _heads(F.linear(joined, weights["blk.0.attn_k"]), shape.kv_heads)
+            own_v = _heads(F.linear(joined, weights["blk.0.attn_v"]), shape.kv_heads)
+            own.append((rotate(own_k, positions, shape.rope_base), own_v))
+        q = rotate(_heads(F.linear(joined, weights["blk.0.attn_q"]), shape.heads), positions, shape.rope_base)
+        attended = _attend(q, k, v, hidden, own)
+        state = state + F.linear(attended, weights["blk.0.attn_output"])
+        state = state + _feed_forward(weights, _norm(state, weights["blk.0.ffn_norm"], shape))
+        yield state
+
+
+def logits(weights: Weights, shape: Shape, state: Tensor) -> Tensor:
+    """float[..., V'] of states [..., D]."""
+    return F.linear(_norm(state, weights["output_norm"], shape), weights["output"])
+
+
+def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Rotary positions over adjacent pairs: x [B, H, N, d], positions [B or 1, N]."""
+    size = x.shape[-1]
+    frequencies = base ** (-torch.arange(0, size, 2, device=x.device) / size)
+    angles = (positions[..., None].float() * frequencies)[:, None]
+    cos, sin = angles.cos(), angles.sin()
+    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Attention of each anchor to the cells up to it and to the own states of its draft; [B, A, H d]."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    own = [(own_k.repeat_interleave(groups, 1), own_v.repeat_interleave(groups, 1)) for own_k, own_v in own]
+    scores = (q @ k.transpose(-1, -2)).masked_fill(hidden, -torch.inf)
+    scores = torch.cat([scores, *((q * own_k).sum(-1, keepdim=True) for own_k, _ in own)], dim=-1)
+    share = (scores.float() * q.shape[-1] ** -0.5).softmax(-1).to(v.dtype)
+    n_cells = k.shape[2]
+    mixed = share[..., :n_cells] @ v
+    for index, (_, own_v) in enumerate(own):
+        mixed = mixed + share[..., n_cells + index, None] * own_v
+    return mixed.transpose(1, 2).flatten(-2)
+
+
+def _joined(weights: Weights, shape: Shape, embedded: Tensor, g: Tensor) -> Tensor:
+    tokens = _norm(embedded, weights["blk.0.attn_norm"], shape)
+    return torch.cat((tokens, _norm(g, weights["blk.0.attn_norm_2"], shape)), dim=-1)
+
+
+def _feed_forward(weights: Weights, x: Tensor) -> Tensor:
+    gate = F.silu(F.linear(x, weights["blk.0.ffn_gate"]))
+    return F.linear(gate * F.linear(x, weights["blk.0.ffn_up"]), weights["blk.0.ffn_down"])
+
+
+def _norm(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+    return F.rms_norm(x.float(), x.shape[-1:], weight, shape.eps)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """[B, N, H d] -> [B, H, N, d]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """x [B, N, ...] at index [B, A]; beyond its end the last row."""
+    index = index.clamp(max=x.shape[1] - 1)
+    batch = torch.arange(x.shape[0], device=x.device)[:, None]
+    return x[batch, index]

@@ -1,0 +1,248 @@
+"""From a target to a draft head: answers with their features, vocabulary, training, file, check. Every stage resumes.
+
+PyTorch is loaded only when training begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import UsageError
+from edgespec.files.paths import cache_dir, free_in, write_whole
+from edgespec.files.unfinished import check_destination
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.target_print import is_same_target, target_print
+from edgespec.history import Store
+from edgespec.llama.features import check_layers
+from edgespec.llama.model import Model
+from edgespec.text.figures import count_of, size_of
+from edgespec.training.answers import Answers
+from edgespec.training.features import Writer, bytes_per_token, default_layers, load, n_learned, read_rows
+from edgespec.training.prompts import Passages, Prompt, from_chats, from_path
+
+if TYPE_CHECKING:
+    from edgespec.training.export import About
+    from edgespec.training.trainer import Progress
+
+KINDS = ("eagle3",)
+DEVICES = ("auto", "cpu", "cuda")
+PROMPT_SHARE = 1.0  # prompt tokens for each token of an answer, which take disk too
+ABOUT, VOCABULARY, CHECKPOINT = "about.json", "vocabulary.npy", "head.pt"
+LICENCE = "apache-2.0"
+CHECKED_TOKENS = 24
+INSTALL = "pip install 'edgespec[train]', or in a clone: .venv/bin/pip install torch"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to train, from what, for how long. `work` None is a folder in the cache; `tokens` are those of answers."""
+
+    target: Path
+    out: Path
+    kind: str = "eagle3"
+    minutes: float = 60.0
+    tokens: int = 500_000
+    vocabulary: int = 8192
+    type: str = "Q8_0"
+    work: Path | None = None
+    prompts: Sequence[Path] = ()
+    my_chats: bool = False
+    device: str = "auto"
+    threads: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A head that was written: its size, the last state of training, the acceptance of what is in the file, and how
+    far llama.cpp's logits are from PyTorch's (a share of their standard deviation)."""
+
+    path: Path
+    size_bytes: int
+    answers: int
+    tokens: int
+    progress: Progress
+    acceptance: Sequence[float]
+    sampled: Sequence[float]
+    difference: float
+
+
+@dataclass(slots=True)
+class Listener:
+    """Hears of what is done: `note` once, `progress` how far a stage is (0 to 1), `training` its state and time left."""
+
+    note: Callable[[str], None] = lambda text: None
+    progress: Callable[[str, float], None] = lambda what, done: None
+    training: Callable[[Progress], None] = lambda progress: None
+    cancel: CancelFlag = field(default_factory=CancelFlag)
+
+
+def train_head(settings: Settings, listener: Listener) -> Result | None:
+    """None if it was cancelled: the same call resumes. Raises UsageError, EdgespecError, ModelFileError."""
+    header = check_model(settings.target)
+    layers = default_layers(header.number("block_count"))
+    _check(settings, header, layers)
+    work = settings.work or default_work(header)
+    _claim(work, header, layers, settings.seed)
+    _check_room(work, header, settings, listener)
+    with Model(header, copied=True, progress=lambda done: listener.progress("loading", done)) as model:
+        _collect(model, layers, work, settings, listener)
+        if listener.cancel.is_set():
+            return None
+        return _train(model, layers, work, settings, listener)
+
+
+def default_work(header: Header) -> Path:
+    """Where the answers of a target are kept."""
+    stat = header.path.stat()
+    return cache_dir() / "training" / f"{header.path.stem}-{stat.st_size}"
+
+
+def _check(settings: Settings, header: Header, layers: Sequence[int]) -> None:
+    if find_spec("torch") is None:
+        raise UsageError("training needs PyTorch, which is not installed", hint=INSTALL)
+    from edgespec.training.export import check_type
+
+    check_type(settings.type)
+    if settings.kind not in KINDS:
+        raise UsageError(f"there is no head of kind {settings.kind!r}", hint=f"one of: {', '.join(KINDS)}")
+    check_destination(settings.out, (header.path,), b"GGUF")
+    try:
+        check_layers(header.architecture, header.number("block_count"), [*layers])
+    except UsageError as error:
+        hint = "an eagle3 head reads them: llama.cpp gives those of llama, qwen3 and some other architectures"
+        raise UsageError(error.what, why=error.why, hint=hint) from error
+    if settings.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("PyTorch finds no CUDA device", hint="use --device cpu, or a PyTorch built for CUDA")
+
+
+def _claim(work: Path, header: Header, layers: Sequence[int], seed: int) -> None:
+    """Say whose folder it is. Raises UsageError where it is another target's."""
+    about, mine = work / ABOUT, target_print(header)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        if not about.exists():
+            values = {"target": header.path.name, "layers": [*layers], "print": mine.tolist()}
+            write_whole(about, json.dumps(values))
+        kept = json.loads(about.read_text(encoding="utf-8"))
+        theirs, known = np.array(kept["print"], np.float32), (kept["target"], kept["layers"])
+    except OSError as error:
+        raise UsageError(f"{work} cannot be used", why=error.strerror or str(error), hint="choose another --work") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{about} is damaged", hint="choose another --work, or delete this one") from error
+    if not is_same_target(mine, theirs) or known[1] != [*layers]:
+        raise UsageError(f"{work} holds answers of {known[0]}", hint="choose another folder with --work")
+
+
+def _check_room(work: Path, header: Header, settings: Settings, listener: Listener) -> None:
+    missing = settings.tokens - n_learned(read_rows(work))
+    needed = int(max(0, missing) * (1 + PROMPT_SHARE) * bytes_per_token(header.number("embedding_length")))
+    if needed > free_in(work):
+        raise UsageError(
+            f"there is no room for {count_of(missing)} tokens in {work}",
+            why=f"they take about {size_of(needed)}, and {size_of(free_in(work))} are free",
+            hint="ask for fewer with --tokens, or choose another folder with --work",
+        )
+    if missing > 0:
+        listener.note(f"answers with what the target sees take about {size_of(needed)} in {work}")
+
+
+def _collect(model: Model, layers: Sequence[int], work: Path, settings: Settings, listener: Listener) -> None:
+    passages, own = Passages(), list[Prompt]()
+    for path in settings.prompts:
+        own += from_path(path, passages)
+    if settings.my_chats:
+        with closing(Store()) as store:
+            own += from_chats(store)
+    with Writer(work, model.n_embd) as writer:
+        Answers(
+            model,
+            writer,
+            layers,
+            settings.tokens,
+            own,
+            passages,
+            threads=settings.threads,
+            seed=settings.seed,
+            progress=listener.progress,
+            cancel=listener.cancel,
+        ).collect()
+
+
+def _train(model: Model, layers: Sequence[int], work: Path, settings: Settings, listener: Listener) -> Result | None:
+    import torch
+
+    from edgespec.training import trainer
+    from edgespec.training.check import check_head
+    from edgespec.training.export import read_head, write_head
+    from edgespec.training.target import read_target, shape_of
+
+    header, rows = model.header, read_rows(work)
+    vocabulary = _vocabulary(work, settings.vocabulary, model.n_vocab)
+    shape, parts, features = shape_of(header, len(vocabulary)), read_target(header, vocabulary), load(work, model.n_embd)
+    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    training = trainer.Settings(settings.minutes, device=device, threads=settings.threads, seed=settings.seed)
+    weights, progress = trainer.train(
+        shape, parts.teacher, parts.output_norm, features, training, work / CHECKPOINT, listener.training, listener.cancel
+    )
+    if listener.cancel.is_set():
+        return None
+    about = _about(header, settings, n_learned(rows), progress)
+    listener.progress("writing", 0.0)
+    write_head(settings.out, shape, weights, vocabulary, header, layers, settings.type, about)
+    written = trainer.measure(shape, read_head(settings.out, shape), parts.teacher, features, training)
+    text = (rows[0].prompt + rows[0].answer)[:CHECKED_TOKENS]
+    return Result(
+        path=settings.out,
+        size_bytes=settings.out.stat().st_size,
+        answers=len(rows),
+        tokens=n_learned(rows),
+        progress=progress,
+        acceptance=written.greedy,
+        sampled=written.sampled,
+        difference=check_head(settings.out, shape, vocabulary, model, text),
+    )
+
+
+def _vocabulary(work: Path, size: int, n_vocab: int) -> NDArray[np.int64]:
+    """Chosen when training begins, and kept as long as there is a checkpoint that was trained with it."""
+    from edgespec.training.batches import vocabulary_of
+
+    if (work / CHECKPOINT).exists() and (work / VOCABULARY).exists():
+        kept: NDArray[np.int64] = np.load(work / VOCABULARY)
+        if len(kept) == min(size, n_vocab):
+            return kept
+        raise UsageError(
+            f"the head in {work} was begun with a vocabulary of {len(kept)} tokens",
+            hint=f"use --vocab {len(kept)}, or delete {work / CHECKPOINT} to start training over",
+        )
+    chosen = vocabulary_of(read_rows(work), min(size, n_vocab), n_vocab)
+    np.save(work / VOCABULARY, chosen)
+    return chosen
+
+
+def _about(header: Header, settings: Settings, tokens: int, progress: Progress) -> About:
+    from edgespec.training.export import About
+
+    return About(
+        name=f"{header.name} {settings.kind}",
+        description=f"A draft head for {header.name}, trained on {count_of(tokens)} tokens of its own answers",
+        licence=LICENCE,
+        tokens=tokens,
+        minutes=progress.elapsed_s / 60,
+        acceptance=progress.acceptance.greedy,
+    )
