@@ -3,9 +3,9 @@
     python scripts/bench_sampling.py [--vocab 151936] [--rows 300]
 
 Eight rows of normal logits (standard deviation 2.5) take turns, so that they come from memory rather than from the
-first caches; "peaked" rows have 300 tokens raised by 12, like a model that is fairly sure; "draft" is what a guess
+first caches; "peaked" rows have 300 tokens raised by 12, like a model that is fairly sure; "draft" is what a draft
 costs on them. On an AMD EPYC with AVX-512 and other work running, 151,936 tokens, peaked: the default chain 122,
-greedy 23 (a guess 147), temperature alone 456, top-p alone 274.
+greedy 23 (a draft 147), temperature alone 456, top-p alone 274.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from edgespec.core.candidates import guesses
+from edgespec.core.candidates import draft_candidates
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
 
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"{'median us per row, V = ' + str(options.vocab):40}{'flat':>8}{'peaked':>8}{'draft':>8}{'budget':>8}")
     for name, settings, budget in CASES:
         sampler = Sampler(settings, seed=1, sample=0, n_vocab=options.vocab)
-        costs = [median_us(sampler, rows, options.rows, guess) for rows, guess in ((flat, 0), (peaked, 0), (peaked, 1))]
+        costs = [median_us(sampler, rows, options.rows, draft) for rows, draft in ((flat, 0), (peaked, 0), (peaked, 1))]
         print(f"{name:40}" + "".join(f"{cost:8.0f}" for cost in costs) + (f"{budget:8.0f}" if budget else ""))
 
 
@@ -56,14 +56,14 @@ def raise_some(row: FloatRow) -> FloatRow:
     return row
 
 
-def median_us(sampler: Sampler, rows: list[FloatRow], n: int, guess: int) -> float:
+def median_us(sampler: Sampler, rows: list[FloatRow], n: int, draft: int) -> float:
     tokens = np.random.default_rng(1).integers(0, sampler.n_vocab, 500).tolist()
     elapsed_s = []
     for position in range(n + 10):
         row = rows[position % len(rows)]
         started = time.perf_counter()
-        if guess:
-            guesses(sampler, row, tokens, position, 1)
+        if draft:
+            draft_candidates(sampler, row, tokens, position, 1)
         else:
             sampler.choose(row, tokens, position)
         elapsed_s.append(time.perf_counter() - started)

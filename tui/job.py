@@ -1,4 +1,4 @@
-"""Work that takes long, in a thread that never waits for the screen: the screen fetches what comes of it."""
+"""Long work in a thread that never waits for the screen: the screen fetches its results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ Item = TypeVar("Item")
 
 
 class Job(Generic[Item]):
-    """Calls `work` in a thread of `pool` with a flag that stops it and a function that hands something to the screen.
-
-    `error` is what it raised; `is_over` once it has ended, which is after its last item.
-    """
+    """Calls `work` in a thread of `pool` with a flag that stops it and a function that passes something to the screen.
+    `error` is what it raised; `is_over` is set once it has ended, after its last item."""
 
     def __init__(self, work: Callable[[CancelFlag, Callable[[Item], None]], None], pool: Executor) -> None:
         self.cancel = CancelFlag()
@@ -27,7 +25,7 @@ class Job(Generic[Item]):
         self._future = pool.submit(self._run)
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end, but no longer."""
+        """Wait for its end, at most so long."""
         wait([self._future], timeout_s)
 
     def _run(self) -> None:
@@ -39,5 +37,5 @@ class Job(Generic[Item]):
             self.is_over = True
 
     def take(self) -> list[Item]:
-        """What has come since the last time."""
+        """The items since the last call."""
         return [self._items.popleft() for _ in range(len(self._items))]

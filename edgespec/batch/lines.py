@@ -1,4 +1,4 @@
-"""The lines of a job's input, one at a time, however long one of them is."""
+"""The lines of a job's input, one at a time, however long."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-MOST_BYTES = 16_000_000  # of a line that is read at all
-MOST_AHEAD = 16  # lines that are read before somebody wants them
+MOST_BYTES = 16_000_000  # of a line that is read
+MOST_AHEAD = 16  # lines that are read ahead
 
 Line = tuple[int, bytes | None]
 """The number of a line, from 1 on, and its bytes; None stands for a line that is too long."""
@@ -16,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_lines(file: BinaryIO) -> Iterator[Line]:
-    """The lines; blank ones are passed over."""
+    """The lines; blank ones are skipped."""
     number = 0
     while line := file.readline(MOST_BYTES + 1):
         number += 1
@@ -29,7 +29,7 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
 
 
 def as_they_come(lines: Iterable[Line]) -> Iterator[Line | None]:
-    """Lines of a pipe that may be slow, read in a thread of its own; None where there is none yet."""
+    """Lines of a pipe that may be slow, read in a separate thread; None while there is none yet."""
     arrived: queue.Queue[Line | Exception] = queue.Queue(MOST_AHEAD)
 
     def read() -> None:
@@ -56,7 +56,7 @@ def as_they_come(lines: Iterable[Line]) -> Iterator[Line | None]:
 
 
 def count_lines(file: BinaryIO) -> int:
-    """How many lines `read_lines` finds."""
+    """The number of lines that `read_lines` returns."""
     return sum(1 for _ in read_lines(file))
 
 

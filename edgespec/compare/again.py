@@ -1,4 +1,4 @@
-"""Whether the machine is what it was: plain decoding of a file that was measured before, once more and shortly."""
+"""Whether the machine has changed: a short second measurement of plain decoding of a file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ def measure_again(
     progress: Progress,
     cancel: CancelFlag,
 ) -> float | None:
-    """How many times as fast plain decoding of a file is now as it was when `known` was measured; None if unknown.
-
-    Some of the same prompts tell. Raises as `measure_speed` does.
-    """
+    """Speed of plain decoding of a file now over that of `known`; None if unknown. Uses some of the same prompts.
+    Raises as `measure_speed` does."""
     again, asked = new_speed(), [item for item in items if item.id in known["answers"]][:PROMPTS]
     if not asked:
         return None

@@ -1,7 +1,7 @@
-"""What flows into the layers of a model, as drafters that read the target want it.
+"""The inputs of a model's layers, for drafters that use the target's features.
 
-llama.cpp has it for some architectures, and its C++ header `llama-ext.h` names the functions, which llama-cpp-python
-does not bind. Asked about an architecture that does not give it, it ends the process.
+llama.cpp provides them for some architectures; its C++ header `llama-ext.h` names the functions, which llama-cpp-python
+does not bind. For other architectures it ends the process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GET = _function("_Z30llama_get_embeddings_layer_inpP13llama_contextj", ctypes.c
 
 
 def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:
-    """Raises UsageError where the inputs of these layers cannot be had."""
+    """Raises UsageError where the inputs of these layers are not available."""
     if _SET is None or _GET is None or architecture not in ARCHITECTURES:
         raise UsageError(f"the inputs of layers of a {architecture} model cannot be read with this build")
     if any(not 0 <= layer < n_layers for layer in layers):

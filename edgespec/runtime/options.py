@@ -51,7 +51,7 @@ class AnswerOptions(TypedDict, total=False):
 
 
 def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
-    """What `complete` is asked for."""
+    """The prompt or messages that `complete` was given."""
     return (
         request_of(options, prompt=prompt) if isinstance(prompt, str) else request_of(options, messages=turns(prompt))
     )
@@ -65,7 +65,7 @@ def turns(messages: Messages) -> tuple[Message, ...]:
 
 
 def request_of(options: AnswerOptions, **what: Any) -> Request:
-    """Sort keywords into the request and its sampling settings. Raises UsageError for one that neither knows."""
+    """Sort keywords into the request and its sampling settings. Raises UsageError for an unknown one."""
     settings: dict[str, Any] = {**options}
     sampling_names = SamplingSettings.__dataclass_fields__
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}

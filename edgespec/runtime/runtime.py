@@ -38,7 +38,7 @@ from edgespec.settings import (
 )
 
 LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
-MEASURED_DEPTH = 128  # tokens behind which passes are measured
+MEASURED_DEPTH = 128  # context depth at which passes are measured, in tokens
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ Answers = Generator[tuple[int, TokenEvent], None, None]
 
 
 class Runtime(Closable):
-    """A loaded target, with its draft model if it has one. `notes` are messages for the user about how it runs,
-    `stats` those of the answer that was begun last (each answer has its own: `Completion.stats`, and `stats` of its
-    last event).
+    """A loaded target, with its draft model if it has one.
 
-    `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the part that is done, 0 to 1.
-    Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    `notes` are messages for the user about how it runs, `stats` those of the answer that was started last (each answer
+    has its own: `Completion.stats`, and `stats` of its last event). `progress` is called with "loading", "making",
+    "rounding", "costs" or "prompt" and the fraction that is done, 0 to 1. Raises ModelNotFoundError, ModelFileError,
+    PairError, OutOfMemoryError, UsageError.
     """
 
     def __init__(self, settings: LoadSettings, progress: Progress | None = None) -> None:
@@ -164,7 +164,7 @@ class Runtime(Closable):
         return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
-        """Clear the KV caches, so that the next answer starts from nothing."""
+        """Clear the KV caches, so that the next answer starts with empty ones."""
         self._answering.forget()
         for drafter in self._draft_models():
             drafter.forget()
@@ -238,13 +238,13 @@ class Runtime(Closable):
         return self.answer(request_of(options, prompt=prompt), cancel)
 
     def chat(self, messages: Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer the last of `messages` through the model's chat template; the rest as in `generate`."""
+        """Answer the last of `messages` through the model's chat template; everything else as in `generate`."""
         return self.answer(request_of(options, messages=turns(messages)), cancel)
 
     def complete(
         self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
     ) -> Completion:
-        """The whole answer at once: to a text as `generate` completes it, to messages as `chat` answers them."""
+        """The whole answer at once: `prompt` as in `generate`, or messages as in `chat`."""
         return Completion.of(self.answer(asked(prompt, options), cancel))
 
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
@@ -382,7 +382,7 @@ class Runtime(Closable):
         return Prompt(*tokenize_leniently(template, self.model, request.messages, self.note, special=special))
 
     def _note_limits(self, rule: VerifyRule) -> None:
-        """Say what a verify rule cannot do with these drafters."""
+        """Note what a verification rule cannot do with these drafters."""
         for drafter in self.engine.speculator.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
             if rule in ("rejection", "block") and named:

@@ -13,7 +13,7 @@ from enumeration import Prefix, constant, distribution, plain, surprise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.candidates import guesses
+from edgespec.core.candidates import draft_candidates
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
 from edgespec.core.sampler import Sampler
@@ -114,7 +114,7 @@ def levels(
             grown = []
             for node, prefix in frontier:
                 row = row_after(tuple(prefix))
-                drawn = guesses(sampler, row, prefix, len(prefix), width, round_of(round, node))
+                drawn = draft_candidates(sampler, row, prefix, len(prefix), width, round_of(round, node))
                 for guess in drawn:
                     grown.append((len(draft), [*prefix, guess.token]))
                     draft.tokens.append(guess.token)
@@ -155,7 +155,7 @@ def best_first(
             node = pending[0]
             prefix = tokens if node == ROOT else tokens + tree.path(node)
             row = row_after(tuple(prefix))
-            tree.add(node, guesses(sampler, row, prefix, len(prefix), 2, round_of(round, node)))
+            tree.add(node, draft_candidates(sampler, row, prefix, len(prefix), 2, round_of(round, node)))
             pending = tree.frontier(1)
         return tree.draft("test")
 
@@ -272,7 +272,7 @@ def log_row(p: Sequence[float]) -> FloatRow:
 
 @st.composite
 def trees(draw: st.DrawFn) -> Draft:
-    """Any tree of up to eight guesses, whose siblings differ."""
+    """Any tree of up to eight draft_candidates, whose siblings differ."""
     draft = Draft([], [], [], [], "test")
     for node in range(draw(st.integers(0, 8))):
         parent, token = draw(st.integers(-1, node - 1)), draw(st.integers(0, V - 1))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import edgespec
 from edgespec.chat.settings import ChatSettings, changed, setting
-from edgespec.core.candidates import guesses
+from edgespec.core.candidates import draft_candidates
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
@@ -149,7 +149,7 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
     assert {*distribution.ids} == {7, 11}
     assert np.allclose(distribution.probability(11), 1 / (1 + np.exp(-4.0)))
     assert {sampler.choose(row, [], position).id for position in range(200)} == {7, 11}
-    assert {guess.token for guess in guesses(sampler, row[:20], [], 0, 4)} == {7, 11}
+    assert {found.token for found in draft_candidates(sampler, row[:20], [], 0, 4)} == {7, 11}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`edgespec draft`: drafts made of a target, and data to train one on."""
+"""`edgespec draft`: drafts made from a target, and data to train one on."""
 
 from __future__ import annotations
 

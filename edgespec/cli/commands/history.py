@@ -1,4 +1,4 @@
-"""`edgespec history`: the conversations that `edgespec chat` kept."""
+"""`edgespec history`: the saved conversations of `edgespec chat`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def show(name: str, as_json: bool) -> None:
         message: dict[str, Any] = {"role": turn.role, "content": turn.content, "created": iso(turn.created_s)}
         if turn.answer is not None:
             answer = asdict(turn.answer)
-            del answer["ids"]  # of use to this program alone
+            del answer["ids"]  # only useful to this program
             message["answer"] = answer
         messages.append(message)
     output.json(_about(chat) | {"messages": messages})
@@ -219,7 +219,7 @@ def path() -> None:
 
 
 def _store(output: Output) -> Store:
-    """The user's chats; looking at them makes no file."""
+    """The user's chats; reading them creates no file."""
     from edgespec.history import Store, default_file
 
     return Store(note=output.note) if default_file().exists() else Store.in_memory()
@@ -271,7 +271,7 @@ def _about(chat: ChatInfo) -> dict[str, Any]:
 
 
 def _table(chats: Sequence[ChatInfo]) -> Table:
-    """As wide as the terminal: titles give way."""
+    """As wide as the terminal: titles are shortened."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text as Line

@@ -71,5 +71,5 @@ OPTIONS = [
 
 
 def bench_options(command: Decorated) -> Decorated:
-    """Those of models, and all the above."""
+    """The model options, and all of the above."""
     return with_options(command, [*MODEL, *OPTIONS])

@@ -21,7 +21,7 @@ HEADER = ("model", "size", "files", "here")
 
 
 def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, as_json: bool) -> None:
-    """List the models in the repositories that are named. Raises UsageError, ModelNotFoundError, DownloadError."""
+    """List the models in the named repositories. Raises UsageError, ModelNotFoundError, DownloadError."""
     from edgespec.cli.setup.pulling import refuse_revision
     from edgespec.models.hub.repository import free_bytes, look_at_offers
 
@@ -51,8 +51,8 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
 
 
 def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[dict[str, Any]] | None) -> None:
-    """Say in which types a model of a package can be had, into `found` where that is wanted as JSON: with the keys of a
-    repository's, and as size what is downloaded."""
+    """List the weight types of a packaged model, for JSON into `found`: with the keys of a repository's, and as size
+    that of the download."""
     from edgespec.models.packages import download as package_download
 
     models = [model for model in packaged_models() if model.name == wanted.name]
@@ -73,7 +73,7 @@ def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[d
 
 
 def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
-    """What to type for it: a name of the catalogue stays one, so that its draft comes along."""
+    """The name to type: a name of the catalogue stays one, so that its draft is downloaded too."""
     if "/" not in spec and offer.quant:
         return f"{spec.partition(':')[0]}:{offer.quant}"
     return str(HubSpec(wanted.repository, "" if offer.quant else offer.file, offer.quant, wanted.revision))

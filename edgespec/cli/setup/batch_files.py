@@ -1,4 +1,4 @@
-"""What `edgespec batch` reads and writes: files that are gone on with, or pipes."""
+"""The input and output of `edgespec batch`: resumable files, or pipes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
     if source == STDIO and sys.stdin.isatty():
         output.note(f"reading rows from the terminal, one JSON object per line; {END_OF_FILE} ends the input")
     try:
-        if source == STDIO:  # as a file of its own: a thread that waits in sys.stdin crashes Python when it ends
+        if source == STDIO:  # as a separate file: a thread that waits in sys.stdin crashes Python at exit
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
         file = Path(source).open("rb")  # noqa: SIM115 - it is what is given back
         return file if _is_file(source) else nullcontext(file)
@@ -48,7 +48,7 @@ def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line
 
 
 def are_same(file: Path, other: Path) -> bool:
-    """Whether both are there, and one file."""
+    """Whether both exist and are one file."""
     try:
         return file.samefile(other)
     except OSError:
@@ -60,7 +60,7 @@ def _is_file(source: str) -> bool:
 
 
 def first_row(rows: Iterator[Row | BadRow | None]) -> Row | BadRow | None:
-    """The first row, waited for; None where there is none at all."""
+    """The first row, once it is there; None if there is none."""
     for row in rows:
         if row is not None:
             return row
@@ -69,7 +69,7 @@ def first_row(rows: Iterator[Row | BadRow | None]) -> Row | BadRow | None:
 
 
 def count_rows(source: str, limit: int | None) -> int | None:
-    """How many rows the input has, if that can be known."""
+    """The number of rows of the input, if that can be known."""
     if not _is_file(source):
         return None
     with Path(source).open("rb") as file:
@@ -78,7 +78,7 @@ def count_rows(source: str, limit: int | None) -> int | None:
 
 
 class StdoutRows(Closable):
-    """In place of an `OutputFile`: rows are written, and nothing is ever there."""
+    """In place of an `OutputFile`: rows are written, and there are never existing ones."""
 
     name = STDIO
     n_done = n_failed = n_dropped = 0
@@ -91,7 +91,7 @@ class StdoutRows(Closable):
         pass
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Raises EdgespecError where nobody reads them any more: rows are missing then, unlike lines of an answer."""
+        """Raises EdgespecError if nobody reads them any more: rows would be missing, unlike lines of an answer."""
         try:
             self._output.line(encoded(row).decode().removesuffix("\n"))
         except StdoutClosed:
