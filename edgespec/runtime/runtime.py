@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from edgespec.llama.template import tokenize_leniently
 from edgespec.runtime.answer_thread import AnswerThread
 from edgespec.runtime.answering import Answering, Job, Prompt, Stream, attempted
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.options import AnswerOptions, Messages, asked, request_of, turns
+from edgespec.runtime.options import AnswerOptions, BatchOptions, Messages, asked, request_of, turns
 from edgespec.settings import (
     LoadSettings,
     Message,
@@ -266,17 +266,17 @@ class Runtime(Closable):
 
     def batch(
         self,
-        rows: Iterable[dict[str, Any]],
+        rows: Iterable[Mapping[str, Any] | None],
         *,
         chat: bool | None = None,
         seed: int = 0,
         cancel: CancelFlag | None = None,
-        **settings: Any,
+        **options: Unpack[BatchOptions],
     ) -> Generator[dict[str, Any], None, None]:
-        """The results of rows as they finish, in the format of `edgespec batch` (`batch.answer_rows`).
+        """The results of rows as they finish, in the format of `edgespec batch`; None in `rows` means "none ready yet".
 
         Up to `sequences` answers are decoded together. `chat` says whether prompts are user messages; None means if the
-        model has a template. Keywords are `answer_rows`' and fields of `Request` and `SamplingSettings`.
+        model has a template. `seed` is the base of the rows' seeds. Raises UsageError for invalid options.
         """
         from edgespec.batch import answer_rows
 
@@ -288,7 +288,7 @@ class Runtime(Closable):
             chat=self.has_chat_template if chat is None else chat,
             seed=seed,
             cancel=cancel,
-            **settings,
+            **options,
         )
 
     def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
