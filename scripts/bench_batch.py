@@ -5,8 +5,8 @@
 
 rows: 100,000 rows through reading, the loop and writing, with an engine that answers at once: microseconds a row,
 without those of the engine, and how the memory grows. speed: rows of 32 tokens, answers of 64, at several numbers of
-answers at a time, with and without guessing, in turns; the medians of rows a second, of the gain over one answer at a
-time, and of the gain by guessing.
+answers at a time, with and without speculation, in turns; the medians of rows per second, of the gain over one answer
+at a time, and of the gain by speculation.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ def measure_speed(options: argparse.Namespace) -> None:
             print(f"turn {turn + 1}, {mode} x {width}: {rates[width, mode][-1]:.2f} rows/s", file=sys.stderr)
     print("at a time  rows/s    gain  drafting   gain  by drafting")
     for width in widths:
-        plain, guessing = rates[width, "none"], rates[width, "auto"]
+        plain, speculating = rates[width, "none"], rates[width, "auto"]
         print(
             f"{width:9}{statistics.median(plain):8.2f}{ratio(plain, rates[widths[0], 'none']):7.2f}x"
-            f"{statistics.median(guessing):10.2f}{ratio(guessing, rates[widths[0], 'auto']):6.2f}x"
-            f"{ratio(guessing, plain):12.2f}x"
+            f"{statistics.median(speculating):10.2f}{ratio(speculating, rates[widths[0], 'auto']):6.2f}x"
+            f"{ratio(speculating, plain):12.2f}x"
         )
 
 

@@ -1,4 +1,4 @@
-"""Measures the chat: how fluid its screen is, how fast it opens and finds, and what it costs the engine.
+"""Benchmark the chat: how fluid its screen is, how fast it opens and searches, and what it costs the engine.
 
     .venv/bin/python scripts/bench_chat.py frames open search             # no model needed
     .venv/bin/python scripts/bench_chat.py turns cost -m target.gguf      # with a model of some size
@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from fake_engine import FakeEngine, guessed  # noqa: E402
+from fake_engine import FakeEngine, drafted_events  # noqa: E402
 
 from edgespec.chat.session import Session  # noqa: E402
 from edgespec.chat.settings import ChatSettings  # noqa: E402
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def measure_frames(options: argparse.Namespace) -> None:
-    texts = islice(cycle(event.text for event in guessed(TEXT)), int(options.seconds * 100))
+    texts = islice(cycle(event.text for event in drafted_events(TEXT)), int(options.seconds * 100))
     tokens = [TokenEvent(number, text, round=number) for number, text in enumerate(texts)]
 
     async def drive() -> tuple[list[float], list[float]]:

@@ -1,12 +1,12 @@
-"""What a round costs beside its native passes, against the arithmetic of native speculative decoding.
+"""The overhead of a step beside its native passes, compared with the arithmetic of native speculative decoding.
 
     python scripts/inflate_gguf.py --pair bench
     python scripts/bench_rounds.py bench/target-q8_0.gguf bench/draft-30.gguf -t 2
     python scripts/bench_rounds.py demo demo:draft
 
 For each length K, greedy, prompts interleaved with measurements of t(K+1), a target pass over K + 1 tokens, and of c, a
-draft pass over one token, both at the depth of the answer. A native loop without any cost of its own would make
-E / (K c + t(K+1)) tokens a second, E being the tokens per round. "of native" is the rate measured divided by that,
+draft pass over one token, both at the depth of the answer. A native loop without overhead would generate
+E / (K c + t(K+1)) tokens a second, E being the tokens per step. "of native" is the rate measured divided by that,
 "outside" the share of the answer's time that was spent outside `llama_decode`. Medians over the prompts.
 """
 
@@ -37,7 +37,7 @@ LENGTHS = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One prompt's answer: tokens a second, what a native loop would make, share outside the passes, E, c, t(K+1)."""
+    """One prompt's answer: tokens per second, those of a native loop, share outside the passes, E, c, t(K+1)."""
 
     rate: float
     native: float
@@ -95,15 +95,15 @@ def measure(llm: Runtime, prompt: str, args: argparse.Namespace) -> Answer:
 def answer_rate(
     llm: Runtime, prompt: str, contexts: list[Context], args: argparse.Namespace
 ) -> tuple[float, float, float]:
-    """Tokens a second after the first round that could draft, share outside the passes, tokens per round."""
+    """Tokens per second after the first step that could draft, share outside the passes, tokens per step."""
     started_s = native_s = 0.0
-    counted = rounds = last_round = 0
+    counted = rounds = last_step = 0
     for event in llm.generate(prompt, max_tokens=args.n, temperature=args.temp, seed=1, ignore_eos=True):
         if event.id < 0:
             break
-        if event.round != last_round:  # its tokens came after everything that was timed so far
-            last_round = event.round
-            if event.round == 1:  # the draft model read the prompt in it
+        if event.round != last_step:  # its tokens came after the time measured so far
+            last_step = event.round
+            if event.round == 1:  # it includes the draft model's prefill
                 started_s, native_s = perf_counter(), sum(context.decode_s for context in contexts)
             else:
                 rounds += 1

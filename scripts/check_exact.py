@@ -1,14 +1,14 @@
-"""Does drafting change a text? Answers the same prompts plainly and with every way of drafting, and counts equal texts.
+"""Does drafting change a text? Answers the same prompts plainly and with every drafting method, and counts equal texts.
 
     python scripts/check_exact.py                        40 prompts x temperature 0, 0.7, 1.0 x 2 seeds, bundled pair
     python scripts/check_exact.py --prompts 200          hours
     python scripts/check_exact.py --model t.gguf --draft-model d.gguf
 
 Once as it is, once with `strict` (chains only), where every text must be equal. Elsewhere the rounding of the native
-kernels can turn a choice between tokens that are almost tied, and an equal text is not promised: each first difference
-is listed with the lead of the best token over the second there, and whether the measured rounding explains it, which
+kernels can change a choice between tokens that are almost tied, and texts need not be equal: each first difference is
+listed with the lead of the best token over the second there, and whether the measured rounding explains it, which
 takes the edges of top-k, top-p and min-p into account as well. Ends with exit code 1 if a strict text differs, if a
-difference is no near-tie, or if a drafter that tries never guessed right.
+difference is no near-tie, or if an active drafter was never accepted.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ MODES: dict[str, dict[str, Any]] = {
     "always wrong": {"spec_type": "lookup"},
     "and all": ALL,
 }
-WRONG = ("always wrong", "and all")  # modes in which somebody guesses what will not come, alone or before the others
+WRONG = ("always wrong", "and all")  # modes with a drafter that is always wrong, alone or before the others
 
 
 class Wrong(Drafter):
-    """Guesses what the text will not say: for each token the next one in the vocabulary."""
+    """Drafts what the text will not say: for each token the next one in the vocabulary."""
 
     name = "wrong"
     n_prompt = 0
@@ -79,13 +79,13 @@ class Wrong(Drafter):
 
     def _draft(self, sequence: DraftContext, n_max: int) -> Draft:
         start = len(sequence.tokens) - self.n_prompt
-        guessed = [token + 1 for token in self.truth[start : start + n_max]]
-        return Draft.chain(guessed, [0.5] * len(guessed), self.name)
+        drafted = [token + 1 for token in self.truth[start : start + n_max]]
+        return Draft.chain(drafted, [0.5] * len(drafted), self.name)
 
 
 @dataclass
 class Count:
-    """What became of one way of drafting at one temperature."""
+    """The result of one drafting method at one temperature."""
 
     texts: int = 0
     equal: int = 0
@@ -124,7 +124,7 @@ def make_files(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 
 
 def check(args: argparse.Namespace, prompts: Sequence[str], files: dict[str, str]) -> bool:
-    """Whether something is not as it should be."""
+    """Whether something is wrong."""
     failed = False
     for strict in (False, True):
         print(f"{'strict' if strict else 'not strict'}: {len(prompts)} prompts x {args.seeds} seeds of {args.n} tokens")

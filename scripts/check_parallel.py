@@ -3,9 +3,9 @@
     .venv/bin/python scripts/check_parallel.py                                   # the bundled pair, 64 prompts
     .venv/bin/python scripts/check_parallel.py -m target.gguf -md draft.gguf --rows 32 --temp 0
 
-Answers are compared with those made one at a time without drafts. On CPUs all should be the same. Where one parts from
-them, as on GPUs, "gap" is how far the token that stands there lay above the second best, in logits with noise: what
-neighbours in a pass round differently can only turn where that is small.
+Answers are compared with those generated one at a time without drafts. On CPUs all should be the same. Where one
+differs, as on GPUs, "gap" is the lead of its token there over the second best, in logits with noise: rounding that
+depends on the other tokens of a pass can only change a choice where that is small.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""List every outcome of one round for small vocabularies: how far each verify rule is from the target's distribution.
+"""List every outcome of one step for small vocabularies: how far each rule is from the target's distribution.
 
     python scripts/check_rules.py                    three tokens: quick
     python scripts/check_rules.py --vocab 4
 
 "error" is the largest difference in the probability of a sequence of as many tokens as the draft is deep and one more,
-rounding apart it is 0 for a rule that keeps the distribution; "accepted" is the mean number of guesses that stay.
+rounding apart it is 0 for a rule that keeps the distribution; "accepted" is the mean number of accepted draft tokens.
 Typical acceptance changes the distribution, and its error says by how much.
 """
 
@@ -24,7 +24,7 @@ from enumeration import (
     Rule,
     chain,
     drawn,
-    enumerate_round,
+    enumerate_step,
     error,
     likeliest,
     likeliest_and_drawn,
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def print_row(pair: str, rule: Rule, depth: int, drafting: Drafting, target: Model, drafter: Model) -> float:
-    emitted = enumerate_round(rule, drafting, target, drafter, depth + 1)
+    emitted = enumerate_step(rule, drafting, target, drafter, depth + 1)
     wrong = error(emitted.joint, plain(target, depth + 1))
     print(f"  {pair:40}{wrong:8.1e}{emitted.accepted:10.4f}")
     return wrong

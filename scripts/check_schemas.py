@@ -1,4 +1,4 @@
-"""Answers under JSON schemas of many kinds, judged by another library: do all parse and fit, guessed or not?
+"""Answers under JSON schemas of many kinds, validated by another library: do all parse and fit, drafted or not?
 
     .venv/bin/python scripts/check_schemas.py                     # 10 schemas, 20 seeds each, the bundled pair
     .venv/bin/python scripts/check_schemas.py -m target.gguf -md draft.gguf --seeds 5
@@ -139,7 +139,7 @@ def main() -> None:
     n_bad = 0
     for name, by_type in answers.items():
         wrong = [text for texts in by_type.values() for text in texts if not fits(text, SCHEMAS[name])]
-        same = sum(plain == guessed for plain, guessed in zip(*by_type.values(), strict=True))
+        same = sum(plain == drafted for plain, drafted in zip(*by_type.values(), strict=True))
         n_bad += len(wrong) + (options.strict and same < options.seeds)
         print(
             f"{name:22} {2 * options.seeds - len(wrong)} of {2 * options.seeds} fit, {same} of {options.seeds} the same"

@@ -1,4 +1,4 @@
-"""What drafters without a model cost: milliseconds a round and megabytes, behind 8,192 tokens of Python source.
+"""The cost of drafters without a model: milliseconds per step and megabytes, after 8,192 tokens of Python source.
 
 python scripts/measure_drafters.py                          tokens of the bundled target
 python scripts/measure_drafters.py --corpus x.corpus        and this corpus ('edgespec corpus build')
@@ -78,7 +78,7 @@ def make(name: str, n_vocab: int, corpus: str | None) -> Drafter:
 
 
 def measured(drafter: Drafter, tokens: list[int], context: int, leaves: int, n_vocab: int) -> str:
-    """A line: the mean and the slowest hundredth of rounds, the first round, looking at a row, what is held."""
+    """A line: the mean and the slowest hundredth of steps, the first step, observing a row, the memory."""
     text, budget = (
         Text(Sampler(SamplingSettings(temperature=0), 0, 0, n_vocab), tokens[:context]),
         Budget(TOKENS, leaves),

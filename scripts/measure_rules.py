@@ -1,15 +1,15 @@
-"""What the rules and shapes of drafting give: mean tokens per round on the same prompts.
+"""Mean tokens per step of verification rules and draft shapes on the same prompts.
 
     python scripts/measure_rules.py                      the bundled pair, 40 prompts
     python scripts/measure_rules.py --model t.gguf --draft-model d.gguf -n 96
 
-For the verify rules the target writes a text for each prompt, plainly. Then each rule makes one round after every token
+For the verify rules the target writes a text for each prompt, plainly. Then each rule makes one step after every token
 of it, which is counted and taken back: so all of them are asked the same questions, and no text that runs into a loop
 favours one of them. Coupled pays with some accepted tokens for the same text with every seed; block never accepts fewer
 than rejection in the mean.
 
 Chains and trees of the same number of tokens write whole answers under the coupled rule, which are the same for all of
-them: trees learn from what became of the guesses before. Counts, no times: the machine does not matter.
+them: trees learn from earlier acceptance. Counts, no times: the machine does not matter.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def show(label: str, llm: Runtime, texts: dict[float, list[Text]], rule: VerifyR
         emitted: list[int] = []
         proposed = accepted = 0
         for tokens, n_prompt in written:
-            one_round(llm, tokens[:n_prompt], temperature, rule, n_decoded=0)  # reads the prompt
+            one_step(llm, tokens[:n_prompt], temperature, rule, n_decoded=0)  # reads the prompt
             for n in range(n_prompt + 1, len(tokens)):
-                stats = one_round(llm, tokens[:n], temperature, rule, n_decoded=n - 1)
+                stats = one_step(llm, tokens[:n], temperature, rule, n_decoded=n - 1)
                 emitted.append(stats.generated_tokens)
                 proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
         error = stdev(emitted) / len(emitted) ** 0.5
@@ -99,15 +99,15 @@ def show_answers(label: str, llm: Runtime, prompts: Sequence[str], n: int) -> No
             for _ in llm.generate(prompt, max_tokens=n, temperature=temperature, seed=seed, ignore_eos=True):
                 pass
             stats = llm.stats
-            # The first token comes out of the prompt's pass, before anything could be guessed.
+            # The first token comes from the prompt's pass, before anything can be drafted.
             tokens, rounds = tokens + stats.generated_tokens - 1, rounds + stats.rounds - 1
             proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
         cells.append(f"{tokens / rounds:.3f} {f'({accepted / max(1, proposed):.0%})':>13}")
     print(f"{label:34}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
 
 
-def one_round(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyRule, *, n_decoded: int) -> Stats:
-    """A round after `tokens`, of which `n_decoded` are in the cache, with a seed that is not the text's."""
+def one_step(llm: Runtime, tokens: list[int], temperature: float, rule: VerifyRule, *, n_decoded: int) -> Stats:
+    """A step after `tokens`, of which `n_decoded` are in the cache, with a seed that is not the text's."""
     engine = llm.engine
     sampler = Sampler(SamplingSettings(temperature=temperature), 10**6 + len(tokens), 0, llm.model.n_vocab)
     most = 1 + engine.speculator.n_max

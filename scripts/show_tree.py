@@ -1,9 +1,9 @@
-"""Draw what is guessed: the trees of one answer, each node with the drafter it came from and how likely it was taken.
+"""Draw the draft trees of one answer, each node with its drafter and its path probability.
 
     python scripts/show_tree.py demo "import os, sys" --rounds 8 9 -n 64
     python scripts/show_tree.py target.gguf "Why?" --draft-model draft.gguf --tokens 12 --leaves 6
 
-A star marks what the target said too.
+A star marks accepted nodes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def watched(llm: Runtime) -> list[tuple[Draft, list[int]]]:
-    """What each round of the next answers verifies and takes, as they come."""
+    """What each step of the next answers verifies and accepts, as they come."""
     seen: list[tuple[Draft, list[int]]] = []
     count = Stats.count_round
 

@@ -3,7 +3,7 @@
     python scripts/trace_text.py demo code_editing-04 writing-03 -o change.jsonl --pace off
     python scripts/replay_trace.py change.jsonl --source lookup --lengths change.png
 
-The prompt is the first one's. For each part the lengths of the drafts that were verified are told; the second command
+The prompt is the first one's. For each part the lengths of the verified drafts are printed; the second command
 draws those that the measured pace would choose, with a line where the text changes. A toy model writes no such texts
 itself; what passes cost and what lookup finds does not depend on that.
 """

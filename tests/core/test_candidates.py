@@ -1,4 +1,4 @@
-"""Guesses: the target's own choice first under shared noise, or true draws without replacement from the draft's
+"""Candidates: the target's own choice first under shared noise, or true draws without replacement from the draft's
 distribution."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ROWS = make_rows()
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("chain", CHAINS)
-def test_a_model_that_guesses_for_itself_is_always_right(chain: SamplingSettings, name: str) -> None:
+def test_a_model_that_drafts_for_itself_is_always_accepted(chain: SamplingSettings, name: str) -> None:
     row = ROWS[name]
     sampler = Sampler(chain, 6, 1, len(row), banned=[6])
     for position in range(10):
@@ -86,7 +86,7 @@ def test_siblings_differ_and_may_follow_and_come_best_first(
 
 
 def test_common_noise_couples_two_models() -> None:
-    """Guesses match at least as often as (1 - TV) / (1 + TV) (2408.07978), and more often when confident."""
+    """Candidates match at least as often as (1 - TV) / (1 + TV) (2408.07978), and more often when confident."""
     random = np.random.default_rng(0)
     target, draft = (frozen(random.normal(0, 0.7, 200) + 3 * (np.arange(200) < 6)) for _ in range(2))
     sampler = Sampler(OFF, 1, 0, 200)
@@ -117,7 +117,7 @@ def test_further_candidates_under_common_noise_are_further_chances() -> None:
 
 
 @pytest.mark.parametrize("draw", [None, 3])
-def test_greedy_guesses_are_the_likeliest_with_their_probabilities(draw: int | None) -> None:
+def test_greedy_candidates_are_the_likeliest_with_their_probabilities(draw: int | None) -> None:
     row = frozen(np.log([0.05, 0.2, 0.05, 0.7]))
     found = draft_candidates(Sampler(GREEDY, 0, 0, 4), row, [], 0, 3, draw)
     assert [candidate.token for candidate in found] == [3, 1, 0]
@@ -125,7 +125,7 @@ def test_greedy_guesses_are_the_likeliest_with_their_probabilities(draw: int | N
     assert [candidate.distribution for candidate in found] == [None] * 3
 
 
-def test_greedy_guesses_with_typical_p_come_from_the_typical_tokens() -> None:
+def test_greedy_candidates_with_typical_p_come_from_the_typical_tokens() -> None:
     row = frozen(np.log([0.4, *[0.06] * 10]))
     found = draft_candidates(Sampler(replace(GREEDY, typical_p=0.5), 0, 0, 11), row, [], 0, 2)
     assert [candidate.token for candidate in found] == [1, 2]
@@ -137,7 +137,7 @@ def test_greedy_guesses_with_typical_p_come_from_the_typical_tokens() -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("chain", [OFF, replace(OFF, top_k=3), replace(PENALIZED, temperature=0.8)])
-def test_draws_are_without_replacement_from_the_law_of_the_chain(chain: SamplingSettings, k: int) -> None:
+def test_draws_are_without_replacement_from_the_distribution_of_the_chain(chain: SamplingSettings, k: int) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
     distribution = Sampler(chain, 0, 0, 5).distribution(row, prefix)
     joint = {
@@ -151,7 +151,7 @@ def test_draws_are_without_replacement_from_the_law_of_the_chain(chain: Sampling
 
 
 @pytest.mark.parametrize("chain", [OFF, SamplingSettings(), PENALIZED])
-def test_a_draw_carries_the_law_given_the_draws_before_it(chain: SamplingSettings) -> None:
+def test_a_draw_carries_the_distribution_given_the_draws_before_it(chain: SamplingSettings) -> None:
     row, prefix = frozen([1.0, 2.0, 0.5, 1.8, -1.0]), [1, 2, 2]
     sampler = Sampler(chain, 5, 0, 5)
     found = draft_candidates(sampler, row, prefix, 3, 5, 0)
@@ -167,7 +167,7 @@ def test_a_draw_carries_the_law_given_the_draws_before_it(chain: SamplingSetting
         assert scripted.draw(candidate.distribution) in candidate.distribution.ids  # a distribution: sums to one
 
 
-def test_draws_are_not_those_of_the_target_and_differ_by_round() -> None:
+def test_draws_are_not_those_of_the_target_and_differ_by_step() -> None:
     row = frozen(np.zeros(1_000))
     sampler = Sampler(OFF, 1, 0, 1_000)
     draws = [tokens_drawn(sampler, row, [], 1, step)[0] for step in range(30)]

@@ -67,7 +67,7 @@ def test_a_seed_has_64_bits(seed: int) -> None:
         key(seed, 0, 0)
 
 
-def test_noise_follows_the_gumbel_law() -> None:
+def test_noise_follows_the_gumbel_distribution() -> None:
     noise = np.concatenate([gumbel(9, 0, position, N) for position in range(10)]).astype(np.float64)
     assert noise.mean() == pytest.approx(0.5772157, abs=5 * 1.2825 / 1e6**0.5)
     assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.015)
