@@ -11,7 +11,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 
 Progress = Callable[[str, float], None]
-"""Hears of what how much is done, 0 to 1."""
+"""Called with the name of the work and its progress, 0 to 1."""
 
 PROGRESS = {
     "loading": "loading {}",
@@ -20,7 +20,7 @@ PROGRESS = {
     "costs": "measuring passes",
     "prompt": "prefill",
 }
-"""What is done, in words; the braces stand for the model."""
+"""The work in words; the braces stand for the model."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 

@@ -68,9 +68,9 @@ def forced(llm: Runtime, names: list[str]) -> tuple[Request, list[int]]:
 def tell(path: Path, names: list[str], bounds: list[int]) -> None:
     [trace] = read_trace(path)
     for name, (start, end) in zip(names, pairwise(bounds), strict=True):
-        rounds = [round for round in trace.rounds if start <= round.position < end]
-        lengths = [max((draft.verified for draft in round.drafts), default=0) for round in rounds]
-        print(f"{name:24}{end - start:5} tokens{len(rounds):5} steps, mean draft length {fmean(lengths):.2f}")
+        steps = [step for step in trace.rounds if start <= step.position < end]
+        lengths = [max((draft.verified for draft in step.drafts), default=0) for step in steps]
+        print(f"{name:24}{end - start:5} tokens{len(steps):5} steps, mean draft length {fmean(lengths):.2f}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ MOST_BYTES = 16_000_000  # of a line that is read
 MOST_AHEAD = 16  # lines that are read ahead
 
 Line = tuple[int, bytes | None]
-"""The number of a line, from 1 on, and its bytes; None stands for a line that is too long."""
+"""The number of a line, from 1 on, and its bytes; None if it is too long."""
 _BOM = b"\xef\xbb\xbf"
 
 

@@ -23,7 +23,7 @@ _IGNORED = ("model", "user", "metadata", "store", "service_tier", "prompt_cache_
 _REQUEST = "batch_req_"
 
 TokenBytes = Callable[[int], bytes]
-"""What one token id stands for."""
+"""The bytes of a token id."""
 
 
 def is_openai(row: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from edgespec.settings import Request
 
 Id = str | int
 Form = Literal["own", "chat.completion", "text_completion"]
-"""How the result looks: edgespec's own form, or one of OpenAI's objects."""
+"""The format of the result: edgespec's own, or one of OpenAI's objects."""
 
 
 @dataclass(frozen=True, slots=True)

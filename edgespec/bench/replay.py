@@ -78,15 +78,15 @@ class Tape:
     @classmethod
     def of(cls, trace: Trace, source: str) -> Tape:
         """Raises UsageError unless the trace has a draft by this drafter at every token."""
-        by_position = {round.position: round for round in trace.rounds}
+        by_position = {step.position: step for step in trace.rounds}
         text = trace.text
-        start = next((at for at, round in by_position.items() if round.drafts), len(text))
+        start = next((at for at, step in by_position.items() if step.drafts), len(text))
         guesses: list[Guessed | None] = [None] * len(text)
         for position in range(start, len(text) - 1):
             drafts = by_position[position].drafts if position in by_position else []
             guesses[position] = next((draft for draft in drafts if draft.source == source), None)
             if guesses[position] is None:
-                others = sorted({draft.source for round in trace.rounds for draft in round.drafts} - {source})
+                others = sorted({draft.source for step in trace.rounds for draft in step.drafts} - {source})
                 raise UsageError(
                     f"the trace has no draft by {source} at token {position}",
                     why=f"other drafters in it: {', '.join(others)} (--source)" if others else "",
@@ -97,7 +97,7 @@ class Tape:
     @property
     def start(self) -> int:
         """The first token that a drafter could have drafted."""
-        return next((at for at, guess in enumerate(self.guesses) if guess is not None), len(self.text))
+        return next((at for at, draft in enumerate(self.guesses) if draft is not None), len(self.text))
 
     def target_s(self, width: int) -> float:
         return self.costs.target(width)
@@ -125,9 +125,9 @@ def table(trace: Trace) -> Costs:
     costs = Costs({int(width): seconds / plain_s for width, seconds in trace.costs["target"].items()})
     for width, seconds in trace.costs["target"].items():
         costs.observe_target(int(width), seconds)
-    guesses = [draft for round in trace.rounds for draft in round.drafts if draft.passes]
-    for source in {draft.source for draft in guesses}:
-        took_s = [draft.draft_s / draft.passes for draft in guesses if draft.source == source]
+    drafts = [draft for step in trace.rounds for draft in step.drafts if draft.passes]
+    for source in {draft.source for draft in drafts}:
+        took_s = [draft.draft_s / draft.passes for draft in drafts if draft.source == source]
         costs.observe_step(source, trace.costs["step"].get(source) or median(took_s))
     for source, seconds in trace.costs.get("read", {}).items():
         costs.observe_read(source, 1, seconds)
@@ -207,9 +207,9 @@ def replay(tapes: Sequence[Tape], name: str, policy: Policy) -> Replay:
         position = tape.start
         while position < len(tape.text):
             draft = tape.guesses[position]
-            guessed, verified = policy.lengths(draft) if draft is not None else (0, 0)
+            drafted, verified = policy.lengths(draft) if draft is not None else (0, 0)
             accepted = min(verified, draft.matched) if draft is not None else 0
-            passes = tape.passes(guessed)
+            passes = tape.passes(drafted)
             _count(result, tape, passes, tape.guess_s(passes), verified, accepted)
             if verified:
                 policy.judged(verified, accepted)

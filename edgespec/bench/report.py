@@ -121,16 +121,16 @@ def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:
     rows = [
         [
             "" if number else mode,
-            guesser.name,
-            str(guesser.asked),
-            str(guesser.proposed),
-            _percent(guesser.accepted / guesser.proposed if guesser.proposed else None),
-            _figure(guesser.ms),
-            NOTHING if guesser.gained_per_s is None else f"{guesser.gained_per_s:+.1f}",
+            drafter.name,
+            str(drafter.asked),
+            str(drafter.proposed),
+            _percent(drafter.accepted / drafter.proposed if drafter.proposed else None),
+            _figure(drafter.ms),
+            NOTHING if drafter.gained_per_s is None else f"{drafter.gained_per_s:+.1f}",
         ]
         for mode in summary.modes
-        if (guesses := guessing(mode)) and guesses.length is None and (cell := summary.cell(mode, temperature))
-        for number, guesser in enumerate(cell.guessers)
+        if (parsed := guessing(mode)) and parsed.length is None and (cell := summary.cell(mode, temperature))
+        for number, drafter in enumerate(cell.guessers)
     ]
     if rows:
         header = ["mode", "drafter", "asked,\ntimes", "drafted,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
@@ -154,7 +154,7 @@ def _drafted_nothing(cell: Cell) -> bool:
 def verdicts(result: Result, summary: Summary) -> Iterator[str]:
     """Conclusions from the figures, and caveats."""
     idle = {mode for mode in summary.modes if (cell := summary.cell(mode)) and _drafted_nothing(cell)}
-    families = {guesses.family for mode in summary.modes if mode not in idle and (guesses := guessing(mode))}
+    families = {parsed.family for mode in summary.modes if mode not in idle and (parsed := guessing(mode))}
     for room in summary.headroom:
         if room.family in families and (len(room.fixed) > 2 or room.auto_speedup is not None):
             yield _headroom_verdict(room)

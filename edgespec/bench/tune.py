@@ -182,8 +182,8 @@ def _kinds(all_tapes: Sequence[tuple[str, Tape]]) -> list[Kind]:
             int(name.removeprefix("fixed ")): run.speedup for name, run in runs.items() if name.startswith("fixed ")
         }
         best = max(lengths, key=lengths.__getitem__)
-        guesses = [guess for tape in tapes for guess in tape.guesses if guess is not None]
-        alpha = sum(guess.matched > 0 for guess in guesses) / max(1, len(guesses))
+        drafts = [draft for tape in tapes for draft in tape.guesses if draft is not None]
+        alpha = sum(draft.matched > 0 for draft in drafts) / max(1, len(drafts))
         auto, oracle = runs["auto"].speedup, runs["oracle"].speedup
         found.append(Kind(category, runs["plain"].tokens, alpha, best, lengths[best], auto, oracle))
     return found

@@ -13,7 +13,7 @@ from edgespec.compare.windows import Windows, log_probabilities, watching
 from edgespec.llama.context import CancelledError, Context
 
 Told = Callable[[int, int], None]
-"""Hears how many windows of how many are done."""
+"""Called with the number of windows done, and of all."""
 
 
 @dataclass(slots=True, frozen=True)

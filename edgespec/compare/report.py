@@ -193,7 +193,7 @@ def _speed(ratio: float, doubt: Doubt | None) -> str:
         return f"perhaps {_more(ratio, 'faster', 'slower', 'as fast')} (uncertain: {doubt.why})"
     low, high = ratio / doubt.factor, ratio * doubt.factor
     if low <= 1 <= high:
-        return f"faster or slower cannot be told ({times(low)} to {times(high)} as fast: {doubt.why})"
+        return f"faster or slower is uncertain ({times(low)} to {times(high)} as fast: {doubt.why})"
     bounds = (low, high) if low > 1 else (1 / high, 1 / low)
     return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {doubt.why})"
 

@@ -21,9 +21,9 @@ NARROW = 63
 Bounds = tuple[int, int, int, int, int]
 
 STOCK: Bounds = (2, 2, 8, 512, 0)
-"""As llama.cpp has them."""
+"""llama.cpp's own."""
 FAST: Bounds = (2, 2, 8, 512, 1)
-"""The same with edgespec's own kernels, as far as they change no bits."""
+"""With edgespec's kernels, where they do not change any bits."""
 _SGEMM_DIFFERS = {"IQ4_NL"}  # of other quantised weights llamafile's sums are those of single rows, and need no bound
 _REPACKED_ALIKE = {"Q4_0"}  # whose repacked kernels for one row and for several agree
 

@@ -488,7 +488,7 @@ def test_the_fastest_may_be_another_type_than_without_drafting(result: Result) -
         (17.0, {"runs": (EARLIER, NOW)}, "about 1.70x faster (1.70x to 1.70x: measured in different runs)"),
         (17.0, {"spread": 0.5}, "about 1.70x faster (1.13x to 2.55x: the machine was busy at times)"),
         (5.0, {"again": 0.8}, "about 2.00x slower (1.60x to 2.50x: the machine was busy at times)"),
-        (17.0, {"again": 2.0}, "faster or slower cannot be told (0.85x to 3.40x as fast: the machine was busy at"),
+        (17.0, {"again": 2.0}, "faster or slower is uncertain (0.85x to 3.40x as fast: the machine was busy at"),
         (17.0, {"again": None}, "perhaps 1.70x faster (uncertain: a run was stopped before it could check"),
         (17.0, {"runs": (NOW, EARLIER)}, "perhaps 1.70x faster (uncertain: a run was stopped before it could check"),
         (

@@ -76,7 +76,7 @@ class Option(click.Option):
 
 
 ARGS = "edgespec.args"
-"""Where the context keeps what was typed."""
+"""The context's key for the typed arguments."""
 
 
 def typed(ctx: click.Context) -> str:

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "system-prompt": "system",
     "sys": "system",
 }
-"""What llama.cpp, ollama and transformers call some of the options."""
+"""Names of options in llama.cpp, ollama and transformers."""
 
 _HUB = ("hf", "hfr", "hf-repo", "hff", "hf-file")
 _PROMPT = ("p", "prompt")
