@@ -111,7 +111,7 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    """Import what `__all__` promises when it is first used."""
+    """Import a name of `__all__` when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module 'edgespec' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULES.get(name, "edgespec.errors")), name)

@@ -1,4 +1,4 @@
-"""What holds native memory is closed at the end of a `with` block."""
+"""Objects with native memory, closed at the end of a `with` block."""
 
 from __future__ import annotations
 

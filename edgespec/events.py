@@ -1,4 +1,4 @@
-"""What comes out of a generation, token by token."""
+"""The output of a generation, token by token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 
 Progress = Callable[[str, float], None]
-"""Hears of what how much is done, 0 to 1."""
+"""Called with the name of the work and its progress, 0 to 1."""
 
 PROGRESS = {
     "loading": "loading {}",
@@ -20,7 +20,7 @@ PROGRESS = {
     "costs": "measuring passes",
     "prompt": "prefill",
 }
-"""What is done, in words; the braces stand for the model."""
+"""The work in words; the braces stand for the model."""
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
@@ -55,7 +55,7 @@ class TokenEvent:
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the end of the answer, and no token."""
+        """Whether this is the end of the answer, not a token."""
         return self.finish_reason is not None
 
 
@@ -78,7 +78,7 @@ class Completion:
 
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:
-        """The answer that these events make. Raises UsageError if they have no last one: the model was closed."""
+        """The answer of these events. Raises UsageError if the last one is missing: the model was closed."""
         *tokens, last = [*events] or [TokenEvent(-1, "")]
         if last.finish_reason is None or last.stats is None:
             raise UsageError("this model is closed", why="it was closed in the middle of the answer")

@@ -33,9 +33,9 @@ MAX_SEQUENCES = 256
 AUTO_DRAFT = "auto"  # the best draft model of this machine
 MAX_DRAFT = 64
 MAX_STRICT_DRAFT = 15
-# Most tokens of a draft unless one says otherwise: the pace finds out how many pay. Strict pads every pass for them.
+# Default limit of a draft's tokens: the policy finds out how many pay off. --strict pads every pass for them.
 DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 31, 3
-SHARED_DRAFT_TOKENS = 64  # of all sequences in a pass: a row of logits each, for more than pays on CPUs
+SHARED_DRAFT_TOKENS = 64  # of all sequences in a pass; each costs a row of logits, and more do not pay off on CPUs
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 

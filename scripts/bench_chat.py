@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from fake_engine import FakeEngine, guessed  # noqa: E402
+from fake_engine import FakeEngine, drafted_events  # noqa: E402
 
 from edgespec.chat.session import Session  # noqa: E402
 from edgespec.events import TokenEvent  # noqa: E402
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure_frames(options: argparse.Namespace) -> None:
-    texts = islice(cycle(event.text for event in guessed(TEXT)), int(options.seconds * 100))
+    texts = islice(cycle(event.text for event in drafted_events(TEXT)), int(options.seconds * 100))
     tokens = [TokenEvent(number, text, round=number) for number, text in enumerate(texts)]
 
     async def drive() -> tuple[list[float], list[float]]:

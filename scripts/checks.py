@@ -1,24 +1,33 @@
 """All checks of the project, stopping at the first that fails; `scripts/test` runs this in .venv.
 
---fast leaves out mypy and the tests that load models, start the program or are slow: for half a minute, on two cores.
+--fast leaves out mypy and the tests that load models, start the program or are slow: half a minute on two cores.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOOKS = {"ruff check": ["ruff", "check", "."], "ruff format": ["ruff", "format", "--check", "."]}
+# Compiled tests are kept, also where PYTHONDONTWRITEBYTECODE keeps such files out of the tree: to compile them takes
+# longer than to run many of them.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+    "PYTHONPYCACHEPREFIX": str(ROOT / ".venv/pycache")
+}
+LINTS = {"ruff check": ["ruff", "check", "."], "ruff format": ["ruff", "format", "--check", "."]}
 PYTEST = ["pytest", "-n", "auto", "--dist", "worksteal"]  # in order: a file's tests share what they load
-ALL = {**LOOKS, "mypy": ["mypy"], "pytest": PYTEST}
-FAST = {**LOOKS, "pytest": [*PYTEST, "--ignore=tests/tui", "-m", "not native and not cli and not slow"]}
+ALL = {**LINTS, "mypy": ["mypy"], "pytest": PYTEST}
+FAST = {
+    **LINTS,
+    "pytest": [*PYTEST, "--ignore=tests/tui", "-p", "no:anyio", "-m", "not native and not cli and not slow"],
+}
 
 
 def main(arguments: list[str]) -> int:
-    """Runs every check, or the fast ones, or pytest alone with its arguments; returns the first exit status but 0."""
+    """Run every check, or the fast ones, or pytest alone with its arguments; returns the first exit status but 0."""
     started = time.monotonic()
     if arguments == ["--fast"]:
         checks = FAST
@@ -26,7 +35,7 @@ def main(arguments: list[str]) -> int:
         checks = {"pytest": ["pytest", *map(_from_here, arguments)]} if arguments else ALL
     for name, command in checks.items():
         print(f"== {name}", flush=True)
-        status = subprocess.run([sys.executable, "-m", *command], cwd=ROOT).returncode
+        status = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=ENVIRONMENT).returncode
         if status:
             print(f"== FAILED: {name} (exit status {status})", flush=True)
             return status

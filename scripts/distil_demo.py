@@ -1,4 +1,4 @@
-"""Train the bundled draft further, on what the bundled target answers: what it learns from is what it has to guess.
+"""Train the bundled draft further, on the bundled target's answers: it learns from the text that it has to draft.
 
     .venv/bin/pip install torch==2.13.0                               needed by this script only
     .venv/bin/python scripts/distil_demo.py questions WORK            WORK/questions.jsonl and WORK/held-out.jsonl

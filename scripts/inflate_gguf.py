@@ -23,7 +23,7 @@ aside, the logits stay what they were:
   this adds the same small amount to all old logits.
 
 - **Scrambled** (`--scramble`), the embeddings stand in random order: the model takes every token for another, and as a
-  draft is sure of guesses that are wrong.
+  draft is confident and wrong.
 
 Q8_0 blocks of the source come out bit by bit, and a width of 4, 16, ... times the old one keeps even the rounding of
 the norms. Other types round once more; K-quants, made by llama.cpp from F16, so much that texts change soon.

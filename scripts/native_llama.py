@@ -83,7 +83,7 @@ class Native:
 
     def answer(self, prompt: str, tokens: int, setting: Sequence[str]) -> NativeAnswer:
         """An answer of `tokens` tokens, or as far as its end token, at temperature 0."""
-        length = ["-n", str(tokens - 1)]  # this program makes one more than it is told
+        length = ["-n", str(tokens - 1)]  # this program generates one more than requested
         sampling = ["--temp", "0", "--top-k", "1"]
         size = ["-c", str(self.context), "-b", str(self.context)]
         with tempfile.TemporaryDirectory() as folder:

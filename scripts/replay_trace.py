@@ -1,13 +1,13 @@
-"""What other ways of choosing draft lengths would have made of a recorded run.
+"""Replay other draft-length policies on a recorded run.
 
     python scripts/replay_trace.py trace.jsonl [more.jsonl ...] [--source draft] [--lengths lengths.png]
 
-A trace is recorded by a run that decodes plainly and guesses in the shadow at every token:
+A trace is recorded by a run that decodes plainly, with an unverified draft at every token:
 
     edgespec run -m x.gguf -md y.gguf --pace off --trace trace.jsonl "..."
 
 One table a file, over its answers one after the other: speed-up against plain decoding by the costs in the trace,
-tokens a round, mean length, and the share of the drafter's passes that gave no accepted token. `*` marks the best
+tokens per step, mean length, and the share of the drafter's passes that gave no accepted token. `*` marks the best
 fixed length. "oracle" knows the text and is what no policy can exceed. The last line is the mean over the files.
 `--lengths` draws how this project's pace changed its lengths along the answers; it needs matplotlib.
 """

@@ -1,4 +1,4 @@
-"""The chat on a screen of its own: what stands where, and what keys, commands and the mouse call."""
+"""The full-screen chat: its layout, and what keys, commands and the mouse do."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SwitchBranch, TurnCommand
 from edgespec.tui.welcome import Welcome
 
-FETCHED_EVERY_S = 0.15  # each time costs the engine a few milliseconds of a core
-NICE = 10  # the engine goes first
+FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
+NICE = 10  # the engine has priority
 THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 
 
 class ChatApp(App[None]):
-    """Shows a session. One job at a time runs beside the screen: loading a model, or an answer."""
+    """Shows a session. One job at a time runs in the background: loading a model, or an answer."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
@@ -71,7 +71,7 @@ class ChatApp(App[None]):
         self.commands = Commands(session, ScreenFront(self))
         self.jobs = ChatJobs(self, waiting=message)
         self._store_error = ""
-        self._measured = ""  # the message whose figures are shown
+        self._measured = ""  # the message whose statistics are shown
         self.screens = Screens(self)
 
     def compose(self) -> ComposeResult:
@@ -114,7 +114,7 @@ class ChatApp(App[None]):
 
     @property
     def figures(self) -> tuple[StatisticsPanel, StatisticsLine]:
-        """Of which one is shown, as the screen is wide."""
+        """The statistics; which of the two is shown depends on the screen's width."""
         return self.query_one(StatisticsPanel), self.query_one(StatisticsLine)
 
     @property
@@ -124,7 +124,7 @@ class ChatApp(App[None]):
     # --- commands -------------------------------------------------------------------------------------------------
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers: above the chat alone its commands, and the theme."""
+        """The command palette: above the chat only its commands, and the theme."""
         for command in COMMANDS if screen is self.screen_stack[0] else ():
             yield SystemCommand(f"/{command.name}", command.help, lambda name=command.name: self.action_call(name))
         yield SystemCommand("Theme", "Change the colours.", self.action_change_theme)
@@ -149,7 +149,7 @@ class ChatApp(App[None]):
         self._run(f"/{name}")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Above the chat, keys belong to what is shown there."""
+        """On a screen above the chat, keys belong to that screen."""
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
     def _run(self, line: str) -> None:
@@ -171,7 +171,7 @@ class ChatApp(App[None]):
         self._tell_store()
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Say something between the messages."""
+        """Show a note between the messages."""
         self.query_one(Welcome).display = False
         self.transcript.display = True
         self.run_worker(self.transcript.note(text, level), group="notes")
@@ -185,7 +185,7 @@ class ChatApp(App[None]):
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
-        """Ctrl-C: stop what is going on, or say how to leave."""
+        """Ctrl-C: stop the current job, or show how to quit."""
         if not self.jobs.stop():
             kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
             self.notify(f"Ctrl+Q quits; {kept}")
@@ -195,12 +195,12 @@ class ChatApp(App[None]):
         self.action_stop()
 
     def leave_soon(self) -> None:
-        """Leave, asked from another thread: the terminal is gone, or the system wants the program to end."""
+        """Quit, requested by another thread: the terminal is gone, or the system ends the program."""
         with suppress(RuntimeError):
             self.call_later(self.exit)
 
     def on_key(self, event: Key) -> None:
-        """What is typed where nothing takes it goes into the composer; also what was on its way elsewhere."""
+        """Typed text that nothing else takes goes to the composer."""
         focused = self.focused
         is_chat = len(self.screen_stack) == 1 and (
             focused in (None, self.composer.input) or self.transcript in focused.ancestors
@@ -213,11 +213,11 @@ class ChatApp(App[None]):
             event.prevent_default()
 
     def shows_figures_of(self, key: str) -> None:
-        """The figures are those of this message, until another one is the last."""
+        """Show the statistics of this message, until another one is the last."""
         self._measured = key
 
     def _tell_store(self) -> None:
-        """Mark that something is not saved, and say once why; and say what the store has noted."""
+        """Show that something is not saved, and why once; and show the store's notes."""
         error = str(self.session.store_error or "")
         self.title_bar.unsaved(error)
         if error and error != self._store_error:

@@ -1,4 +1,4 @@
-"""What runs beside the screen: loading a model, or an answer; one at a time."""
+"""Background jobs: loading a model, or an answer; one at a time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from edgespec.settings import LoadSettings
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
 
-COUNTED_EVERY_S = 0.5  # as fast as figures can be read
-LEAVING_S = 3.0  # for an answer to end when the program does
+COUNTED_EVERY_S = 0.5  # as fast as people can read numbers
+LEAVING_S = 3.0  # for an answer to end at exit
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The question is kept, and its answer begins."""
+    """The question is saved, and its answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """How much of something is done, 0 to 1."""
+    """Progress of a job, 0 to 1."""
 
     what: str
     done: float
@@ -41,7 +41,7 @@ Tell = Callable[[Heard], None]
 
 
 class ChatJobs:
-    """Starts jobs for `app`, and shows with each `fetch` what they have brought."""
+    """Starts jobs for `app`, and shows their results with each `fetch`."""
 
     def __init__(self, app: ChatApp, waiting: str | None) -> None:
         self._app, self._session = app, app.session
@@ -50,12 +50,12 @@ class ChatJobs:
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
         self.is_answering = False
-        self._asked = ""  # what was sent last, to be given back if it is refused
-        self._loop = ""  # how the answer repeats itself, if it does
-        self._waiting = waiting  # a message sent before the model was there
+        self._asked = ""  # the last text sent, restored if it is rejected
+        self._loop = ""  # the loop of the answer, if there is one
+        self._waiting = waiting  # a message sent before the model was loaded
         self._last: TokenEvent | None = None
         self._loads = 0
-        self._uncounted: list[TokenEvent] = []  # tokens that the figures do not show yet
+        self._uncounted: list[TokenEvent] = []  # tokens that the statistics do not include yet
         self._counted_s = 0.0
 
     @property
@@ -73,7 +73,8 @@ class ChatJobs:
             raise EdgespecError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
-        """Ask, or once the model is loaded. Raises EdgespecError while another answer is made."""
+        """Ask, or queue the message until the model is loaded. Raises EdgespecError while another answer is
+        generated."""
         if self.is_loading:
             if self._waiting is not None:
                 raise EdgespecError("a message is waiting already", hint="both can be sent when the model is loaded")
@@ -84,7 +85,7 @@ class ChatJobs:
         self._asked = text
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
-        """Begin an answer and show it while it comes. Raises EdgespecError while a job runs."""
+        """Start an answer and show it as it streams. Raises EdgespecError while a job runs."""
         self.check_free()
 
         def work(cancel: CancelFlag, tell: Tell) -> None:
@@ -112,19 +113,19 @@ class ChatJobs:
         self._app.composer.say("Esc stops")
 
     def stop(self) -> bool:
-        """Stop what runs; whether there was something."""
+        """Stop the current job; returns whether there was one."""
         if self._job is not None:
             self._job.cancel.set()
         return self._job is not None
 
     def close(self) -> None:
-        """Stop what runs and wait for it, so that all of it is kept."""
+        """Stop the current job and wait for it, so that all of it is saved."""
         if self._job is not None:
             self._job.cancel.set()
             self._job.join(LEAVING_S)
 
     async def fetch(self) -> None:
-        """Show what has come since the last time."""
+        """Show what has arrived since the last call."""
         app, job = self._app, self._job
         if job is None:
             return
@@ -199,7 +200,7 @@ class ChatJobs:
         app.say(str(error), "error")
         unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
         said = [turn.content for turn in session.turns if turn.role == "user"]
-        if unsent and not (said and said[-1].endswith(unsent)):  # what was attached stands before it
+        if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede it
             app.composer.put(unsent)
         if session.engine is None:
             app.screens.offer_remedies()

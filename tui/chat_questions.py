@@ -1,4 +1,4 @@
-"""Questions about a chat, asked where the list of chats is: another title, and whether it is to go."""
+"""Questions about a chat, asked in the list of chats: another title, and whether to delete it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgespec.tui.chat_rows import messages
 
 
 class RenameChat(Message):
-    """A chat is to have another title."""
+    """A chat gets another title."""
 
     def __init__(self, chat: str, title: str) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class RenameChat(Message):
 
 
 class DeleteChat(Message):
-    """A chat is to be deleted: the user has confirmed it."""
+    """Delete a chat: the user has confirmed it."""
 
     def __init__(self, chat: str) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class DeleteChat(Message):
 
 
 class Asking(Vertical):
-    """A question about a chat at the lower end of the sidebar."""
+    """A question about a chat at the bottom of the sidebar."""
 
     DEFAULT_CSS = """
     Asking {
@@ -44,7 +44,7 @@ class Asking(Vertical):
     BINDINGS = [Binding("escape", "answer(False)", "Cancel", id="sidebar.cancel")]  # noqa: RUF012
 
     class Answered(Message):
-        """What follows from the answer; None for nothing."""
+        """The message that follows from the answer; None for nothing."""
 
         def __init__(self, message: Message | None) -> None:
             super().__init__()
@@ -58,7 +58,7 @@ class Asking(Vertical):
         self.query("Input, Button").first().focus()
 
     def consequence(self) -> Message | None:
-        """What a yes means."""
+        """The message for a yes."""
         raise NotImplementedError
 
     def action_answer(self, is_yes: bool) -> None:
@@ -87,7 +87,7 @@ class Renaming(Asking):
 
 
 class Deleting(Asking):
-    """Asks whether a chat is really to go."""
+    """Asks whether to delete a chat."""
 
     BINDINGS = [  # noqa: RUF012
         Binding("y", "answer(True)", "Delete", id="sidebar.yes"),

@@ -1,4 +1,4 @@
-"""What the list of chats shows: a row for each chat by the day it was last used, or for each place a search found."""
+"""The rows of the list of chats: one per chat by the day it was last used, or one per search result."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from textual.widgets.option_list import Option
 from edgespec.history import ChatInfo, Hit
 from edgespec.text.printable import one_line, printable
 
-BEGIN, END = "\x02", "\x03"  # of what was found, in a snippet
-BEFORE = 10  # characters of a snippet that are shown before it
+BEGIN, END = "\x02", "\x03"  # of matches in a snippet
+BEFORE = 10  # characters of a snippet that are shown before the match
 PERIODS = ((365 * 86400, "y"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a row leads to: a chat, or one of its messages."""
+    """The target of a row: a chat, or one of its messages."""
 
     chat: str
     key: str | None = None
 
 
 class Row(Option):
-    """One row; `place` is None for a heading, which cannot be chosen."""
+    """One row; `place` is None for a heading, which cannot be selected."""
 
     def __init__(self, content: Content, place: Place | None = None) -> None:
         super().__init__(content, disabled=place is None)
@@ -44,7 +44,7 @@ def rows_by_day(chats: Sequence[ChatInfo], open_chat: str | None, now_s: float) 
 
 
 def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | None, now_s: float) -> list[Row]:
-    """Chats whose title or text fits a search, each with the messages that do."""
+    """Chats whose title or text matches a search, each with the matching messages."""
     by_chat: dict[str, list[Hit]] = {}
     for hit in hits:
         by_chat.setdefault(hit.chat, []).append(hit)
@@ -56,13 +56,13 @@ def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], open_chat: str | 
 
 
 def day_of(then_s: float, now_s: float) -> str:
-    """Today, yesterday, or earlier, by the clock on the wall."""
+    """Today, yesterday, or earlier, in local time."""
     days = (date.fromtimestamp(now_s) - date.fromtimestamp(then_s)).days
     return "today" if days <= 0 else "yesterday" if days == 1 else "earlier"
 
 
 def ago(then_s: float, now_s: float) -> str:
-    """How long ago that was, in one unit; the date where it is more than a year."""
+    """The age in one unit; the date if it is more than a year."""
     passed_s = max(0.0, now_s - then_s)
     if passed_s >= PERIODS[0][0]:
         return datetime.fromtimestamp(then_s).strftime("%Y-%m-%d")
@@ -81,7 +81,7 @@ def _heading(text: str) -> Row:
 
 
 def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float) -> Row:
-    """Two lines; the open chat has a mark beside being bold."""
+    """Two lines; the open chat is bold and marked."""
     is_open = chat.id == open_chat
     content = Content.assemble(
         ("▸ " if is_open else "  ", "bold"),
@@ -92,7 +92,7 @@ def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float) -> Row:
 
 
 def _excerpt(hit: Hit) -> Content:
-    """One line that begins shortly before what was found, which is underlined and of another colour."""
+    """One line that begins shortly before the match, which is underlined and coloured."""
     before, _, rest = hit.snippet.partition(BEGIN)
     if len(before) > BEFORE:
         before = f"…{before[1 - BEFORE :]}"

@@ -1,4 +1,4 @@
-"""A list to choose from that may change while it is being used."""
+"""A list to choose from that may change while it is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.widgets.option_list import Option
 
 
 class Choices(OptionList):
-    """Options of two lines each, where what is highlighted stays in its place while others come and go."""
+    """Options of two lines each; the highlighted one keeps its place while others come and go."""
 
     BINDINGS = [Binding("enter", "select", "Choose")]  # noqa: RUF012
     DEFAULT_CSS = """
@@ -32,12 +32,12 @@ class Choices(OptionList):
 
     @property
     def moved_to(self) -> str | None:
-        """The id that the user has highlighted since; its message may still be on the way."""
+        """The id that the user has highlighted since; its message may not have arrived yet."""
         option = self.highlighted_option
         return option.id if option is not None and option.id != self.shown else None
 
     def show(self, options: list[Option], highlighted: str) -> None:
-        """List these, and highlight the one of that id without a message."""
+        """List these, and highlight the one with that id without a message."""
         self.shown = highlighted
         before, top = self.highlighted, self.scroll_y
         ids = [option.id for option in options]

@@ -1,4 +1,4 @@
-"""A code block of an answer: its lines are never broken, and the view onto them moves sideways."""
+"""A code block of an answer: its lines are never wrapped, but scroll sideways."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TAB = 4
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Source text in the colours of its language, below a line that tells which and offers to copy it.
+    """Source text in the colours of its language, below a line with the language and a copy button.
 
-    `number` is its place among the code blocks of the message, from 1; without one it cannot be copied. `offset` cells
-    are left of the view. One that `continues` is the next part of a long block, without that line.
+    `number` counts the code blocks of the message, from 1; without one it cannot be copied. `offset` cells are left of
+    the view. One that `continues` is the next part of a long block, without that line.
     """
 
     code: str
@@ -56,11 +56,11 @@ class Code:
         return max(map(cell_len, self.code.expandtabs(TAB).split("\n")))
 
     def furthest(self, width: int) -> int:
-        """The largest offset that makes sense in a column of this width."""
+        """The largest useful offset in a column of this width."""
         return max(0, self.longest - max(1, width - len(self.first)))
 
     def _view(self, brush: Brush, line: Strip, room: int) -> Strip:
-        """The part of a line that is in view, with marks where it goes on."""
+        """The visible part of a line, with marks where it continues."""
         goes_on, began = line.cell_length > self.offset + room, self.offset > 0 and line.cell_length > 0
         left, right = (brush.draw(Content(mark), 1, f"{FILL} dim")[0] for mark in (LEFT, RIGHT))
         view = line.crop(self.offset + began, self.offset + room - goes_on)

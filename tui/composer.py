@@ -1,4 +1,4 @@
-"""Where one writes messages and commands."""
+"""The field for messages and commands."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ __all__ = ["Composer", "Paged", "Stop", "Submitted"]
 
 
 class Stop(Message):
-    """What is going on is to stop."""
+    """Stop the current job."""
 
 
 class Composer(Vertical):
-    """A field to write in and, while a command is typed, those of `commands` (name with its slash, help) that fit.
-
-    Posts `Submitted`, `Paged` and `Stop`.
-    """
+    """An input field and, while a command is typed, the matching ones of `commands` (name with its slash, help). Posts
+    `Submitted`, `Paged` and `Stop`."""
 
     DEFAULT_CSS = """
     Composer { height: auto; max-height: 75%; }
@@ -59,21 +57,21 @@ class Composer(Vertical):
 
     @property
     def text(self) -> str:
-        """What is written, long pastes in full."""
+        """The text, with long pastes in full."""
         return self.input.full_text
 
     def put(self, text: str) -> None:
-        """Write `text` in place of what is there, to go on with it."""
+        """Replace the text with `text`, to continue it."""
         self.input.put(text)
         self.input.focus()
 
     def say(self, hint: str, *, warns: bool = False) -> None:
-        """Say at the edge of the field what can be done now; empty for nothing."""
+        """Show a hint at the edge of the field; empty for none."""
         self.input.set_class(warns, "-warning")
         self.input.border_subtitle = hint
 
     def choose(self, step: int) -> bool:
-        """Go up or down among the commands, if there are any to choose from."""
+        """Move up or down among the commands, if any are listed."""
         self._offer_commands()
         if self._list.display:
             (self._list.action_cursor_up if step < 0 else self._list.action_cursor_down)()
@@ -81,12 +79,12 @@ class Composer(Vertical):
         return self._list.display
 
     def take_chosen(self) -> bool:
-        """Write the command that the arrows have gone to, if they have: Enter sends what was typed, and no other."""
+        """Insert the command selected with the arrows, if any: Enter sends what was typed, never a suggestion."""
         self._offer_commands()
         return self._is_chosen and self.complete()
 
     def complete(self) -> bool:
-        """Write the highlighted command, if there is one to choose and none is there yet."""
+        """Insert the highlighted command, if one is listed and none is typed yet."""
         self._offer_commands()
         option = self._list.highlighted_option
         if not self._list.display or option is None or self.input.text in dict(self._commands):
@@ -99,7 +97,7 @@ class Composer(Vertical):
             raise SkipAction
 
     def action_stop(self) -> None:
-        """Close the list of commands, or take back the one that is written; without one, stop what is going on."""
+        """Close the list of commands, or remove the typed one; without one, stop the current job."""
         if self._list.display:
             self._list.display = False
         elif is_command(self.text):
@@ -113,7 +111,7 @@ class Composer(Vertical):
 
     @on(TextArea.Changed)
     def _offer_commands(self) -> None:
-        """Offer what fits the text of now: a message about a change may come after the next key."""
+        """List the matches of the current text: a message about a change may arrive after the next key."""
         text = self.input.text
         if text == self._offered_for:
             return
@@ -129,7 +127,7 @@ class Composer(Vertical):
 
 
 class CommandChoices(OptionList, can_focus=False):
-    """The commands that fit what is typed. Its name is not that of Textual's palette, whose style it would be."""
+    """The commands that match the typed text. Its name differs from Textual's palette, whose style it would get."""
 
     DEFAULT_CSS = """
     CommandChoices {
@@ -144,7 +142,7 @@ class CommandChoices(OptionList, can_focus=False):
     """
 
     def offer(self, commands: Sequence[tuple[str, str]]) -> None:
-        """Show these, the first one chosen; none hides the list."""
+        """Show these, the first one highlighted; none hides the list."""
         self.display = bool(commands)
         width = max((len(name) for name, _ in commands), default=0)
         self.set_options(
@@ -155,7 +153,7 @@ class CommandChoices(OptionList, can_focus=False):
 
 
 class _Field(PromptInput):
-    """The field of a composer: its keys are for the list of commands first, while there is one."""
+    """The field of a composer: while the list of commands is open, its keys belong to that."""
 
     @property
     def _composer(self) -> Composer:

@@ -1,4 +1,4 @@
-"""What commands ask of the screen."""
+"""The screen as commands see it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ScreenFront:
 
     def redraw(self) -> None:
         self._app.call_later(self._app.redraw)
-        self._app.composer.input.focus()  # what was focused may be gone
+        self._app.composer.input.focus()  # the focused widget may be gone
 
     def put(self, text: str) -> None:
         self._app.composer.put(text)

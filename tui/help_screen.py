@@ -12,7 +12,7 @@ from textual.widgets import Footer, Static
 
 from edgespec.chat.slash import COMMANDS
 
-WIDE = 98  # cells in which the longest line fits
+WIDE = 98  # cells that the longest line needs
 KEYS = (
     ("Enter", "Send the message."),
     ("Ctrl+J", "Start a new line."),
@@ -25,7 +25,7 @@ KEYS = (
 
 
 class HelpScreen(ModalScreen[None]):
-    """What `COMMANDS` says of itself."""
+    """The help of `COMMANDS`."""
 
     DEFAULT_CSS = """
     HelpScreen {
@@ -55,7 +55,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _page(*, is_wide: bool) -> Content:
-    """A line each, or where there is no room for that one for what it is called and one for what it does."""
+    """One line each, or two if there is no room: the name and the help."""
     rows = [(key, "", help) for key, help in KEYS]
     rows += [(shown(command.key), command.title, command.help) for command in COMMANDS]
     keys, titles = (max(len(row[column]) for row in rows) for column in (0, 1))

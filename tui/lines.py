@@ -1,7 +1,7 @@
-"""A widget of many lines drawn from blocks: what is drawn stays drawn, so that a growing text costs its end alone.
+"""A widget of many lines drawn from blocks: drawn lines are cached, so that a growing text only draws its end.
 
-Textual's own Markdown is a widget a paragraph; a chat of 40 turns is then 1,600 widgets, and every layout takes half a
-second. Here a turn is one widget, and a layout takes milliseconds.
+Textual's own Markdown makes a widget per paragraph; a chat of 40 turns is then 1,600 widgets, and every layout takes
+half a second. Here a turn is one widget, and a layout takes milliseconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _rich(style: Style) -> RichStyle:
 
 
 class Block(Hashable, Protocol):
-    """A part of a text that is drawn by itself."""
+    """A part of a text that is drawn independently."""
 
     def draw(self, brush: Brush, width: int) -> list[Strip]: ...
 
@@ -60,14 +60,14 @@ class Block(Hashable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A wrapped text. `first` stands before its first line, `rest` before the others, and both are of one width."""
+    """A wrapped text. `first` precedes its first line, `rest` the others; both have the same width."""
 
     content: Content
     first: str = ""
     rest: str = ""
     has_gap: bool = False  # an empty line before it
     style: str = ""
-    is_filled: bool = False  # the style reaches to the end of the lines
+    is_filled: bool = False  # the style extends to the end of the lines
 
     def draw(self, brush: Brush, width: int) -> list[Strip]:
         room = width - len(self.first)
@@ -84,7 +84,7 @@ class Text:
 
 
 class Lines(Widget):
-    """Shows blocks one below the other; its text can be selected with the mouse."""
+    """Shows blocks below each other; its text can be selected with the mouse."""
 
     DEFAULT_CSS = """
     Lines { height: auto; width: 1fr; }
@@ -93,13 +93,13 @@ class Lines(Widget):
     def __init__(self, blocks: Sequence[Block] = (), *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._blocks = list(blocks)
-        self._drawings: list[list[Strip]] = []  # the lines of each block, as far as they are drawn
-        self._lines: list[Strip] = []  # the same in one
+        self._drawings: list[list[Strip]] = []  # the drawn lines of each block
+        self._lines: list[Strip] = []  # all of them
         self._drawn_for: tuple[object, ...] = ()
 
     @property
     def plain(self) -> str:
-        """The lines as they are on the screen."""
+        """The lines as shown on the screen."""
         return "\n".join(strip.text.rstrip() for strip in self._drawn())
 
     def block_at(self, y: int) -> Block | None:
@@ -111,7 +111,7 @@ class Lines(Widget):
         return None
 
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
-        """Put `blocks` after the first `keep` ones that are shown."""
+        """Replace the blocks after the first `keep` ones with `blocks`."""
         start = keep
         for shown, block in zip(self._blocks[keep:], blocks, strict=False):
             if not block.same_as(shown):
@@ -151,7 +151,7 @@ class Lines(Widget):
         return selection.extract(self.plain), "\n"
 
     def _drawn(self, width: int | None = None) -> list[Strip]:
-        """All lines at this width, in the colours of now."""
+        """All lines at this width, in the current colours."""
         style = self.visual_style
         drawn_for = (width or self.content_size.width, style.background, style.foreground, self.app.theme)
         if drawn_for != self._drawn_for:
@@ -177,7 +177,7 @@ class Lines(Widget):
 
 
 def _selected(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """A line with the characters of `span` marked; -1 is its end."""
+    """A line with the characters of `span` selected; -1 is its end."""
     start, end = span
     length = len(strip.text)
     cuts = [strip.index_to_cell_position(min(index, length)) for index in (start, length if end == -1 else end)]

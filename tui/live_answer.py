@@ -1,4 +1,4 @@
-"""An answer that is being written, as the blocks that show it."""
+"""An answer that is streaming, as blocks to draw."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from edgespec.tui.token_view import TokenText
 
 
 class LiveAnswer:
-    """Takes tokens in and tells what to draw anew; the settled beginning of a long answer costs nothing."""
+    """Takes tokens and tells which blocks to redraw; the finished beginning of a long answer costs nothing."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
-        self.sources: set[str] = set()  # the drafters that guessed some of it
+        self.sources: set[str] = set()  # the drafters of its accepted tokens
         self._stream = ThinkingStream()
         self._is_thinking = False
         self._thought, self._n_thought = "", 0
@@ -46,7 +46,7 @@ class LiveAnswer:
             self._n_thought += _is_thought(parts)
 
     def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
-        """How many of the blocks of the last call stay, and those that follow them now."""
+        """How many of the blocks of the last call stay, and the current ones after them."""
         if as_tokens:
             if self._shown_as != (True,):
                 self._tokens, self._n_taken = TokenText(), 0
@@ -71,7 +71,7 @@ class LiveAnswer:
 
 
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
-    """One line that opens what was thought, and that if it is open."""
+    """A line that unfolds the reasoning, and the reasoning if it is unfolded."""
     said = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
     click = Style.from_meta({"@click": "open"})
     blocks: list[Block] = [Text(Content.assemble((said, "italic dim")).stylize(click))]
@@ -82,7 +82,7 @@ def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = 
 
 
 def count_thought(pieces: Iterable[Piece]) -> int:
-    """How many tokens of an answer are thinking."""
+    """How many tokens of an answer are reasoning."""
     stream = ThinkingStream()
     return sum(_is_thought(stream.push(piece.text)) for piece in pieces)
 
@@ -92,5 +92,5 @@ def _is_thought(parts: Sequence[tuple[str, str]]) -> bool:
 
 
 def shown(text: str) -> str:
-    """A text as it may be drawn."""
+    """A text that is safe to draw."""
     return printable(text.replace("\r\n", "\n"))

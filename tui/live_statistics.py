@@ -1,4 +1,4 @@
-"""The figures of an answer while it is written, counted from its tokens."""
+"""Statistics of a streaming answer, counted from its tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LiveStatistics:
     def __init__(self, started_s: float = 0.0, context_used: int = 0, context_size: int = 0) -> None:
         self.context_used, self.context_size = context_used, context_size
         self.tokens = self.rounds = self.proposed = self.accepted = 0
-        self.draft_lengths: list[int] = []  # of each round
+        self.draft_lengths: list[int] = []  # of each step
         self.elapsed_s = 0.0
         self._started_s = started_s
         self._first_s, self._n_first = 0.0, 0  # when the first tokens came, and how many
@@ -23,7 +23,7 @@ class LiveStatistics:
         self._final: Stats | None = None
 
     def add(self, events: Iterable[TokenEvent], now_s: float, context_used: int) -> None:
-        """Count what came by now, which may be nothing."""
+        """Count new events, possibly none."""
         self.elapsed_s, self.context_used = now_s - self._started_s, context_used
         before = self.tokens
         for event in events:
@@ -42,14 +42,14 @@ class LiveStatistics:
                 self._first_s, self._n_first = now_s, self.tokens
 
     def finish(self, stats: Stats) -> None:
-        """The answer is over, and `stats` are its figures."""
+        """The answer is complete, with the statistics `stats`."""
         self._final = stats
         self.tokens, self.rounds = stats.generated_tokens, stats.rounds
         self.proposed, self.accepted = stats.proposed, stats.accepted
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Since the first tokens came; None before there are others: the prompt's pass brings the first one."""
+        """Since the first tokens came; None before there are others: the first one comes from the prompt's pass."""
         if self._final is not None:
             return (self._final.tokens_per_s or None) if self.tokens > 1 else None
         took_s = self._last_s - self._first_s
@@ -61,10 +61,10 @@ class LiveStatistics:
 
     @property
     def acceptance(self) -> float | None:
-        """The part of the guessed tokens that were right; None where none were guessed."""
+        """The acceptance rate; None if nothing was drafted."""
         return self.accepted / self.proposed if self.proposed else None
 
     @property
     def context_fill(self) -> float | None:
-        """From 0 to 1; None where the size is not known."""
+        """From 0 to 1; None if the size is unknown."""
         return min(1.0, self.context_used / self.context_size) if self.context_size else None

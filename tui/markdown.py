@@ -1,6 +1,6 @@
-"""Markdown as blocks of lines, also while it is being written.
+"""Markdown as blocks of lines, also while it streams.
 
-Line breaks are kept and HTML is text: what a model wrote is all there. Links do nothing until they are clicked.
+Line breaks are kept and HTML is text: nothing that the model wrote is lost. Links do nothing until they are clicked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Brush, Text
 from edgespec.tui.markdown_table import Aligned, Table
 
-LONG_FENCE = 40  # lines of code after which the first half of an unfinished fence is settled
+LONG_FENCE = 40  # lines of code after which the first half of an unfinished fence is final
 BULLETS = "•◦▪"
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
@@ -28,7 +28,7 @@ ALIGNED = re.compile(r"text-align:\s*(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line across."""
+    """A horizontal line."""
 
     first: str = ""
     rest: str = ""
@@ -51,19 +51,19 @@ def markdown(text: str) -> list[Part]:
 
 
 class GrowingMarkdown:
-    """The blocks of a text that is being written; those that no more text can change are settled, and parsed no more.
+    """The blocks of a streaming text; those that no further text can change are final, and not parsed again.
 
-    What settles early may differ in details from `markdown` of the whole text: numbers and gaps of lists, references.
+    What is final early may differ in details from `markdown` of the whole text: numbers and gaps of lists, references.
     """
 
     def __init__(self) -> None:
-        self._tail = ""  # what is not settled
+        self._tail = ""  # what is not final
         self._n_settled = 0
         self._has_gap = False  # before the tail
         self._in_code = False  # the tail begins with the next part of a code block
 
     def append(self, text: str) -> tuple[int, list[Part]]:
-        """How many of the blocks so far stay, and those that follow them now."""
+        """How many of the blocks so far stay, and the current ones after them."""
         self._tail += text
         keep, placed = self._n_settled, _parse(self._tail)
         if not placed:
@@ -73,7 +73,7 @@ class GrowingMarkdown:
             first = replace(first, continues=self._in_code)
         placed[0] = replace(placed[0], block=first)
         blocks = [part.block for part in placed]
-        n_complete = self._tail.count("\n")  # the last line may yet turn out to be something else
+        n_complete = self._tail.count("\n")  # the last line may still become something else
         last = max((index for index, part in enumerate(placed) if part.begins and part.line < n_complete), default=0)
         if last:
             self._in_code = False
@@ -96,7 +96,7 @@ class GrowingMarkdown:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A block and its line in the text. Where one `begins`, the text before it is complete."""
+    """A block and its line in the text. If it `begins` a block, the text before it is complete."""
 
     block: Part
     line: int
@@ -105,7 +105,7 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Frame:
-    """What an item of a list, or a quotation, puts before its lines."""
+    """What a list item, or a quotation, puts before its lines."""
 
     first: str
     rest: str
@@ -120,7 +120,7 @@ def _parse(text: str) -> list[_Placed]:
 
 
 class _Walk:
-    """Goes through the tokens of a text and collects its blocks."""
+    """Walks through the tokens of a text and collects its blocks."""
 
     def __init__(self) -> None:
         self.placed: list[_Placed] = []
@@ -190,13 +190,13 @@ class _Walk:
 
 
 def _alignment(token: Token) -> Aligned:
-    """What the line below the titles of a table says of a column."""
+    """A column's alignment, from the line below the titles of a table."""
     found = ALIGNED.search(str(token.attrs.get("style", "")))
     return "right" if found and found[1] == "right" else "center" if found and found[1] == "center" else "left"
 
 
 def _inline(token: Token) -> Content:
-    """The text of a paragraph with its emphases, code and links."""
+    """The text of a paragraph with its emphasis, code and links."""
     text, length = [], 0
     spans: list[Span] = []
     open_styles: list[tuple[int, str | Style]] = []

@@ -1,4 +1,4 @@
-"""A table of a Markdown text, in columns where there is room for them and one field a line where there is not."""
+"""A Markdown table, in columns if there is room for them, else with one field per line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.strip import Strip
 from edgespec.tui.lines import Block, Brush, Text
 
 BETWEEN = Content.styled(" │ ", "dim")
-NARROWEST = 8  # cells of a column whose text is broken
+NARROWEST = 8  # minimum cells of a column whose text is wrapped
 Aligned = Literal["left", "center", "right"]
 
 
@@ -66,14 +66,14 @@ class Table:
 
 
 def _placed(brush: Brush, part: Strip, width: int, aligned: Aligned) -> Strip:
-    """A line of a cell where its column wants it."""
+    """A line of a cell, aligned in its column."""
     free = width - part.cell_length
     before = {"left": 0, "center": free // 2, "right": free}[aligned]
     return brush.pad(Strip.join([brush.pad(Strip([]), before), part]) if before else part, width)
 
 
 def _widths(natural: list[int], room: int) -> list[int]:
-    """Widths of columns that together fit the room, the widest ones cut; none where they would get too narrow."""
+    """Widths of columns that together fit, the widest ones cut; none if they would get too narrow."""
     room -= BETWEEN.cell_length * (len(natural) - 1)
     widths = [max(1, width) for width in natural]
     while sum(widths) > room:

@@ -1,4 +1,4 @@
-"""The screen on which a model is chosen, and beside it a draft that fits it."""
+"""The screen to choose a model and a compatible draft."""
 
 from __future__ import annotations
 
@@ -26,28 +26,26 @@ from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.names.spec import NotFetchedError, is_path
 from edgespec.models.packages.wheels import packaged_at
-from edgespec.models.pair.suggest import Suggestion, catalogue_drafts, judged, to_fetch
+from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.printable import one_line
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker_offers import LEFT_OUT, NO_DRAFT, OWN_DRAFT, Offers
 
-REDRAW_S = 0.05  # after something was heard of, so that many files are drawn at once
+REDRAW_S = 0.05  # after a result, so that many are drawn at once
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What was chosen, as `LoadSettings` has it; `draft` is None for the one that comes with the model, or "none"."""
+    """The choice, as in `LoadSettings`; `draft` is None for the model's default draft, or "none"."""
 
     model: str
     draft: str | None
 
 
 class ModelPicker(ModalScreen[Picked | None]):
-    """Lists `models` while they are read, and for the one that is highlighted what drafts fit it.
-
-    Returns None when it is left without a choice.
-    """
+    """Lists `models` while they are read, and for the highlighted one the compatible drafts. Returns None if it is
+    closed without a choice."""
 
     DEFAULT_CSS = """
     ModelPicker {
@@ -82,12 +80,12 @@ class ModelPicker(ModalScreen[Picked | None]):
         self._offers = Offers(current_model, current_draft)
         self._read_models = models
         self._target = ""  # what is highlighted
-        self._draft = ""  # what the user has highlighted for it, "" for nothing in particular
-        self._refusal = ""  # what is said of what the user did last
-        self._is_about_draft = False  # what is told otherwise
+        self._draft = ""  # the draft that the user has highlighted for it, "" for none
+        self._refusal = ""  # the message about the user's last action
+        self._is_about_draft = False  # the details shown otherwise
         self._is_reading, self._is_redraw_due = True, False
-        self._vocabulary: tuple[str, Vocabulary] | None = None  # of the target that was judged for last
-        self._judging: tuple[str, Worker[None]] | None = None  # whose drafts are looked at
+        self._vocabulary: tuple[str, Vocabulary] | None = None  # of the last target whose drafts were checked
+        self._judging: tuple[str, Worker[None]] | None = None  # whose drafts are being checked
         self._judges = threading.Lock()  # one pair at a time
 
     def compose(self) -> ComposeResult:
@@ -121,7 +119,7 @@ class ModelPicker(ModalScreen[Picked | None]):
             self.model, self.is_typed = model, is_typed
 
     class Judged(Message):
-        """It is known how a draft fits a target, by their keys."""
+        """A draft was checked for a target, both by their keys."""
 
         def __init__(self, target: str, draft: str, found: Suggestion) -> None:
             super().__init__()
@@ -151,19 +149,19 @@ class ModelPicker(ModalScreen[Picked | None]):
     def _judge(self, key: str, target: LocalModel, header: Header, drafts: dict[str, LocalModel]) -> None:
         worker = get_current_worker()
         for draft, model in drafts.items():
-            with self._judges:  # who runs through the list leaves many cancelled ones behind
+            with self._judges:  # scrolling through the list leaves many cancelled ones
                 if worker.is_cancelled:
                     return
                 if self._vocabulary is None or self._vocabulary[0] != key:
                     self._vocabulary = key, Vocabulary.of(header)
-                found = judged(header, self._vocabulary[1], model)
+                found = assessed(header, self._vocabulary[1], model)
             self.post_message(self.Judged(key, draft, found))
         if key not in self._offers.looked_up:
             self._offers.looked_up.add(key)
             for found in to_fetch(catalogue_drafts(target.spec, target.path)):
                 self.post_message(self.Judged(key, f"fetch {found.spec}", found))
 
-    # --- what comes of it -----------------------------------------------------------------------------------------
+    # --- the results ------ -----------------------------------------------------------------------------------------
 
     def on_model_picker_found(self, event: Found) -> None:
         key = self._offers.add(event.model)
@@ -232,10 +230,10 @@ class ModelPicker(ModalScreen[Picked | None]):
             self._target, self._draft = target, ""
             self._drafts.clear_options()
 
-    # --- what is told below ---------------------------------------------------------------------------------------
+    # --- the details below -----------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Why something was refused, or all that is known of what is highlighted in the list that was used last."""
+        """Show why something was refused, or the details of the highlighted item in the list that was used last."""
         draft = self._drafts.highlighted_option if self._is_about_draft else None
         if draft is None:
             known = self._offers.model_details(self._target)
@@ -246,7 +244,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         said.set_class(bool(self._refusal), "-error")
 
     def _refuse(self, why: str) -> None:
-        """Say why something cannot be, until the user does something else."""
+        """Show why something is impossible, until the user does something else."""
         self._refusal = why
         self._tell()
         self.app.bell()
@@ -311,7 +309,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         self.query_one(f"#picker-{name}").focus()
 
     def action_leave(self) -> None:
-        """Out of a filter first, where one is being typed or has left nothing."""
+        """First leave a filter, if one is being typed or has no match."""
         if self._filter.value and (self._filter.has_focus or not self._target):
             self._filter.value = ""
             self._models.focus()
@@ -320,5 +318,5 @@ class ModelPicker(ModalScreen[Picked | None]):
 
 
 def _spec_of(model: LocalModel) -> str:
-    """By its name a packaged model comes with what the catalogue has for it."""
+    """By its name a packaged model gets the catalogue's settings."""
     return name_of(model.path) if packaged_at(model.path) else model.spec

@@ -1,4 +1,4 @@
-"""What a model picker offers: models, for each the drafts from the best to the worst, and how all of them are put."""
+"""The items of the model picker: models, for each the drafts from the best to the worst, and their texts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NO_DRAFT, OWN_DRAFT, LEFT_OUT = "none", "own", "left out"  # among the keys of d
 
 @dataclass(slots=True)
 class Offers:
-    """Models by the file they are, links followed, and by target what is thought of its drafts.
+    """Models by their resolved file, and by target what is known about its drafts.
 
-    Drafts that would have to be fetched have keys of their own. `looked_up` are the targets for which the catalogue was
-    asked. `model` and `draft` are what is in use, as `LoadSettings` has them.
+    Drafts to download have keys of their own. `looked_up` are the targets whose catalogue entry was read. `model` and
+    `draft` are those in use, as in `LoadSettings`.
     """
 
     model: str
@@ -37,14 +37,14 @@ class Offers:
     looked_up: set[str] = field(default_factory=set)
 
     def add(self, model: LocalModel) -> str:
-        """Its key. A file that is known stays as it is, unless it could not be read before."""
+        """Returns its key. A known file stays as it is, unless it could not be read before."""
         key = os.path.realpath(model.path)
         if key not in self.models or self.models[key].problem:
             self.models[key], self.labels[key] = model, one_line(label(model))
         return key
 
     def passing(self, text: str) -> list[str]:
-        """The models that have all words of `text` in what is said of them, those that cannot be loaded last."""
+        """The models whose texts have all words of `text`, those that cannot be loaded last."""
         words = text.lower().split()
         told = {key: f"{self.labels[key]} {_all_of(model)}".lower() for key, model in self.models.items()}
         found = [key for key, said in told.items() if all(word in said for word in words)]
@@ -53,8 +53,8 @@ class Offers:
     # --- drafts ---------------------------------------------------------------------------------------------------
 
     def drafts(self, target: str) -> list[str]:
-        """What is listed for a target: its own, what fits from the best on, what is not judged yet, "none", what could
-        be fetched, and behind a heading what is left out."""
+        """The list for a target: its own draft, compatible ones from the best on, unchecked ones, "none", those to
+        download, and below a heading those that are left out."""
         model = self.models.get(target)
         if model is None or model.problem:
             return []
@@ -68,7 +68,8 @@ class Offers:
         return [*([OWN_DRAFT] if model.default_draft else []), *fitting, *unknown, NO_DRAFT, *absent, *heading, *unfit]
 
     def preferred(self, target: str) -> str:
-        """What to begin with: what is in use, the target's own draft, or else the best if it may be taken unasked."""
+        """The initial choice: the draft in use, the target's own, or else the best if it is good enough to use
+        unasked."""
         drafts = self.drafts(target)
         in_use = next((draft for draft in drafts if self.is_in_use(target, draft)), None)
         if in_use or OWN_DRAFT in drafts:
@@ -77,7 +78,7 @@ class Offers:
         return next((draft for draft in drafts if found and self.suggestion(target, draft) is found), NO_DRAFT)
 
     def is_in_use(self, target: str, draft: str) -> bool:
-        """Whether these two are what answers now."""
+        """Whether these two are loaded."""
         if target not in self.models or self.models[target].spec != self.model:
             return False
         if self.draft is None:
@@ -86,7 +87,7 @@ class Offers:
         return self.draft == (model.spec if model else draft)
 
     def can_be_chosen(self, target: str, draft: str) -> bool:
-        """Whether nothing speaks against it so far; what is in use may stay."""
+        """Whether nothing is known against it; the one in use may stay."""
         found = self.suggestion(target, draft)
         is_fit = found is None or (found.is_here and found.verdict != "no")
         return is_fit or self.is_in_use(target, draft)
@@ -97,11 +98,11 @@ class Offers:
         return os.path.realpath(default) if default else draft
 
     def suggestion(self, target: str, draft: str) -> Suggestion | None:
-        """What is thought of a draft; None for "none", and until it is known."""
+        """What is known about a draft; None for "none", and until it is checked."""
         return self.judged.get(target, {}).get(self.file(target, draft))
 
     def unknown(self, target: str) -> dict[str, LocalModel]:
-        """The drafts of a target of which it is not known yet how they fit."""
+        """The unchecked drafts of a target."""
         model = self.models.get(target)
         if model is None or model.problem:
             return {}
@@ -109,10 +110,10 @@ class Offers:
         return {key: model for key, model in self.models.items() if key not in known and not model.problem}
 
     def _ranked(self, target: str) -> dict[str, Suggestion]:
-        """What is known of a target's drafts so far, the best first."""
+        """A target's checked drafts, the best first."""
         return dict(sorted(self.judged.get(target, {}).items(), key=lambda item: place(item[1])))
 
-    # --- how they are put -----------------------------------------------------------------------------------------
+    # --- their texts ----------------------------------------------------------------------------------------------
 
     def title(self, target: str) -> str:
         """How many of the models here can draft for a target."""
@@ -155,14 +156,14 @@ class Offers:
         return shown.stylize_before(_MUTED) if found.verdict == "no" else shown
 
     def draft_name(self, target: str, draft: str) -> str:
-        """What a draft is called in the list."""
+        """A draft's name in the list."""
         if draft in (OWN_DRAFT, NO_DRAFT):
             return "its own draft" if draft == OWN_DRAFT else "no draft model"
         found = self.suggestion(target, draft)
         return self.labels.get(draft) or (found.spec if found else "")
 
     def model_details(self, key: str) -> str:
-        """All that is known of a model, in a few lines."""
+        """Everything known about a model, in a few lines."""
         model = self.models.get(key)
         if model is None:
             return ""
@@ -172,7 +173,7 @@ class Offers:
         return f"{model.architecture}, {context}; {_shortened(model.path)}"
 
     def draft_details(self, target: str, draft: str) -> str:
-        """All that is known of how a draft fits, or of what can be done without one, in a few lines."""
+        """How compatible a draft is, or what is possible without one, in a few lines."""
         found = self.suggestion(target, draft)
         if found is None:
             if draft != NO_DRAFT:
@@ -187,8 +188,8 @@ class Offers:
 
 
 def label(model: LocalModel) -> str:
-    """What a model is called in a list: of the catalogue its name, of the hub's cache its repository and quantisation,
-    of others the file, whose name tells more than the one in it."""
+    """A model's name in a list: the catalogue's; from the hub's cache its repository and quantisation; else the file,
+    whose name says more than the one in it."""
     if model.spec in NAMES:
         return model.spec
     if packaged_at(model.path):
@@ -210,7 +211,7 @@ def _all_of(model: LocalModel) -> str:
 
 
 def _shortened(path: Path) -> str:
-    """A path from the working folder or the home folder on, if it lies there."""
+    """A path relative to the working folder or the home folder, if it is in one."""
     for start, shown in ((Path.cwd, "."), (Path.home, "~")):
         with suppress(OSError, RuntimeError, ValueError):
             return str(shown / path.relative_to(start()))

@@ -1,4 +1,4 @@
-"""Where one writes: a field that grows, remembers what was sent, and folds what is pasted in bulk."""
+"""An input field that grows, remembers what was sent, and folds large pastes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from textual.widgets.text_area import EditResult, Location, Selection
 
 from edgespec.text.printable import printable
 
-LONG = 10_000  # characters of a text that is folded: what is in the field is wrapped and drawn at every key
+LONG = 10_000  # minimum characters of a folded text: the field is wrapped and drawn at every key
 HINTS = (
     "Write a message · Enter sends · Ctrl+J new line · / commands",
     "Enter sends · Ctrl+J new line · / commands",
@@ -37,16 +37,16 @@ class Submitted(Message):
 
 @dataclass
 class Paged(Message):
-    """A page up (-1) or down (1) was asked for, where there is none."""
+    """A page up (-1) or down (1) was requested, which the field does not have."""
 
     step: int
 
 
 class EnterSubmits(TextArea):
-    """A field where Enter submits what was typed before it, and where every key acts in its turn.
+    """A field where Enter submits what was typed before it, and where keys act in order.
 
-    Textual looks up a binding when its key has come up to the app; letters typed meanwhile would be there before it,
-    and a priority binding would be there before them.
+    Textual looks up a binding when its key has reached the app; letters typed meanwhile would be handled before it, and
+    a priority binding would be handled before them.
     """
 
     async def _on_key(self, event: Key) -> None:
@@ -69,8 +69,7 @@ class EnterSubmits(TextArea):
 class PromptInput(EnterSubmits):
     """Enter sends. Up and down go through `history`, oldest first, from the first and the last line.
 
-    A long text stands there as `[pasted text: 1,048,576 characters]`, which is one character to the keys; it is sent in
-    full.
+    A long text is shown as `[pasted text: 1,048,576 characters]`, which is one character for keys; it is sent in full.
     """
 
     DEFAULT_CSS = """
@@ -93,10 +92,10 @@ class PromptInput(EnterSubmits):
     ]
 
     def __init__(self, history: Sequence[str] = (), *, id: str | None = None) -> None:
-        self._folded: dict[str, str] = {}  # what stands in the text for what; the base class asks for it at once
+        self._folded: dict[str, str] = {}  # folded texts by placeholder; the base class needs it at once
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
-        self.is_recalled = False  # the text comes from the history, as it was
+        self.is_recalled = False  # the text is an unchanged one from the history
         self._known_size = Size()
         self._history = list(history)
         self._position = len(self._history)
@@ -104,19 +103,19 @@ class PromptInput(EnterSubmits):
 
     @property
     def full_text(self) -> str:
-        """The text with everything that is folded in it."""
+        """The text with everything that is folded."""
         if not self._folded:
             return self.text
         pattern = "|".join(map(re.escape, self._folded))
         return re.sub(pattern, lambda found: self._folded[found.group()], self.text)
 
     def put(self, text: str) -> None:
-        """Write `text` in place of what is there; undo brings that back."""
+        """Replace the text with `text`; undo restores it."""
         self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
     def remember(self, text: str) -> None:
-        """Put `text` into the history, and forget about the place in it."""
+        """Add `text` to the history, and leave it."""
         if text and self._history[-1:] != [text]:
             self._history.append(text)
         self._position = len(self._history)
@@ -151,7 +150,7 @@ class PromptInput(EnterSubmits):
         self.post_message(Paged(1))
 
     def action_copy(self) -> None:
-        """Copy the selection; without one the key is for others."""
+        """Copy the selection; without one the key is handled elsewhere."""
         if self.selection.is_empty:
             raise SkipAction
         super().action_copy()
@@ -160,7 +159,7 @@ class PromptInput(EnterSubmits):
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
     def _recall(self, step: int) -> bool:
-        """Show the next text of the history; after the last one comes the draft."""
+        """Show the next text of the history; after the last one the unsent text."""
         position = self._position + step
         if not 0 <= position <= len(self._history):
             return False
@@ -186,12 +185,12 @@ class PromptInput(EnterSubmits):
         return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
 
     def validate_selection(self, selection: Selection) -> Selection:
-        """The cursor steps over what stands for a text."""
+        """The cursor skips placeholders."""
         forwards = selection.end >= self.selection.end
         return Selection(self._outside(selection.start, forwards), self._outside(selection.end, forwards))
 
     def get_line(self, line_index: int) -> Text:
-        """A line as it may be drawn."""
+        """A line that is safe to draw."""
         line = self.document.get_line(line_index)
         text = Text(printable(line), end="", no_wrap=True)
         for start, end in self._labels(line_index):
@@ -209,13 +208,13 @@ class PromptInput(EnterSubmits):
             number = f" {int(number or 1) + 1}"
 
     def _labels(self, row: int) -> list[tuple[int, int]]:
-        """Where in a line something stands for a text."""
+        """The placeholders in a line."""
         if not self._folded or row >= self.document.line_count:
             return []
         return [found.span() for label in self._folded for found in re.finditer(re.escape(label), self.document[row])]
 
     def _around(self, start: Location, end: Location) -> tuple[Location, Location]:
-        """A range, with the whole of what it cuts into."""
+        """A range, extended to whole placeholders."""
         (top, left), (bottom, right) = start, end
         parts = {top: (left, right)} if top == bottom else {top: (left, sys.maxsize), bottom: (0, right)}
         for row, (low, high) in parts.items():
@@ -232,7 +231,7 @@ class PromptInput(EnterSubmits):
         return location
 
     def render_line(self, y: int) -> Strip:
-        """Where something scrolls while the layout changes, Textual gives a widget its new size without telling it."""
+        """If something scrolls during a layout change, Textual resizes a widget without notifying it."""
         if self.size != self._known_size:
             self._known_size = self.size
             self.post_message(Resize(self.size, self.virtual_size, self.container_size))

@@ -1,4 +1,4 @@
-"""The race: one prompt answered plainly and speculatively, then replayed side by side in true time."""
+"""The race: one prompt answered with and without speculation, then replayed side by side in real time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from edgespec.text.printable import printable
 from edgespec.tui.lines import Lines, Text
 from edgespec.tui.prompt_input import EnterSubmits
 
-FRAME_S, LOOK_S = 1 / 30, 0.1  # between frames of the replay, and looks at how far the race has got
+FRAME_S, LOOK_S = 1 / 30, 0.1  # between frames of the replay, and progress updates of the race
 
 
 class RaceScreen(Screen[None]):
-    """Asks for a prompt, beginning with `prompt`, which `request_of` makes a request of; then races and replays."""
+    """Asks for a prompt, initially `prompt`, of which `request_of` makes a request; then races and replays."""
 
     DEFAULT_CSS = """
     RaceScreen {
@@ -166,7 +166,7 @@ class RaceScreen(Screen[None]):
         self._draw()
 
     def _draw(self) -> None:
-        """Both lanes as they were at this moment of the race; the verdict once both are through."""
+        """Both lanes at this time of the race; the verdict once both are done."""
         if self._race is None:
             return
         for lane in self.query(LaneView):
@@ -188,7 +188,7 @@ class RaceScreen(Screen[None]):
             self.action_speed(self._speed)
 
     def action_speed(self, speed: int) -> None:
-        """Play at this speed, from the beginning if it is over."""
+        """Replay at this speed, from the beginning if it is over."""
         self._speed = speed
         if self._position_s >= self._duration_s:
             self._position_s = 0.0
@@ -228,10 +228,10 @@ class RaceScreen(Screen[None]):
 
 
 def _details(race: Race) -> str:
-    guessed = ", ".join(f"{count} by {name}" for name, count in race.guessed_by.items())
+    drafted = ", ".join(f"{count} by {name}" for name, count in race.guessed_by.items())
     first = f"first token after {_seconds(race.drafted.first_token_s)}, plain {_seconds(race.plain.first_token_s)}"
     per_pass = f"{race.drafted.stats.tokens_per_round:.2f} tokens per step"
-    return f"{first} · {per_pass}" + (f" · accepted (underlined): {guessed}" if guessed else "")
+    return f"{first} · {per_pass}" + (f" · accepted (underlined): {drafted}" if drafted else "")
 
 
 def _seconds(seconds: float) -> str:
@@ -257,7 +257,7 @@ class RacePrompt(EnterSubmits):
     ]
 
     class Submitted(Message):
-        """The prompt is to be raced on."""
+        """The prompt for the race."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, highlight_cursor_line=False, placeholder="Prompt for the race")
@@ -265,7 +265,7 @@ class RacePrompt(EnterSubmits):
         self.border_title = "prompt"
 
     def on_mount(self) -> None:
-        self.select_all()  # typing takes its place
+        self.select_all()  # typing replaces it
 
     def action_submit(self) -> None:
         self.post_message(self.Submitted())
@@ -275,10 +275,7 @@ class RacePrompt(EnterSubmits):
 
 
 class LaneView(VerticalScroll, can_focus=True):
-    """One answer as far as it had come at a moment of the race, with its rate and clock in the border.
-
-    `what` stands there until one is loaded.
-    """
+    """One answer at a time of the race, with its rate and clock in the border. `what` is shown until one is loaded."""
 
     DEFAULT_CSS = """
     LaneView {
@@ -306,7 +303,7 @@ class LaneView(VerticalScroll, can_focus=True):
         yield Lines([Text(Content(self._what), style="dim")])
 
     def load(self, lane: Lane, differs_at: int | None = None) -> None:
-        """Take another answer, whose token `differs_at` is not that of the other lane."""
+        """Show another answer, whose token `differs_at` differs from that of the other lane."""
         self._lane, self._differs_at = lane, differs_at
         self._n_shown = self._n_lines = 0
         self.query_one(Lines).replace(0, [])
@@ -314,7 +311,7 @@ class LaneView(VerticalScroll, can_focus=True):
         self.anchor()
 
     def show_at(self, elapsed_s: float) -> None:
-        """Show what had come `elapsed_s` after the request."""
+        """Show the text at `elapsed_s` after the request."""
         lane = self._lane
         shown = lane.shown_at(elapsed_s)
         if len(shown) != self._n_shown:
@@ -328,8 +325,8 @@ class LaneView(VerticalScroll, can_focus=True):
 
 
 def _marked(events: Sequence[TokenEvent], differs_at: int | None) -> list[list[tuple[str, str]]]:
-    """The lines of the text in parts of one style: what was guessed is underlined and of another colour, the first
-    token that differs is reversed."""
+    """The lines of the text in parts of one style: accepted draft tokens are underlined and coloured, the first token
+    that differs is reversed."""
     lines: list[list[tuple[str, str]]] = [[]]
     for index, event in enumerate(events):
         style = "underline $text-success" if event.from_draft else ""

@@ -1,4 +1,4 @@
-"""What to do now that the model has died or could not be loaded."""
+"""How to continue after the model has died or could not be loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec.text.printable import printable
 
 
 class RemedyScreen(ModalScreen[LoadSettings | None]):
-    """Says what happened and offers ways to go on; the result is what to load, or None."""
+    """Shows the error and offers ways to continue; the result is what to load, or None."""
 
     DEFAULT_CSS = """
     RemedyScreen {

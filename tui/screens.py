@@ -1,4 +1,4 @@
-"""What is shown above the chat, and what the screen has for commands that come without arguments."""
+"""Screens above the chat, and those that commands without arguments open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Screens:
-    """Opens screens of `app`, and does what is chosen there."""
+    """Opens screens of `app`, and applies what is chosen there."""
 
     def __init__(self, app: ChatApp) -> None:
         self._app, self._session = app, app.session
@@ -40,19 +40,19 @@ class Screens:
         }
 
     def show(self, command: str) -> bool:
-        """Show what the screen has for a command; whether there is something."""
+        """Open the screen of a command; returns whether there is one."""
         if command in self._shows:
             self._shows[command]()
         return command in self._shows
 
     def offer_remedies(self) -> None:
-        """Let the user choose how the model is to be loaded again, where something has failed."""
+        """Let the user choose how to load the model again, after a failure."""
         model = self._session.model
         if remedies := model.remedies():
             self._app.push_screen(RemedyScreen(model.failure, remedies), self._load)
 
     def race(self, prompt: str) -> None:
-        """One prompt answered plainly and with guessing."""
+        """One prompt answered with and without speculation."""
         engine = self._session.engine
         if engine is None:
             raise EdgespecError("a race needs a loaded model")

@@ -1,4 +1,4 @@
-"""The settings of a chat as a form; what is wrong with an entry is said beside it."""
+"""The settings of a chat as a form; errors are shown beside the entry."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from edgespec.text.printable import printable
 class SettingsScreen(ModalScreen[dict[str, str] | None]):
     """A form over `SETTINGS`, filled in with `settings`.
 
-    The result is what was changed, as texts by name, in an order in which `changed` takes them; None if nothing is to
-    be.
+    The result is what was changed, as texts by name, in an order in which `changed` accepts them; None to cancel.
     """
 
     DEFAULT_CSS = """
@@ -83,17 +82,17 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
         self.action_take()
 
     def _check(self) -> dict[str, str]:
-        """Say at each row what is wrong with it; returns what is to be changed."""
+        """Show each row's error; returns the changes."""
         taken, refused = apply(self._settings, {row.setting.name: row.text for row in self._rows()})
         for row in self._rows():
-            row.judge(refused.get(row.setting.name, ""))
+            row.mark(refused.get(row.setting.name, ""))
         return taken
 
     def _rows(self) -> Iterator[SettingRow]:
         yield from self.query(SettingRow)
 
     def action_take(self) -> None:
-        """Close, unless something is wrong: then go there."""
+        """Close, unless there is an error: then go there."""
         taken = self._check()
         wrong = [row for row in self._rows() if row.error]
         if wrong:
@@ -110,7 +109,7 @@ class SettingsScreen(ModalScreen[dict[str, str] | None]):
 
 
 class SettingRow(Vertical):
-    """A setting's name, the field for it, and below what is wrong with what stands there."""
+    """A setting's name, its field, and below it the error."""
 
     DEFAULT_CSS = """
     SettingRow {
@@ -125,7 +124,7 @@ class SettingRow(Vertical):
     }
     """
 
-    # With priority, so that what is typed next goes into the next field, however fast it comes.
+    # With priority, so that the next key goes to the next field, however fast it comes.
     BINDINGS = [  # noqa: RUF012
         Binding("down", "next", "Next", show=False, priority=True, id="settings.next"),
         Binding("up", "previous", "Previous", show=False, priority=True, id="settings.previous"),
@@ -171,8 +170,8 @@ class SettingRow(Vertical):
         """The arrows belong to the open list of a select."""
         return not (isinstance(self.field, Choice) and self.field.expanded)
 
-    def judge(self, error: str) -> None:
-        """Show what is wrong, empty for nothing, and whether this is another value than the default."""
+    def mark(self, error: str) -> None:
+        """Show the error, empty for none, and whether the value differs from the default."""
         self.error = error
         self.set_class(bool(error), "-wrong")
         self.query_one(".setting-error", Static).update(printable(error))
@@ -190,15 +189,13 @@ class Choice(Select[str], inherit_bindings=False):
 
 
 def as_typed(setting: Setting, settings: ChatSettings) -> str:
-    """What stands in a field: nothing where the setting is as loaded, or is nothing."""
+    """The text of a field: empty if the setting is as loaded, or has no value."""
     return "" if setting.value(settings) in (None, "", ()) else setting.show(settings)
 
 
 def apply(settings: ChatSettings, texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What of `texts` changes something, in the order in which it can be, and why the others cannot be taken.
-
-    One may be possible only after another: a longer draft after the larger maximum.
-    """
+    """The changes in `texts`, in an order in which they are possible, and why the others are not. One may be possible
+    only after another: a longer draft after the larger maximum."""
     taken: dict[str, str] = {}
     while True:
         refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The list of chats: newest first, searched while one types, with keys to open, rename and delete them."""
+"""The list of chats: newest first, with incremental search and keys to open, rename and delete them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
 
 __all__ = ["ChatChosen", "DeleteChat", "NewChat", "RenameChat", "Sidebar"]
 
-TYPING_S = 0.15  # without a key, after which what was typed is searched for
+TYPING_S = 0.15  # without a key, before the search starts
 MINUTE_S = 60.0
-AT_ONCE = 200  # chats in the list, until one scrolls to its end
+AT_ONCE = 200  # chats in the list, until the user scrolls to its end
 HITS = 50
 
 
 class ChatChosen(Message):
-    """A chat is to be opened, at the message `key` if there is one."""
+    """Open a chat, at the message `key` if there is one."""
 
     def __init__(self, chat: str, key: str | None = None) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class ChatChosen(Message):
 
 
 class NewChat(Message):
-    """A chat is to be begun."""
+    """Start a new chat."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the store answered to a query; `hits` only where there was one."""
+    """The store's answer to a query; `hits` only if there was one."""
 
     query: str
     chats: Sequence[ChatInfo]
@@ -92,7 +92,7 @@ class Sidebar(Vertical):
         self.refresh_chats()
 
     def refresh_chats(self) -> None:
-        """Read the store again; what is highlighted stays so."""
+        """Read the store again; the highlight stays."""
         query = self.query_one(SearchField).value.strip()
         self.run_worker(
             partial(_look, self._store, query, self._limit), thread=True, exclusive=True, exit_on_error=False
@@ -166,7 +166,7 @@ class Sidebar(Vertical):
         self._ask(Deleting)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A question is answered first; what needs a chat is there where one is highlighted."""
+        """A question is answered first; actions on a chat need a highlighted one."""
         if self.query(Asking):
             return False
         if action in ("search", "to_list"):
@@ -195,7 +195,7 @@ def _look(store: Store, query: str, limit: int) -> _Found:
 
 
 class SearchField(Input):
-    """What to search for; Escape empties it."""
+    """The search text; Escape clears it."""
 
     BINDINGS = [  # noqa: RUF012 - Textual declares it so
         Binding("escape", "clear", "Clear", show=False, id="sidebar.clear"),
@@ -213,7 +213,7 @@ class SearchField(Input):
 
 
 class ChatList(OptionList):
-    """The rows; keeps its highlight and its place when they change."""
+    """The rows; keeps its highlight and its scroll position when they change."""
 
     DEFAULT_CSS = """
     ChatList {
@@ -226,26 +226,26 @@ class ChatList(OptionList):
     """
 
     class EndNear(Message):
-        """The last rows have come into sight."""
+        """The last rows are visible."""
 
     def __init__(self) -> None:
         super().__init__(compact=True, markup=False)
 
     @property
     def place(self) -> Place | None:
-        """Where the highlighted row leads."""
+        """The target of the highlighted row."""
         option = self.highlighted_option
         return option.place if isinstance(option, Row) else None
 
     def highlight(self, chat: str | None) -> None:
-        """Go to a chat, if it is there."""
+        """Highlight a chat, if it is listed."""
         places = [option.place for option in self.options if isinstance(option, Row)]
         index = next((n for n, place in enumerate(places) if place is not None and place.chat == chat), None)
         if index is not None:
             self.highlighted = index
 
     def show(self, rows: Sequence[Row], *, from_top: bool) -> None:
-        """Put other rows in place of these."""
+        """Replace the rows."""
         place, index, scroll_y = self.place, self.highlighted, self.scroll_y
         self.set_options(rows)
         if from_top or index is None:
@@ -253,7 +253,7 @@ class ChatList(OptionList):
             return
         places = [row.place for row in rows]
         self.highlighted = places.index(place) if place in places else min(index, len(rows) - 1)
-        if self.place is None:  # what was highlighted has gone, and a heading stands there
+        if self.place is None:  # the highlighted row is gone, and a heading is there now
             self.action_cursor_up()
         self.scroll_to(y=scroll_y, animate=False, force=True)
 

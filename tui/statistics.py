@@ -1,4 +1,4 @@
-"""What the answer in the making costs and what guessing brings, as a panel or as one line."""
+"""Statistics of the streaming answer and of its drafts, as a panel or as one line."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Part = str | tuple[str, str]
 
 
 class _Figures(Widget):
-    """The figures of one answer after the other: `begin`, `update_live` often, `finish`."""
+    """The statistics of one answer after the other: `begin`, `update_live` often, `finish`."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.figures = LiveStatistics()
-        self._waits = False  # for the first token
+        self._waits = False  # waiting for the first token
 
     def clear(self, context_used: int, context_size: int) -> None:
-        """No answer is shown, in a context with so many tokens."""
+        """No answer is shown, in a context of so many tokens."""
         self.figures, self._waits = LiveStatistics(0.0, context_used, context_size), False
         self.refresh()
 
@@ -36,13 +36,13 @@ class _Figures(Widget):
         self.refresh()
 
     def update_live(self, events: Sequence[TokenEvent], now_s: float, context_used: int) -> None:
-        """Show what came by `now_s`; without events the clock and the context alone."""
+        """Show the state at `now_s`; without events only the clock and the context."""
         self.figures.add(events, now_s, context_used)
         self._waits = not self.figures.tokens
         self.refresh()
 
     def finish(self, stats: Stats | None, context_used: int) -> None:
-        """The answer is over; `stats` are its figures, if it has some."""
+        """The answer is complete; `stats` are its statistics, if there are any."""
         self._waits, self.figures.context_used = False, context_used
         if stats is not None:
             self.figures.finish(stats)
@@ -50,7 +50,7 @@ class _Figures(Widget):
 
 
 class StatisticsLine(_Figures):
-    """The figures in one line."""
+    """The statistics in one line."""
 
     DEFAULT_CSS = """
     StatisticsLine { width: 1fr; height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -71,7 +71,7 @@ class StatisticsLine(_Figures):
 
 
 class StatisticsPanel(_Figures):
-    """The figures with a history of the guesses, for a column of its own; always of as many lines, so nothing jumps."""
+    """The statistics with a history of draft lengths, as a column; always of the same height, so nothing jumps."""
 
     DEFAULT_CSS = """
     StatisticsPanel { width: 1fr; height: auto; padding: 0 1; }
@@ -103,7 +103,7 @@ class StatisticsPanel(_Figures):
 
 
 def bars(lengths: Sequence[int], width: int) -> str:
-    """The last `width` lengths as bars, from nothing to the longest of them."""
+    """The last `width` lengths as bars, scaled to the longest of them."""
     shown = lengths[-width:]
     longest = max(shown, default=0)
     if not longest:
@@ -112,6 +112,6 @@ def bars(lengths: Sequence[int], width: int) -> str:
 
 
 def _gauge(fill: float, width: int) -> list[Part]:
-    """A thick line as long as the fill, a thin one for the rest; nearly full in another colour."""
+    """A thick line for the filled part, a thin one for the free part; nearly full in another colour."""
     n = min(width, round(fill * width))
     return [("━" * n, "$text-warning" if fill > 0.9 else "$text-primary"), ("─" * (width - n), "dim")]

@@ -18,7 +18,7 @@ LONG = 8_000  # characters that are shown at once
 
 @dataclass
 class EditSystem(Message):
-    """The system prompt is to be changed."""
+    """Edit the system prompt."""
 
 
 class SystemPrompt(Static, can_focus=True):
@@ -48,7 +48,7 @@ class SystemPrompt(Static, can_focus=True):
         self._text = ""
 
     def show(self, text: str) -> None:
-        """Make this the system prompt; an empty one is not shown."""
+        """Show this system prompt; an empty one is hidden."""
         self._text = text
         self.display = bool(text)
         self._draw()
@@ -64,10 +64,10 @@ class SystemPrompt(Static, can_focus=True):
         self.action_open()
 
     def action_open(self) -> None:
-        """Show all of it, or one line again."""
+        """Unfold or fold it."""
         self.toggle_class("-open")
         self._draw()
-        if isinstance(self.parent, Widget):  # which keeps the messages where they are, and this out of sight
+        if isinstance(self.parent, Widget):  # which keeps the messages where they are, and this invisible
             self.call_after_refresh(self.parent.scroll_home, animate=False)
 
     def action_edit(self) -> None:

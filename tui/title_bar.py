@@ -1,4 +1,4 @@
-"""The line on top: which chat, which model, and what is going on with it."""
+"""The line at the top: the chat, the model, and its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.text.printable import one_line
 
 
 class TitleBar(Horizontal):
-    """Left the title of the chat, right the model, or how far it is loaded; a mark while something is not saved."""
+    """Left the title of the chat, right the model, or its loading progress; a mark while something is not saved."""
 
     DEFAULT_CSS = """
     TitleBar {
@@ -37,7 +37,7 @@ class TitleBar(Horizontal):
         yield Static("", id="model", markup=False)
 
     def show(self, session: Session) -> None:
-        """What is open, and what answers."""
+        """Show the open chat and the model."""
         kept = "" if session.store.file else " (not kept)"
         self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
         about, model = session.about, Path(session.load_settings.model).name.removesuffix(".gguf")
@@ -49,12 +49,12 @@ class TitleBar(Horizontal):
         self._refresh_model()
 
     def loading_of(self, model: str) -> None:
-        """Loading begins."""
+        """Loading starts."""
         self._loading = f"loading {one_line(Path(model).name.removesuffix('.gguf'))}"
         self._refresh_model()
 
     def progress(self, what: str, done: float) -> None:
-        """How far it has come, 0 to 1."""
+        """Loading progress, 0 to 1."""
         if self._loading:
             width = 10
             filled = round(done * width)
@@ -63,12 +63,12 @@ class TitleBar(Horizontal):
             self._refresh_model()
 
     def loaded(self) -> None:
-        """Loading is over, well or not."""
+        """Loading has ended, well or not."""
         self._loading = ""
         self._refresh_model()
 
     def unsaved(self, why: str) -> None:
-        """Mark that something could not be saved; without a reason take the mark away."""
+        """Show that something could not be saved; without a reason remove the mark."""
         mark = self.query_one("#unsaved", Static)
         mark.display = bool(why)
         mark.tooltip = why or None

@@ -1,6 +1,6 @@
-"""An answer token by token: who guessed each one, and where a pass of the model began.
+"""An answer token by token: which drafter proposed each one, and where a pass of the model began.
 
-Who guessed shows in the colour and in a face of its own (underlined, bold, reversed), so that it can be seen without
+Each drafter has a colour and a text style of its own (underlined, bold, reversed), so that it is visible without
 colours too.
 """
 
@@ -14,7 +14,7 @@ from edgespec.history import Piece
 from edgespec.text.printable import printable
 from edgespec.tui.lines import Text
 
-ROUND = ("╎", "dim")
+STEP = ("╎", "dim")
 FACES = {
     "draft": "underline $text-success",
     "suffix": "bold $text-warning",
@@ -23,30 +23,30 @@ FACES = {
     "lookup": "italic underline $text-secondary",
     "self": "bold italic $text-error",
 }
-OTHER = "italic $text-success"  # a drafter without a face of its own
+OTHER = "italic $text-success"  # a drafter without a style of its own
 
 
 class TokenText:
-    """The lines of an answer's tokens, also while they come in."""
+    """The lines of an answer's tokens, also while they stream."""
 
     def __init__(self) -> None:
         self.sources: set[str] = set()
         self._n_complete = 0  # lines
         self._line: list[tuple[str, str]] = []
-        self._round: int | None = None
+        self._step: int | None = None
 
     def add(self, pieces: Iterable[Piece]) -> tuple[int, list[Text]]:
-        """How many of the lines so far stay, and those that follow them now."""
+        """How many of the lines so far stay, and the current ones after them."""
         keep = self._n_complete
         blocks: list[Text] = []
         for piece in pieces:
             style = FACES.get(piece.source, OTHER) if piece.source else ""
             if piece.source:
                 self.sources.add(piece.source)
-            if piece.round != self._round:
-                if self._round is not None:
-                    self._line.append(ROUND)
-                self._round = piece.round
+            if piece.round != self._step:
+                if self._step is not None:
+                    self._line.append(STEP)
+                self._step = piece.round
             *ended, rest = printable(piece.text.replace("\r\n", "\n")).split("\n")
             for text in ended:
                 self._line.append((f"{text}↵", style))
@@ -64,11 +64,11 @@ class TokenText:
 
 
 def legend(sources: Sequence[str]) -> Content:
-    """What the marks mean, with a word in the face of each drafter."""
+    """The meaning of the marks, with a word in each drafter's style."""
     faces = [(source, FACES.get(source, OTHER)) for source in sources]
     words = [part for face in faces for part in (" · ", face)]
-    guessed = ["  drafted by", *words[1:]] if faces else []
-    return Content.assemble("plain: target model", *_spaced(guessed), "  ", ROUND, " target pass begins")
+    drafted = ["  drafted by", *words[1:]] if faces else []
+    return Content.assemble("plain: target model", *_spaced(drafted), "  ", STEP, " target pass begins")
 
 
 def _spaced(parts: list[str | tuple[str, str]]) -> list[str | tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The messages of a chat, with the answer that is being written at their end."""
+"""The messages of a chat, with the streaming answer at their end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edgespec.tui.turn_window import Entry, Level, Note, TurnWindow
 
 
 class Transcript(TurnWindow):
-    """Shows turns. `pieces` and `siblings` look up tokens and other versions of a turn by its key."""
+    """Shows turns. `pieces` and `siblings` return the tokens and other versions of a turn by its key."""
 
     DEFAULT_CSS = """
     Transcript {
@@ -52,9 +52,9 @@ class Transcript(TurnWindow):
     ) -> None:
         super().__init__(id=id)
         self._pieces, self._siblings = pieces, siblings
-        self._answer: TurnView | None = None  # that is being written
-        self._left: tuple[str, int] = ("", 0)  # before which turn how many have left the context
-        self._target: Widget | None = None  # where the focus is being moved to
+        self._answer: TurnView | None = None  # that is streaming
+        self._left: tuple[str, int] = ("", 0)  # the turn before which messages were dropped, and how many
+        self._target: Widget | None = None  # where the focus is moving to
         self._sources: set[str] = set()  # the drafters in the legend
 
     def compose(self) -> ComposeResult:
@@ -62,10 +62,10 @@ class Transcript(TurnWindow):
         yield SystemPrompt()
         yield from super().compose()
 
-    # --- what it shows --------------------------------------------------------------------------------------------
+    # --- content --------------------------------------------------------------------------------------------------
 
     async def show(self, turns: Sequence[Turn]) -> None:
-        """Show these turns and no others, from their end. Those that are there already stay as they are."""
+        """Show exactly these turns, scrolled to the end. Those already shown stay as they are."""
         n_kept, n_turns = self._common(turns)
         if n_kept < len(self.entries):
             await self._drop_answer()
@@ -77,15 +77,15 @@ class Transcript(TurnWindow):
         self.query_one(SystemPrompt).show(text)
 
     async def add(self, turn: Turn) -> None:
-        """Put a turn at the end."""
+        """Append a turn."""
         await self.append(turn)
 
     async def note(self, text: str, level: Level = "info") -> None:
-        """Say something quietly, between the messages."""
+        """Show a dimmed note between the messages."""
         await self.append(Note(text, level))
 
     async def begin_answer(self) -> None:
-        """Go to the end and show that an answer is being written there."""
+        """Scroll to the end and show that an answer is streaming."""
         await self._drop_answer()
         self._answer = self._turn_view(None)
         await self.begin_live(self._answer)
@@ -97,7 +97,7 @@ class Transcript(TurnWindow):
             self._update_legend(self._answer)
 
     async def end_answer(self, turn: Turn | None) -> None:
-        """The answer is stored as `turn`, or nothing of it was kept."""
+        """The answer is saved as `turn`, or nothing of it was kept."""
         if turn is None or self._answer is None or not self.is_at_end:
             await self._drop_answer()
             if turn is not None:
@@ -108,7 +108,7 @@ class Transcript(TurnWindow):
         await self.append(turn, view)
 
     def mark_context(self, index: int) -> None:
-        """Say before the turn `index` that those before it, but for the system message, have left the context."""
+        """Show before the turn `index` that earlier ones, except the system message, were dropped from the context."""
         turns = [entry for entry in self.entries if isinstance(entry, Turn)]
         n_left = sum(turn.role != "system" for turn in turns[:index])
         self._left = (turns[index].key, n_left) if n_left and index < len(turns) else ("", 0)
@@ -117,7 +117,7 @@ class Transcript(TurnWindow):
                 view.mark_left(self._n_left(view.turn))
 
     async def reveal(self, key: str) -> None:
-        """Go to a turn, wherever it is."""
+        """Scroll to a turn, wherever it is."""
         for index, entry in enumerate(self.entries):
             if isinstance(entry, Turn) and entry.key == key:
                 view = await self.show_around(index)
@@ -140,7 +140,7 @@ class Transcript(TurnWindow):
         return [view for view in views if isinstance(view, TurnView)]
 
     def _common(self, turns: Sequence[Turn]) -> tuple[int, int]:
-        """How many entries can stay, and how many of the turns they are. Notes belong to the turn before them."""
+        """How many entries can stay, and how many turns these are. Notes belong to the turn before them."""
         n_turns = 0
         for index, entry in enumerate(self.entries):
             if isinstance(entry, Turn):
@@ -168,7 +168,7 @@ class Transcript(TurnWindow):
         self.run_worker(self._show_tokens(), exclusive=True, group="tokens")
 
     async def _show_tokens(self) -> None:
-        """Change the views, those one sees first, and let frames pass in between."""
+        """Change the views, visible ones first, and let frames pass in between."""
         views = self._turn_views()
         visible = [view for view in views if view.region.overlaps(self.region)]
         for view in [*visible, *reversed(views)]:
@@ -184,7 +184,7 @@ class Transcript(TurnWindow):
     # --- keys -----------------------------------------------------------------------------------------------------
 
     async def action_move(self, step: int) -> None:
-        """Focus the message before or after; scroll first where this one goes on in that direction."""
+        """Focus the message before or after; scroll first if the current one continues in that direction."""
         views, focused = self._turn_views(), self.screen.focused
         system = self.query_one(SystemPrompt)
         if focused is None or focused not in (system, *views):
@@ -211,7 +211,7 @@ class Transcript(TurnWindow):
             self.action_leave(1)
 
     def action_leave(self, step: int) -> None:
-        """Focus what comes after the transcript, or before it."""
+        """Focus the widget after the transcript, or before it."""
         chain = self.screen.focus_chain
         inside = [index for index, widget in enumerate(chain) if self in widget.ancestors]
         if len(inside) < len(chain):
@@ -219,7 +219,7 @@ class Transcript(TurnWindow):
             self.screen.set_focus(chain[index % len(chain)])
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """Who comes from outside comes to what is visible."""
+        """Focus from outside goes to a visible message."""
         view, target = event.widget, self._target
         self._target = None
         if view is not target and not view.region.overlaps(self.region):
@@ -228,7 +228,7 @@ class Transcript(TurnWindow):
                 visible[-1].focus()
 
     def _go_to(self, view: Widget, step: int = 1) -> None:
-        """Focus a message and show it, from its end if one comes from below and it is long."""
+        """Focus a message and show it, from its end if it is long and the focus comes from below."""
         if not isinstance(view, TurnView):
             return
         self._target = view

@@ -1,4 +1,4 @@
-"""The lines under a message: how it ended, what it took, and what can be done with it."""
+"""The lines below a message: how it ended, its statistics, and its actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDS = {
 
 
 def foot_of(answer: Answer | None) -> list[Block]:
-    """How an answer ended, unless it came to its end, and its figures."""
+    """How an answer ended, unless normally, and its statistics."""
     if answer is None:
         return []
     lines: list[Block] = []
@@ -34,7 +34,7 @@ def foot_of(answer: Answer | None) -> list[Block]:
 
 
 def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) -> Text:
-    """The other versions of a message and (action, label) pairs, to click at."""
+    """The other versions of a message and clickable (action, label) pairs."""
     parts: list[Content] = []
     if n_siblings > 1:
         before, after = _button("switch(-1)", PREVIOUS), _button("switch(1)", NEXT)
@@ -48,7 +48,7 @@ def _button(action: str, label: str) -> Content:
 
 
 def _figures(answer: Answer) -> str:
-    """Model, speed and what guessing did, as far as it is known."""
+    """Model, speed and what drafting did, as far as known."""
     models = [one_line(name.removesuffix(".gguf")) for name in (answer.model, answer.draft_model) if name]
     parts = [" + ".join(models)] if models else []
     timings = answer.stats.get("timings", {})

@@ -1,4 +1,4 @@
-"""One message of a chat: its text, what is known about it, and what can be done with it."""
+"""One message of a chat: its text, its statistics and its actions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from edgespec.tui.markdown import markdown
 from edgespec.tui.token_view import TokenText
 from edgespec.tui.turn_foot import foot_of, tools
 
-LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of what was typed and of an answer
-WHEEL = 6  # cells that code moves with a notch of the wheel
-SLOW_S, REST = 0.01, 4  # where drawing takes longer, it rests so many times as long
+LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of a user message and of an answer
+WHEEL = 6  # cells that code scrolls per notch of the wheel
+SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer, it pauses so many times as long
 ROLES = ("user", "assistant", "system")
 CODE_KEYS = "123456789"
 SAFE_LINKS = ("http://", "https://", "mailto:")
@@ -42,21 +42,21 @@ class TurnCommand(Message):
 
 @dataclass
 class CopyText(Message):
-    """A part of the message is to be copied."""
+    """Copy a part of the message."""
 
     text: str
 
 
 @dataclass
 class SwitchBranch(Message):
-    """The version of the message `step` further on is wanted."""
+    """Show the version of the message `step` further on."""
 
     key: str
     step: int
 
 
 class TurnView(Lines, can_focus=True):
-    """Shows a stored message, or without `turn` an answer that is being written: `feed`, then `finish`."""
+    """Shows a stored message, or without `turn` a streaming answer: `feed`, then `finish`."""
 
     DEFAULT_CSS = """
     TurnView {
@@ -94,7 +94,7 @@ class TurnView(Lines, can_focus=True):
         role = turn.role if turn else "assistant"
         super().__init__(classes=f"-{role}" if role in ROLES else None)
         self.turn = turn
-        self.sources: set[str] = set()  # drafters that guessed what is shown as tokens
+        self.sources: set[str] = set()  # drafters of the shown tokens
         self._pieces, self._siblings_of = pieces, siblings
         self._shows_tokens, self._n_left = shows_tokens, n_left
         self._siblings: Sequence[str] = siblings(turn.key) if turn else ()
@@ -102,13 +102,13 @@ class TurnView(Lines, can_focus=True):
         self._opens_thought = False
         self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
         self._rest: Timer | None = None
-        self._offsets: dict[int, int] = {}  # of code blocks that are not shown from their left
+        self._offsets: dict[int, int] = {}  # of code blocks that are scrolled
         self._build()
 
-    # --- an answer that is being written --------------------------------------------------------------------------
+    # --- a streaming answer ---------------------------------------------------------------------------------------
 
     def feed(self, events: Sequence[TokenEvent]) -> None:
-        """Show more tokens of the answer, at once or, where drawing takes long, a moment later with others."""
+        """Show more tokens of the answer, at once or, if drawing takes long, a moment later with others."""
         assert self._live is not None
         self._live.add(events)
         if self._rest is None:
@@ -132,12 +132,12 @@ class TurnView(Lines, can_focus=True):
         self.replace(keep, [*blocks, *self._foot()])
         took_s = perf_counter() - started_s
         if took_s > SLOW_S:
-            self._rest = self.set_timer(REST * took_s, self._draw_live)
+            self._rest = self.set_timer(PAUSE * took_s, self._draw_live)
 
-    # --- what is shown --------------------------------------------------------------------------------------------
+    # --- content --------------------------------------------------------------------------------------------------
 
     def replace(self, keep: int, blocks: Sequence[Block]) -> None:
-        """As for all lines; code blocks get their numbers and their places."""
+        """As for all lines; code blocks get their numbers and their scroll positions."""
         number = sum(isinstance(block, Code) and not block.continues for block in self._blocks[:keep])
         placed: list[Block] = []
         for block in blocks:
@@ -148,13 +148,13 @@ class TurnView(Lines, can_focus=True):
         super().replace(keep, placed)
 
     def show_tokens(self, shows: bool) -> None:
-        """Show an answer's tokens and who guessed them, or its text."""
+        """Show an answer's tokens and their drafters, or its text."""
         if shows != self._shows_tokens:
             self._shows_tokens = shows
             self._build()
 
     def mark_left(self, n_left: int) -> None:
-        """Say above the message that `n_left` earlier ones are not sent any more; 0 says nothing."""
+        """Show above the message that `n_left` earlier ones are not sent any more; 0 shows nothing."""
         if n_left != self._n_left and self.turn is not None:
             self._n_left = n_left
             self._build()
@@ -194,7 +194,7 @@ class TurnView(Lines, can_focus=True):
         return blocks
 
     def _plain(self, turn: Turn) -> list[Block]:
-        """The text as it was typed; a very long one in parts."""
+        """The literal text; a very long one in parts."""
         text = shown(turn.content)
         blocks: list[Block] = [Text(Content(line)) for line in text[: self._limit].split("\n")]
         if turn.role != "user":
@@ -229,7 +229,7 @@ class TurnView(Lines, can_focus=True):
     def watch_mouse_hover(self) -> None:
         self._refresh_tools()
 
-    # --- what can be done with it ---------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "switch"):
@@ -242,7 +242,7 @@ class TurnView(Lines, can_focus=True):
         return role is not None and role == {"edit": "user", "regen": "assistant"}.get(command, role)
 
     def on_key(self, event: Key) -> None:
-        """The number of a code block that is not there is no text for the composer."""
+        """The number of a missing code block is not text for the composer."""
         if event.key in CODE_KEYS and not any(self._code(int(event.key))):
             self.notify(f"this message has no code block {event.key}", severity="warning")
             event.stop()
@@ -256,11 +256,11 @@ class TurnView(Lines, can_focus=True):
             self.post_message(CopyText(text))
 
     def action_scroll_code(self, number: int, step: int) -> None:
-        """Move a code block, or with 0 all of them, by half of what is in view."""
+        """Scroll a code block, or with 0 all of them, by half of the view."""
         self._scroll_code(number, step * max(1, self.content_size.width // 2))
 
     def _scroll_code(self, number: int, cells: int) -> bool:
-        """Whether there was something to move."""
+        """Returns whether anything moved."""
         parts = list(self._code(number))
         furthest: dict[int, int] = {}
         for part in parts:
@@ -291,7 +291,7 @@ class TurnView(Lines, can_focus=True):
             self._wheel(event, WHEEL)
 
     def _wheel(self, event: MouseEvent, cells: int) -> None:
-        """Move the code block below the mouse."""
+        """Scroll the code block below the mouse."""
         block = self.block_at(event.y)
         if isinstance(block, Code) and self._scroll_code(block.number, cells):
             event.stop()
@@ -302,13 +302,13 @@ class TurnView(Lines, can_focus=True):
             self.post_message(SwitchBranch(self.turn.key, step))
 
     def action_open(self) -> None:
-        """Unfold or fold the thinking; of a long text show more."""
+        """Unfold or fold the reasoning; of a long text show more."""
         self._opens_thought = not self._opens_thought
         self._limit *= 4
         self._build()
 
     def action_link(self, href: str) -> None:
-        """Open what was clicked, if it is on the web; another program is not for a model to start."""
+        """Open a clicked link, if it is on the web; a model must not start other programs."""
         if href.startswith(SAFE_LINKS):
             self.app.open_url(href)
         else:

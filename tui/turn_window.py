@@ -1,6 +1,6 @@
-"""A long column of messages of which only a part is mounted; it moves when one scrolls to its ends.
+"""A long column of messages of which only a part is mounted; it moves when the user scrolls to its ends.
 
-What one reads stays where it is, whatever comes or goes above it, and at the end the view follows what is written.
+Visible text stays where it is, whatever is added or removed above it, and at the end the view follows the stream.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from edgespec.history import Turn
 Level = Literal["info", "warning", "error"]
 
 FIRST = 6  # entries that are mounted at once
-MOUNTED = 40  # and while nobody waits
-STEP = 20  # more of them when an end is reached
-MOST = 60  # of them where one looks at the end; twice as many elsewhere
+MOUNTED = 40  # and while idle
+STEP = 20  # more of them when the user reaches an end
+MOST = 60  # of them at the end; twice as many elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the program itself says between the messages."""
+    """A message of the program itself between those of the chat."""
 
     text: str
     level: Level
@@ -42,7 +42,7 @@ Entry = Turn | Note
 
 
 class TurnWindow(VerticalScroll, can_focus=False):
-    """Shows entries, each in the widget that `view_of` makes of it, and after the last one perhaps a live one."""
+    """Shows entries, each in the widget that `view_of` makes of it, and after the last one possibly a live one."""
 
     DEFAULT_CSS = """
     TurnWindow {
@@ -79,10 +79,10 @@ class TurnWindow(VerticalScroll, can_focus=False):
     def has_earlier(self) -> bool:
         return self._first > 0
 
-    # --- what is there --------------------------------------------------------------------------------------------
+    # --- entries --------------------------------------------------------------------------------------------------
 
     async def set_entries(self, n_kept: int, others: Sequence[Entry]) -> None:
-        """Put others after the first `n_kept` entries, and show their end."""
+        """Replace the entries after the first `n_kept`, and show the end."""
         async with self._moving:
             with self.app.batch_update():
                 await self._move(self._first, min(n_kept, self._last))
@@ -93,7 +93,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
         self.run_worker(self._fill(), exclusive=True, group="fill")
 
     async def append(self, entry: Entry, view: Widget | None = None) -> None:
-        """Put an entry at the end, in its view if it is mounted already, as the live one was."""
+        """Append an entry, in its view if it is mounted already, as the live one was."""
         async with self._moving:
             was_at_end = self.is_at_end
             self.entries.append(entry)
@@ -104,7 +104,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             await self._move(max(self._first, n - most) if was_at_end else self._first, n if was_at_end else self._last)
 
     async def begin_live(self, view: Widget) -> None:
-        """Go to the end and put a live view there."""
+        """Scroll to the end and put a live view there."""
         async with self._moving:
             n = len(self.entries)
             await self._move(self._first if self.is_at_end else n - FIRST, n)
@@ -113,14 +113,14 @@ class TurnWindow(VerticalScroll, can_focus=False):
             await self.mount(view, before=self._edge(1))
 
     async def show_around(self, index: int) -> Widget:
-        """Mount the entry `index`, and tell its view."""
+        """Mount the entry `index`, and return its view."""
         async with self._moving:
             if not self._first <= index < self._last:
                 await self._move(index - STEP // 2, index + STEP // 2)
             return self.views[index - self._first]
 
     async def slide(self, step: int) -> None:
-        """Mount more entries before (-1) or after (1) those that are."""
+        """Mount more entries before (-1) or after (1) the mounted ones."""
         async with self._moving:
             if step < 0:
                 first = self._first - STEP
@@ -131,11 +131,11 @@ class TurnWindow(VerticalScroll, can_focus=False):
 
     @property
     def _last(self) -> int:
-        """The first entry after those that are mounted."""
+        """The first entry after the mounted ones."""
         return self._first + len(self.views)
 
     async def _fill(self) -> None:
-        """Mount what is likely to be wanted next, a few at a time."""
+        """Mount what is likely to be needed next, a few at a time."""
         while self.has_earlier and self.is_at_end and len(self.views) < MOUNTED:
             await self._at_rest()
             async with self._moving:
@@ -143,7 +143,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             await asyncio.sleep(0.02)
 
     async def _move(self, first: int, last: int) -> None:
-        """Have the entries from `first` to `last` mounted and no others."""
+        """Mount exactly the entries from `first` to `last`."""
         first, last = max(0, first), min(len(self.entries), last)
         old_first, old_last = self._first, self._last
         kept: list[Widget] = []
@@ -195,7 +195,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             self.call_later(self._slide_from_edge, 1)
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
-        """Keep what is being read where it is, or the end in view."""
+        """Keep the visible text where it is, or the end in view."""
         result = super().arrange(size, optimal)
         if not optimal:
             end = max(0, result.spatial_map.total_region.bottom - size.height)
@@ -217,7 +217,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
             await self.slide(step)
 
     async def _at_rest(self) -> None:
-        """Wait for an animated scroll: it goes to a line that would be another one after a move."""
+        """Wait for an animated scroll: after a move its target would be another line."""
         while self.app.animator.is_being_animated(self, "scroll_y"):
             await asyncio.sleep(0.01)
 
@@ -227,7 +227,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
 
 
 class Edge(Static):
-    """A line where the mounted part ends and the chat goes on; `step` tells in which direction."""
+    """A line where the mounted part ends and the chat continues in the direction of `step`."""
 
     @dataclass
     class Clicked(Message):
@@ -238,7 +238,7 @@ class Edge(Static):
         self.step = step
 
     def tell(self, count: int) -> None:
-        """Say how many entries are there; without any, nothing."""
+        """Show how many entries are there; nothing for none."""
         self.display = count > 0
         self.update(Content(f"▲ {count:,} earlier" if self.step < 0 else f"▼ {count:,} later"))
 

@@ -1,4 +1,4 @@
-"""What stands where no conversation has begun yet."""
+"""Shown before a conversation has begun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HINTS = (
 
 
 class Welcome(Static):
-    """The model that answers, and where to begin."""
+    """The loaded model, and how to start."""
 
     DEFAULT_CSS = """
     Welcome {
@@ -33,7 +33,7 @@ class Welcome(Static):
     """
 
     def show(self, session: Session) -> None:
-        """Say what answers now."""
+        """Show the loaded model."""
         about = session.about
         if session.engine is None:
             state = "The model is not loaded yet."

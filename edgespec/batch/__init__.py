@@ -30,12 +30,12 @@ def answer_rows(
     cancel: CancelFlag | None = None,
     **settings: Any,
 ) -> Generator[dict[str, Any], None, None]:
-    """The results of rows as they are finished, or in the order of the rows with `ordered`.
+    """The results of rows as they finish, or in the order of the rows with `ordered`.
 
-    Rows and results are what docs/batch.md says of lines. `settings` are by the names of `Request` and
-    `SamplingSettings`, for rows that say nothing else; `seed` is what those of the rows are derived from, `n` how many
-    samples a row gets, `chat` tells whether a prompt is a question, `model` is a name to show, `token_bytes` what a
-    token id stands for. Raises UsageError for settings that cannot be meant, and what the engine raises.
+    Rows and results are described as lines in docs/batch.md. `settings` are by the names of `Request` and
+    `SamplingSettings`, as defaults of rows; `seed` is the base of the rows' seeds, `n` the number of samples per row,
+    `chat` says whether prompts are user messages, `model` is the name to report, `token_bytes` returns the bytes of a
+    token id. Raises UsageError for invalid settings, and what the engine raises.
     """
     from edgespec.batch.arriving import Polled
     from edgespec.batch.job import Job

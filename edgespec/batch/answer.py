@@ -1,4 +1,4 @@
-"""One sample of a row, as its events come in."""
+"""One sample of a row, built from its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.events import TokenEvent
 
 @dataclass(slots=True)
 class Answer:
-    """What has come of an answer so far. Its tokens are kept where their log-probabilities are wanted."""
+    """An answer so far. Its tokens are kept if their log-probabilities are wanted."""
 
     keeps_tokens: bool = False
     pieces: list[str] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Answer:
         if event.text:
             self.pieces.append(event.text)
         if event.id >= 0:
-            self.n_tokens += 1  # the statistics count guesses behind a stop string too
+            self.n_tokens += 1  # the statistics count draft tokens after a stop string too
             if self.keeps_tokens:
                 self.tokens.append(event)
         if event.finish_reason is not None:
@@ -37,5 +37,5 @@ class Answer:
 
 
 def finite(number: float | None) -> float | None:
-    """A number as JSON can hold it, which has no infinity."""
+    """A number for JSON, which has no infinity."""
     return number if number is not None and math.isfinite(number) else None

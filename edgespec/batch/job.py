@@ -1,4 +1,4 @@
-"""The loop of a job: rows go to the engine as it has room for them, results come as they are finished."""
+"""The loop of a job: rows go to the engine as it has room, results come as they finish."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class Job:
     """Answers `rows` with `engine` and makes `results` of the answers; iterate over `run`. Rows that may be slow are
     `Arriving`.
 
-    With `ordered` results come in the order of the rows. `reopen` gives another engine after an error that has broken
-    off all answers; without it the error goes on to the caller. `heard` is told of each event.
+    None in place of a row means that there is none yet. With `ordered` results come in the order of the rows. `reopen`
+    returns another engine after an error that ended all answers; without it the error is raised. `heard` receives each
+    event.
     """
 
     def __init__(
@@ -62,15 +63,13 @@ class Job:
 
     @property
     def n_waiting(self) -> int:
-        """Results that wait for that of an earlier row."""
+        """Results that wait for an earlier row."""
         return len(self._early)
 
     def run(self) -> Generator[Result, None, None]:
-        """The results. Rows whose answers were cancelled have none.
-
-        Where the engine dies, the rows it was at are asked once more, each alone, so that one that kills it takes no
-        other with it. Raises GenerationError when it dies again and again.
-        """
+        """The results. Rows whose answers were cancelled have none. If the engine dies, its rows are retried once, one
+        at a time, so that one that kills it does not take others with it. Raises GenerationError when it dies again and
+        again."""
         suspects: deque[_Flight] = deque()
         while not self._cancel.is_set() and (suspects or not self._is_last):
             suspect = suspects.popleft() if suspects else None
@@ -127,7 +126,7 @@ class Job:
         return self._requests(flight)
 
     def _requests(self, flight: _Flight) -> Iterator[Request]:
-        """A request for each sample, until one of them is refused."""
+        """A request for each sample, until one of them is rejected."""
         request = flight.row.request
         for sample in range(flight.row.n):
             if flight.number not in self._flights:
@@ -155,7 +154,7 @@ class Job:
             self._deliver(flight.number, self._results.answered(flight.row, flight.answers))
 
     def _deliver(self, number: int, result: Result) -> None:
-        """A row is over; its result may have to wait for those before it."""
+        """A row is done; its result may have to wait for those before it."""
         self._flights.pop(number, None)
         if not self._ordered:
             self._ready.append(result)
@@ -215,7 +214,7 @@ class _Requests(Iterator[Request]):
 
 @dataclass(slots=True)
 class _Flight:
-    """A row that the engine is at, `number` in the order of the input; `n_open` of its samples are not whole yet."""
+    """A row in the engine, `number` in the order of the input; `n_open` of its samples are unfinished."""
 
     number: int
     row: Row
@@ -226,7 +225,7 @@ class _Flight:
         self.n_open = self.row.n
 
     def open(self) -> Answer:
-        """A further sample."""
+        """Add a sample."""
         answer = Answer(keeps_tokens=self.row.request.logprobs is not None)
         self.answers.append(answer)
         return answer

@@ -1,4 +1,4 @@
-"""The lines of a job's input, one at a time, however long one of them is."""
+"""The lines of a job's input, one at a time, however long."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import BinaryIO
 MOST_BYTES = 16_000_000  # of a line that is read at all
 
 Line = tuple[int, bytes | None]
-"""The number of a line, from 1 on, and its bytes; None stands for a line that is too long."""
+"""The number of a line, from 1 on, and its bytes; None if it is too long."""
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_lines(file: BinaryIO) -> Iterator[Line]:
-    """The lines; blank ones are passed over."""
+    """The lines; blank ones are skipped."""
     number = 0
     while line := file.readline(MOST_BYTES + 1):
         number += 1
@@ -26,7 +26,7 @@ def read_lines(file: BinaryIO) -> Iterator[Line]:
 
 
 def count_lines(file: BinaryIO) -> int:
-    """How many lines `read_lines` finds."""
+    """The number of lines that `read_lines` returns."""
     return sum(1 for _ in read_lines(file))
 
 

@@ -1,4 +1,4 @@
-"""How far a job is, and how fast it goes, as a user reads it."""
+"""A job's progress and speed, for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.text.figures import clock, rate
 
 
 class Meter:
-    """Counts rows and tokens from `start` on. `n_before` rows were there already, of `n_all` if that is known."""
+    """Counts rows and tokens from `start` on. `n_before` rows existed already, of `n_all` if that is known."""
 
     def __init__(self, n_before: int, n_all: int | None = None) -> None:
         self.n_rows = self.n_failed = self.n_cut_off = self.n_tokens = 0
@@ -36,7 +36,7 @@ class Meter:
             self._n_rounds += stats.rounds
 
     def progress(self) -> list[str]:
-        """Rows done, speed, and how long it will take at that."""
+        """Rows done, speed, and the time left."""
         elapsed_s, n_done = self._elapsed_s, self._n_before + self.n_rows
         if self._n_all is None:
             return [f"{n_done:,} rows", *self._speed(elapsed_s)]

@@ -1,7 +1,7 @@
-"""OpenAI's batch form: its requests as settings of our own, and answers as its objects.
+"""OpenAI's batch format: its requests as settings, and answers as its objects.
 
-After the public reference of its Batch, Chat Completions and Completions APIs. What belongs to its service and has no
-meaning here is made up from the id of the row, so that two runs give the same bytes; times are 0.
+After the public reference of its Batch, Chat Completions and Completions APIs. Fields that only make sense for its
+service are derived from the id of the row, so that two runs give the same bytes; times are 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IGNORED = ("model", "user", "metadata", "store", "service_tier", "prompt_cache_
 _REQUEST = "batch_req_"
 
 TokenBytes = Callable[[int], bytes]
-"""What one token id stands for."""
+"""The bytes of a token id."""
 
 
 def is_openai(row: Mapping[str, Any]) -> bool:
@@ -34,7 +34,7 @@ def is_openai(row: Mapping[str, Any]) -> bool:
 
 
 def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch request without its id, as a row of our own. Raises BadRowError."""
+    """A batch request without its id, as a row. Raises BadRowError."""
     unknown = [name for name in row if name not in ("method", "url", "body")]
     if unknown:
         raise BadRowError(f"a batch request has custom_id, method, url and body; {shown(unknown[0])} is not supported")
@@ -63,7 +63,7 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_logprobs(fields: dict[str, Any]) -> None:
-    """A chat says whether it wants log-probabilities, and of how many alternatives."""
+    """A chat request says whether it wants log-probabilities, and of how many alternatives."""
     wanted, alternatives = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
     if not isinstance(wanted, bool):
         raise BadRowError(f"logprobs of a chat must be true or false, not {shown(wanted)}")
@@ -93,7 +93,7 @@ def _constraint(format: Any) -> dict[str, Any]:
 def answered(
     row: Row, answers: Sequence[Answer], *, model: str, token_bytes: TokenBytes, timings: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The output object of a row; `timings` holds those of each answer, or nothing."""
+    """The output object of a row; `timings` holds those of each answer, or is empty."""
     is_chat = row.form == "chat.completion"
     choices = [
         {"index": index, **(_chat_choice if is_chat else _text_choice)(row, answer, token_bytes)}
@@ -119,7 +119,7 @@ def answered(
 
 
 def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
-    """The output object of a row without an answer: a response that refuses the request, or an error of ours."""
+    """The output object of a row without an answer: a response that rejects the request, or an error."""
     if is_request:
         return _response(id, _mark(id), 400, {"error": {"message": why, "type": INVALID, "param": None, "code": None}})
     return {
@@ -131,7 +131,7 @@ def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
 
 
 def is_refusal(row: Mapping[str, Any]) -> bool:
-    """Whether an output object holds a response that refuses the request."""
+    """Whether an output object is a response that rejects the request."""
     response = row.get("response")
     return isinstance(response, Mapping) and response.get("status_code") != 200
 
@@ -175,7 +175,7 @@ def _text_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str,
 
 
 def _columns(tokens: Sequence[TokenEvent], token_bytes: TokenBytes) -> dict[str, list[Any]]:
-    """Log-probabilities as Completions has them, a list for each figure; offsets count characters."""
+    """Log-probabilities in the format of Completions, a list for each figure; offsets count characters."""
     texts = [token_bytes(event.id).decode("utf-8", "replace") for event in tokens]
     offsets, length = [], 0
     for event in tokens:

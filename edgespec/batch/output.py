@@ -1,4 +1,4 @@
-"""The file that a job writes: one result a row, damaged in its last row at most, and gone on with the next time."""
+"""The output file of a job: one result per row, at most its last row damaged, resumed by the next run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OR_ANEW = "--overwrite starts over"
 
 
 class OutputFile(Closable):
-    """The output at `path`, locked. Raises UsageError where another job writes it, or it cannot be written.
+    """The output at `path`, locked. Raises UsageError if another job writes it, or it cannot be written.
 
-    `resume` or `overwrite` prepare, and change nothing; `begin` does; then come rows. `done` are the rows that are
-    there and stay: by key (`row.row_key`) the marks of those that were answered. `n_done` and `n_failed` count them,
+    `resume` or `overwrite` prepare, and change nothing; `begin` does; then rows are appended. `done` are the existing
+    rows that stay: by key (`row.row_key`) the marks of the answered ones. `n_done` and `n_failed` count them,
     `n_dropped` those that do not stay.
     """
 
@@ -38,7 +38,7 @@ class OutputFile(Closable):
         self.done: dict[int, str] = {}
         self.n_done = self.n_failed = 0
         self._sidecar: Sidecar | None = None  # a new one
-        self._size_bytes = 0  # of the rows that are whole
+        self._size_bytes = 0  # of the complete rows
         self._drops: Callable[[Mapping[str, Any]], bool] = is_of_bad_line
         self.n_dropped = 0
         self._file: FileIO | None = None
@@ -57,10 +57,11 @@ class OutputFile(Closable):
             raise UsageError(f"cannot write {path}", why=getattr(error, "strerror", None) or str(error)) from error
 
     def resume(self, settings: Mapping[str, Any], seed: int | None, *, retry_failed: bool = False) -> int:
-        """Find the rows that are there and stay: not those about bad lines, which may have been mended, nor with
-        `retry_failed` any that failed. Returns the seed that those of rows are derived from.
+        """Find the existing rows that stay: not those about bad lines, which may have been corrected, nor with
+        `retry_failed` any that failed.
 
-        Raises UsageError for rows that were made with something else than `settings` and `seed` (None: any).
+        Returns the base of the rows' seeds. Raises UsageError if the rows were made with other `settings` or another
+        `seed` (None: any).
         """
         if not self.path.exists() or not self.path.stat().st_size:
             return self.overwrite(settings, seed)
@@ -84,12 +85,12 @@ class OutputFile(Closable):
         return before.seed
 
     def overwrite(self, settings: Mapping[str, Any], seed: int | None) -> int:
-        """Keep nothing of what is there. Returns the seed that those of rows are derived from."""
+        """Keep no existing rows. Returns the base of the rows' seeds."""
         self._sidecar = Sidecar(secrets.randbits(48) if seed is None else seed, settings)
         return self._sidecar.seed
 
     def begin(self) -> None:
-        """Cut off what does not stay, and get ready for rows. Raises EdgespecError."""
+        """Cut off what does not stay, and prepare for rows. Raises EdgespecError."""
         with self._writing():
             if self.n_dropped:
                 self._rewrite()
@@ -99,7 +100,7 @@ class OutputFile(Closable):
                 self._sidecar.write(self.sidecar_path)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row. Where that fails nothing of it stays, if that can be: raises EdgespecError."""
+        """Append a row. If that fails, none of it stays if possible: raises EdgespecError."""
         assert self._file is not None
         data = memoryview(encoded(row))
         with self._writing():
@@ -138,7 +139,7 @@ class OutputFile(Closable):
                 self._size_bytes += len(line)
 
     def _rewrite(self) -> None:
-        """Leave out the rows that do not stay, and what is behind the last whole one."""
+        """Leave out the rows that do not stay, and anything after the last complete one."""
         end, self._size_bytes = self._size_bytes, 0
         with becoming(self.path) as scratch, self.path.open("rb") as old, scratch.open("wb") as new:
             while old.tell() < end:
@@ -158,15 +159,15 @@ class OutputFile(Closable):
 
 
 def encoded(row: Mapping[str, Any]) -> bytes:
-    """A row as a line of JSON in UTF-8; half a character, which an id may hold, stays an escape."""
+    """A row as a line of JSON in UTF-8; a lone surrogate, which an id may hold, stays an escape."""
     text = json.dumps(row, ensure_ascii=False)
-    # Some programs take these for ends of lines; in JSON they stand in texts alone.
+    # Some programs read these as line ends; in JSON they occur only in strings.
     text = re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """A row, or None if this is none, or none that is whole."""
+    """A row, or None if this is not a complete one."""
     if not line.endswith(b"\n"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""From the input of a job to its rows: what a row may look like, and what is wrong with one that cannot be meant."""
+"""From the input of a job to its rows: what a row may contain, and what is wrong with an invalid one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ ASKED = ("messages", "prompt", "system")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for rows that say nothing else.
-
-    `seed` is the one that those of the rows are derived from; `chat` tells whether a prompt is a question, or a text to
-    go on from; `system` is the system message of chats, `n` how many samples a result is made of.
-    """
+    """Defaults of rows. `seed` is the base of the rows' seeds; `chat` says whether a prompt is a user message or a text
+    to complete; `system` is the system message of chats, `n` the number of samples per result."""
 
     request: Request
     seed: int
@@ -34,8 +31,8 @@ class Defaults:
 
 
 class RowReader:
-    """Makes rows of what the input holds. Those whose key is in `done` are passed over, and leave it; UsageError where
-    one has another mark than its result, so that no answer is taken for that to another question."""
+    """Makes rows of the input. Those whose key is in `done` are skipped and removed from it; UsageError if one has
+    another mark than its result, so that no answer is taken for that of another question."""
 
     def __init__(self, defaults: Defaults, done: dict[int, str] | None = None) -> None:
         self._defaults = defaults
@@ -53,7 +50,7 @@ class RowReader:
                 yield from self._rows(value, number)
 
     def from_values(self, values: Iterable[Any]) -> Iterator[Row | BadRow | None]:
-        """Rows from what lines of JSON would hold; None where there is none yet."""
+        """Rows from the values of such lines; None while there is none yet."""
         number = 0
         for value in values:
             number += value is not None
@@ -83,7 +80,7 @@ class RowReader:
             yield self._row(given, id, line, form, mark)
         except BadRowError as error:
             yield BadRow(id, line, str(error), form)
-        except Exception as error:  # whatever a row holds, it is an error of that row alone
+        except Exception as error:  # any error in a row concerns only that row
             yield BadRow(id, line, f"cannot read the line ({type(error).__name__})", form)
 
     def _row(self, given: dict[str, Any], id: Id, line: int, form: Form, mark: str) -> Row:
@@ -98,7 +95,7 @@ class RowReader:
         return Row(id, line, replace(base, **changes), n, form, mark)
 
     def _seed(self, id: Id) -> int:
-        """48 bits that follow from the base seed and the id, wherever the row stands."""
+        """48 bits derived from the base seed and the id, wherever the row is."""
         return int.from_bytes(sha256(f"{self._defaults.seed} {json.dumps(id)}".encode()).digest()[:6], "big")
 
 
@@ -119,7 +116,7 @@ def _parsed(line: bytes | None) -> Any:
 
 
 def _given(value: Any) -> dict[str, Any]:
-    """What the row says something about: null counts as missing."""
+    """The fields of the row that are set: null counts as missing."""
     if not isinstance(value, Mapping):
         raise BadRowError("it is not a JSON object")
     return {name: part for name, part in value.items() if part is not None}

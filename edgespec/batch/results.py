@@ -18,18 +18,18 @@ from edgespec.settings import shown
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A row of the output as JSON, the statistics of the answers, and where there is none which row failed and why."""
+    """A row of the output as JSON, the statistics of the answers, and if there is none which row failed and why."""
 
     row: dict[str, Any]
     stats: tuple[Stats, ...] = ()
     failure: str = ""
-    is_cut_off: bool = False  # one of the answers, before what it is to be made of was whole
+    is_cut_off: bool = False  # one of the answers, before it satisfied its constraint
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Makes results. `model` is the name that OpenAI's objects show; with `timings` rows say what they took, and are
-    not the same in two runs."""
+    """Makes results. `model` is the name in OpenAI's objects; with `timings` rows contain times, and differ between two
+    runs."""
 
     model: str
     token_bytes: TokenBytes
@@ -45,7 +45,7 @@ class Results:
         return Result(made, stats=stats, is_cut_off=any(is_cut_off(row, answer) for answer in answers))
 
     def refused(self, row: BadRow) -> Result:
-        """The result of a row that is no request."""
+        """The result of an invalid row."""
         why = f"line {row.line}: {row.why}"
         if row.form != "own":
             return Result({**openai.failed(row.id, why, is_request=True), "line": row.line}, failure=why)
@@ -91,7 +91,7 @@ class Results:
 
 
 def is_cut_off(row: Row, answer: Answer) -> bool:
-    """Whether a limit has ended an answer that has to fit a schema, a grammar or an expression."""
+    """Whether a limit ended an answer that must fit a schema, a grammar or an expression."""
     return row.request.constraint is not None and answer.finish_reason == "length"
 
 
@@ -104,19 +104,19 @@ def id_in(row: Mapping[str, Any]) -> Id:
 
 
 def mark_in(row: Mapping[str, Any]) -> str:
-    """The mark of the row that a row of the output answers; empty where it says why there is no answer."""
+    """The mark of the row that an output row answers; empty if it is an error."""
     if is_failure(row):
         return ""
     return openai.mark_in(row) if "custom_id" in row else str(row.get("digest") or "")
 
 
 def is_of_bad_line(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the output says what is wrong with a line of the input."""
+    """Whether an output row reports a bad line of the input."""
     return is_failure(row) and isinstance(row.get("line"), int)
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:
-    """Whether a row of the output says why there is no answer."""
+    """Whether an output row is an error."""
     return row.get("error") is not None or openai.is_refusal(row)
 
 

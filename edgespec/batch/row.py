@@ -1,4 +1,4 @@
-"""A row of a job: one prompt, what its result is to look like, and what it is known by."""
+"""A row of a job: one prompt, the format of its result, and its identity."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from edgespec.settings import Request
 
 Id = str | int
 Form = Literal["own", "chat.completion", "text_completion"]
-"""How the result looks: edgespec's own form, or one of OpenAI's objects."""
+"""The format of the result: edgespec's own, or one of OpenAI's objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One prompt of the input, and of how many samples of it (`Request.sample` 0 to n - 1) the result is made. `mark`
-    tells it from any other, and stands in its result."""
+    """One prompt of the input, and the number of samples of it (`Request.sample` 0 to n - 1) in the result. `mark`
+    distinguishes it from any other, and is part of its result."""
 
     id: Id
     line: int
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is no request, and why. `id` None: it has none of its own, and is known by its line."""
+    """An invalid row, and why. `id` None: it has no id, and is identified by its line."""
 
     id: Id | None
     line: int
@@ -43,7 +43,7 @@ class BadRowError(Exception):
 
 
 def mark_of(id: Id, given: Mapping[str, Any]) -> str:
-    """12 hexadecimal digits that follow from all a row says, in whatever order."""
+    """12 hexadecimal digits derived from the row's content, in whatever order."""
     try:
         text = json.dumps([id, given], sort_keys=True)
     except (TypeError, ValueError, RecursionError):  # from Python, what is no JSON; it is refused later on
@@ -52,5 +52,5 @@ def mark_of(id: Id, given: Mapping[str, Any]) -> str:
 
 
 def row_key(id: Id) -> int:
-    """What a row is known by within this process, as a number of 64 bits."""
+    """The identity of a row within this process, as a number of 64 bits."""
     return hash(json.dumps(id))

@@ -1,4 +1,4 @@
-"""The settings a row may hold, as JSON writes them, and as a request has them."""
+"""The settings of a row, from JSON to a request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, bias_pairs, schema_tex
 
 
 def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields of a `Request`, from settings by the names of those and of `SamplingSettings`; `base` is for the rest.
+    """Fields of a `Request`, from settings by the names of `Request` and `SamplingSettings`; `base` holds the others.
 
-    What depends on the model is left to the engine to check. Raises BadRowError for a name that is not known, and may
-    have been meant for a setting or one of `also`, and for a value of a kind that the setting cannot have.
+    Checks that depend on the model are left to the engine. Raises BadRowError for an unknown name, suggesting a setting
+    or one of `also`, and for a value of the wrong kind.
     """
     changes: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
@@ -25,7 +25,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
             meant = get_close_matches(name, [*_CONVERTERS, *also], 1)
             raise BadRowError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
         (sampling if name in _SAMPLING else changes)[name] = _CONVERTERS[name](name, value)
-    if not changes.keys().isdisjoint(CONSTRAINTS):  # one takes the place of any other
+    if not changes.keys().isdisjoint(CONSTRAINTS):  # one replaces any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
     if sampling:
         try:
@@ -78,7 +78,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _schema(name: str, value: Any) -> str:
-    """A schema as JSON; a text is one already."""
+    """A schema as JSON; a string is JSON already."""
     try:
         text = schema_text(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def _schema(name: str, value: Any) -> str:
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
-    """(id, bias) pairs, from pairs or from an object; false forbids a token, since JSON has no infinity."""
+    """(id, bias) pairs, from pairs or from an object; false bans a token, since JSON has no infinity."""
     pairs: Any = bias_pairs(value)
     try:
         return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)

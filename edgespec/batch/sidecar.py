@@ -1,4 +1,4 @@
-"""What the rows of an output were made with, in a file beside it: a job goes on with the same, or not at all."""
+"""The settings that an output was made with, in a file beside it: a job resumes with the same ones, or not at all."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from edgespec.models.memory.defaults import attention_of
 from edgespec.settings import LoadSettings, Request
 
 VERSION = 1
-N_PROBES, PROBE_BYTES = 64, 4096  # of the weights, which are too many to be read
+N_PROBES, PROBE_BYTES = 64, 4096  # of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """`settings` is what the texts depend on, by name; `seed` the one that the rows' seeds are derived from."""
+    """`settings` are those that the texts depend on, by name; `seed` is the base of the rows' seeds."""
 
     seed: int
     settings: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Sidecar:
         write_whole(file, json.dumps(kept, indent=1) + "\n")
 
     def differences(self, settings: Mapping[str, Any], seed: int | None) -> list[str]:
-        """What is not as it was, in words; a `seed` of None is as it was."""
+        """What has changed, in words; a `seed` of None is unchanged."""
         before, now = dict(self.settings), json.loads(json.dumps(settings))
         if seed is not None:
             before["seed"], now["seed"] = self.seed, seed

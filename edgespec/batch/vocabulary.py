@@ -1,4 +1,4 @@
-"""What token ids stand for, beside a worker that is busy answering."""
+"""The bytes of token ids, while a worker is busy answering."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Vocabulary(Closable):
-    """The tokens of the model at `path`, which is opened without its weights once they are asked for."""
+    """The tokens of the model at `path`, which is opened without its weights on first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""Speculative decoding measured on prompts: how many guesses are accepted, and what that saves."""
+"""Speculative decoding measured on prompts: how many draft tokens are accepted, and what that saves."""

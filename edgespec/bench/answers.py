@@ -1,4 +1,4 @@
-"""One answer, measured: who gave it, and what it took."""
+"""One measured answer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from edgespec.runtime.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Token ids, seconds from the first token to the last and up to the first, passes behind the prompt's by width,
-    and what else is known of it."""
+    """Token ids, seconds from the first token to the last and to the first, passes after the prompt's by width, and
+    further measurements."""
 
     tokens: list[int]
     seconds: float
@@ -27,7 +27,7 @@ class Answer:
     energy_j: float | None = None
 
     def as_sample(self) -> dict[str, Any]:
-        """As plain data; what is not known is null."""
+        """As plain data; unknown values are null."""
         unknown = dict.fromkeys(("by_source", "draft_s", "target_s", "other_s"))
         return {
             "tokens": len(self.tokens),
@@ -43,20 +43,20 @@ class Answer:
 
 
 class Contestant(Protocol):
-    """A mode that can answer."""
+    """Something that answers: a mode, or another program."""
 
     @property
     def name(self) -> str: ...
 
     def is_exact(self, temperature: float) -> bool:
-        """Whether its answers have to be those of plain decoding, token by token."""
+        """Whether its answers must be those of plain decoding, token by token."""
 
     def answer(self, question: Question, cancel: CancelFlag) -> Answer | None:
         """None if it was cancelled."""
 
 
 class OwnMode:
-    """Answers with what a runtime has loaded, in one of its modes."""
+    """Answers with a loaded runtime, in one of its modes."""
 
     def __init__(self, llm: Runtime, mode: Mode, meter: EnergyMeter) -> None:
         self._llm, self._mode, self._meter = llm, mode, meter
@@ -109,6 +109,6 @@ class OwnMode:
 
 
 def repeated_4grams(tokens: Sequence[int]) -> float:
-    """The share of runs of four tokens that occurred before in the same answer: how much it goes round in circles."""
+    """The share of runs of four tokens that occurred before in the same answer: how repetitive it is."""
     runs = [tuple(tokens[at : at + 4]) for at in range(len(tokens) - 3)]
     return 1 - len(set(runs)) / len(runs) if runs else 0.0

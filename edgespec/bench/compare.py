@@ -1,4 +1,4 @@
-"""Two benches side by side: what differs in their making first, then what differs in their figures."""
+"""Two benchmark results side by side: first how their conditions differ, then how their figures differ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAKING = ("edgespec", "machine", "build", "models", "settings", "complete")
 
 
 def load_result(path: Path) -> Result:
-    """The result that a bench has written into `path`. Raises UsageError for any other file."""
+    """The result that `bench` wrote to `path`. Raises UsageError for any other file."""
     hint = "give a file written by edgespec bench"
     try:
         with told_as(UsageError, f"cannot read {path}", hint=hint):
@@ -49,7 +49,7 @@ def load_result(path: Path) -> Result:
 
 
 def compare(a: Result, b: Result) -> RenderableType:
-    """What differs between the runs A and B."""
+    """The differences between the runs A and B."""
     differences = list(_differences(a, b))
     parts: list[RenderableType] = []
     head = "These runs differ:" if differences else "Same machine, build, models, settings and prompts."
@@ -78,7 +78,7 @@ def _figures(left: Summary, right: Summary, temperature: float) -> Figures:
 
 
 def _intervals(a: Cell | None, b: Cell | None) -> str:
-    """Whether the speedups can be told apart."""
+    """Whether the intervals separate the speedups."""
     if not (a and b) or a.speedup_low is None or b.speedup_low is None:
         return NOTHING
     assert a.speedup_high is not None and b.speedup_high is not None
@@ -120,7 +120,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _beside(a: object, b: object) -> str:
-    """Two values; of the flags of a build only what the other has not."""
+    """Two values; for build flags only those that differ."""
     left, right = (_flags(value) for value in (a, b))
     if len(left) > 1 and len(right) > 1:
         gone, new = ([part for part in ours if part not in theirs] for ours, theirs in ((left, right), (right, left)))
@@ -140,7 +140,7 @@ def _shown(value: object) -> str:
 
 
 def _is_complete(result: dict[str, Any]) -> bool:
-    """Whether everything is there that no figure can do without."""
+    """Whether everything is there that the figures need."""
     samples = result.get("samples")
     return (
         isinstance(result.get("settings"), dict)

@@ -1,6 +1,6 @@
-"""Energy of the processor packages, from the counters that Linux shows of Intel's and AMD's processors (RAPL).
+"""Energy of the processor packages, from Linux's counters of Intel's and AMD's processors (RAPL).
 
-Only where their files may be read, which most systems grant to root alone.
+Only if their files are readable, which most systems allow for root only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, slots=True)
 class _Counter:
-    """One package: a file with microjoules that starts again at 0 after `most`."""
+    """One package: a file with microjoules that wraps to 0 after `most`."""
 
     file: Path
     most: int
@@ -23,7 +23,7 @@ class _Counter:
 
 
 class EnergyMeter:
-    """Energy that all packages together have taken since `start`."""
+    """Energy used by all packages together since `start`."""
 
     def __init__(self, folder: Path = POWERCAP) -> None:
         self._counters = _counters(folder)
@@ -33,7 +33,7 @@ class EnergyMeter:
         self._started = self._read()
 
     def joules(self) -> float | None:
-        """Since `start`; None where no counter can be read. Right as long as none goes round twice."""
+        """Since `start`; None if no counter can be read. Correct unless one wraps twice."""
         now = self._read()
         if not now or len(now) != len(self._started):
             return None
@@ -51,7 +51,7 @@ class EnergyMeter:
 
 
 def _counters(folder: Path) -> list[_Counter]:
-    """One counter a package: its parts are in it already, and some packages are listed under two interfaces."""
+    """One counter per package: it includes its parts, and some packages are listed under two interfaces."""
     found: dict[str, _Counter] = {}
     for zone in sorted(folder.glob("*"), reverse=True):  # intel-rapl before intel-rapl-mmio
         try:

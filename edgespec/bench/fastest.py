@@ -1,8 +1,7 @@
-"""Which type of weights is fastest here with drafts, by what passes of the same model in other types were seen to take.
+"""Which weight type is fastest here with drafts, from measured passes of the same model in other types.
 
-How many guesses are right hardly depends on the type of the weights; what a pass of each width costs does, and that is
-remembered of every file that has drafted on this machine. So the texts that were recorded with one file are replayed by
-the costs of the others.
+The acceptance rate hardly depends on the weight type; the cost of a pass of each width does, and it is saved for every
+file that has drafted on this machine. So the texts recorded with one file are replayed with the costs of the others.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.runtime.runtime import Runtime
 
-# Of a context's fingerprint, on which it depends what passes cost beside the weights
+# The parts of a context's fingerprint that affect the cost of passes besides the weights
 _SETTINGS = ("threads", "gpu_layers", "cache", "flash_attention", "exact", "streams")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Tokens a second of a file, without drafting and with the measured draft lengths."""
+    """Tokens per second of a file, without drafting and with the measured draft lengths."""
 
     file: str
     plain: float
@@ -33,7 +32,7 @@ class Expected:
 
 
 def expected(llm: Runtime, tapes: Sequence[Tape]) -> list[Expected]:
-    """The loaded file, and others of the same model of which costs are known under the same settings."""
+    """The loaded file, and others of the same model whose costs are known under the same settings."""
     own, context = llm.model.header, llm.context.fingerprint
     found = {own.path.resolve(): _expect(own.path, tapes, tapes[0].costs)}
     for facts, costs in remembered_costs():
@@ -47,7 +46,7 @@ def expected(llm: Runtime, tapes: Sequence[Tape]) -> list[Expected]:
 
 
 def fastest(files: Sequence[Expected]) -> str:
-    """One line on the fastest of several files; empty where there is one."""
+    """One line about the fastest of several files; empty if there is only one."""
     if len(files) < 2:
         return ""
     best = max(files, key=lambda file: max(file.plain, file.drafting))
@@ -66,7 +65,7 @@ def _expect(path: Path, tapes: Sequence[Tape], costs: Costs) -> Expected:
 
 
 def _is_same(own: Header, path: Path, facts: dict[str, dict[str, object]]) -> bool:
-    """Whether the file is there as it was measured, and another type of the same model."""
+    """Whether the file still exists as it was measured, as another type of the same model."""
     try:
         stat, other = path.stat(), read_header(path)
     except (OSError, EdgespecError):

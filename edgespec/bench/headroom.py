@@ -1,4 +1,4 @@
-"""What choosing the length of drafts earned, beside the lengths that would have been best in hindsight."""
+"""What choosing the draft length gained, beside the lengths that would have been best in hindsight."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Speedups = Mapping[int | None, Mapping[Item, float]]
 class Headroom:
     """One drafter at one temperature, over the prompts that all its modes answered.
 
-    Speedups are geometric means of the categories' medians: a median over all prompts would not notice a gain in the
-    categories that are fast anyway. `fixed` are those of the lengths, 0 being plain decoding. The oracle knows the best
-    length of each category beforehand. Both that and the best length are chosen by the figures they are judged by,
-    which flatters them.
+    Speedups are geometric means of the categories' medians: a median over all prompts would hide a gain in the
+    categories that are fast anyway. `fixed` are those of the fixed lengths, 0 being plain decoding. The oracle knows
+    the best length of each category beforehand. Both it and the best length are selected by the same figures that are
+    reported, which flatters them.
     """
 
     family: str
@@ -74,7 +74,7 @@ def _speedups(
 
 
 def _room(family: str, temperature: float, speedups: Speedups) -> Iterator[Headroom]:
-    """One, or none where no fixed length has a prompt in common with the others."""
+    """One, or none if no fixed length has a prompt in common with the others."""
     lengths = sorted(length for length in speedups if length is not None)
     if len(lengths) < 2:
         return

@@ -1,4 +1,4 @@
-"""What figures depend on beside the program: the machine, the build of llama.cpp, the model files. Without paths."""
+"""What figures depend on besides the program: the machine, the build of llama.cpp, the model files. Without paths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build() -> dict[str, Any]:
 
 
 def model_facts(model: Model, cancel: CancelFlag) -> dict[str, Any]:
-    """Which file it is, whatever it is called; reads all of it. Raises CancelledError."""
+    """Identifies a model file, whatever its name; reads all of it. Raises CancelledError."""
     digest = sha256()
     with model.path.open("rb") as file:
         while part := file.read(PART):
@@ -57,5 +57,5 @@ def model_facts(model: Model, cancel: CancelFlag) -> dict[str, Any]:
 
 
 def without_folders(text: str) -> str:
-    """A message without the folders of the absolute paths in it, which name their user."""
+    """A message without the folders of the absolute paths in it, which name the user."""
     return re.sub(r"(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?:[^\s/\\]+[/\\])+", "", text)

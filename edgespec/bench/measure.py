@@ -1,4 +1,4 @@
-"""The measuring itself: every mode answers every prompt, in turns, on one loaded model; the result is plain data."""
+"""The measurement: every mode answers every prompt, in turns, on one loaded model; the result is plain data."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from edgespec.settings import LoadSettings, in_order
 TOKENS = 48
 TEMPERATURES = (0.0, 0.8)
 WARM_UP_TOKENS = 16
-LEAST_RATES = 10  # prompts, for a spread between them
+LEAST_RATES = 10  # prompts, to measure their spread
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked, of which modes, how often: answers of `tokens` tokens at each of the temperatures.
+    """The items, modes and repeats: answers of `tokens` tokens at each of the temperatures.
 
     With `reference` the answers are the items' own, up to that length; None stands for all of it, or for `TOKENS`.
-    `peer` adds llama-cpp-python's `Llama`. `command` is what the result says it came from.
+    `peer` adds llama-cpp-python's `Llama`. `command` is recorded in the result.
     """
 
     items: Sequence[Item]
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def least_n_max(self) -> int:
-        """How long drafts must be possible, so that the costs of the peer's passes can be measured."""
+        """The draft length that must be loaded, so that the costs of the peer's passes can be measured."""
         return LOOKUP_TOKENS if self.peer else 0
 
 
@@ -73,9 +73,9 @@ def run_bench(
 ) -> Result:
     """Measure `plan` with a model that was loaded for its modes (`modes.settings_for`).
 
-    `keep` is given what there is after every prompt, so that hours of measuring survive whatever ends the program. If
-    `cancel` is set, or the model fails ("failure" says how), the result holds what there is and is not "complete".
-    Raises UsageError if nothing can be asked, GenerationError if the peer cannot be loaded.
+    `keep` receives the result so far after every prompt, so that hours of measuring survive whatever ends the program.
+    If `cancel` is set, or the model fails ("failure" says how), the result is partial and not "complete". Raises
+    UsageError if nothing can be asked, GenerationError if the peer cannot be loaded.
     """
     with ExitStack() as stack:
         bench = _Bench(llm, plan, progress or (lambda what, done: None), cancel or CancelFlag(), stack)
@@ -91,13 +91,13 @@ def run_bench(
 
 
 def shuffled(contestants: Sequence[Contestant], turn: int) -> list[Contestant]:
-    """The order of a turn, so that none is always first, or always comes behind the same one."""
+    """The order of a turn: random, so that no mode is always first, or always follows the same one."""
     return Random(turn).sample(contestants, len(contestants))
 
 
 @dataclass(slots=True)
 class _Passes:
-    """Seconds of the target's passes by width and of one of the draft's, for each time that they were measured."""
+    """Seconds of the target's passes by width and of one of the draft's, for each time they were measured."""
 
     target: list[dict[str, float]] = field(default_factory=list)
     draft: list[float] = field(default_factory=list)
@@ -110,14 +110,14 @@ class _Passes:
         }
 
     def spread(self) -> float | None:
-        """By how much the times differ, the median over the widths; None before they were measured twice."""
+        """How much the times differ, the median over the widths; None unless they were measured twice."""
         if len(self.target) < 2:
             return None
         return median(_spread([times[width] for times in self.target]) for width in self.target[0])
 
 
 class _Bench:
-    """A bench in the making; `result` is what there is so far."""
+    """A benchmark in progress; `result` is the result so far."""
 
     def __init__(self, llm: Runtime, plan: Plan, progress: Progress, cancel: CancelFlag, stack: ExitStack) -> None:
         self._llm, self._plan, self._progress, self._cancel = llm, plan, progress, cancel
@@ -151,7 +151,7 @@ class _Bench:
             self._progress("warming up", number / len(self._contestants))
             contestant.answer(replace(first, request=short), self._cancel)
         self.draft_as_before()
-        self._measure_passes()  # leaves the caches empty
+        self._measure_passes()  # leaves empty caches
         jobs = list(self._jobs())
         left = TimeLeft(len(jobs))
         for number, (contestant, question, temperature, repeat) in enumerate(jobs):
@@ -167,7 +167,7 @@ class _Bench:
         self.result["complete"] = True
 
     def draft_as_before(self) -> None:
-        """Let the drafters guess again that were loaded to."""
+        """Restore the drafters that were loaded."""
         settings = self._settings
         names = in_order(settings.spelling(drafter.name) for drafter in self._drafters) or "none"
         self._llm.draft_with(
@@ -175,7 +175,7 @@ class _Bench:
         )
 
     def finished(self) -> Result:
-        """The result, with what can only be said at the end."""
+        """The complete result."""
         spreads = {"passes": self._passes.spread(), "plain": self._plain_spread()}
         spread = max((spread for spread in spreads.values() if spread is not None), default=None)
         self._compare_with_plain()
@@ -190,7 +190,7 @@ class _Bench:
     # --- what is to be measured -----------------------------------------------------------------------------------
 
     def _possible(self) -> tuple[list[Mode], list[str]]:
-        """The modes that are possible with what is loaded, and why the others are not."""
+        """The modes that are possible with the loaded models, and why the others are not."""
         loaded = {self._settings.spelling(drafter.name) for drafter in self._drafters} | {"none"}
         modes, messages = [], []
         for mode in with_plain(self._plan.modes):
@@ -276,7 +276,7 @@ class _Bench:
     # --- at the end -----------------------------------------------------------------------------------------------
 
     def _compare_with_plain(self) -> None:
-        """Say of each answer whether it is plain decoding's, where it has to be."""
+        """Record whether each answer equals plain decoding's, where it must."""
         samples = self.result["samples"]
         plain = {
             (sample["item"], sample["temperature"]): tokens
@@ -290,8 +290,8 @@ class _Bench:
                 sample["equal"] = tokens == expected
 
     def _plain_spread(self) -> float | None:
-        """By how much plain decoding of the same prompt differs between repeats, the median over prompts; without
-        repeats by how much the slowest and fastest tenth of the prompts differ."""
+        """How much plain decoding of the same prompt differs between repeats, the median over prompts; without repeats
+        how much the slowest and fastest tenth of the prompts differ."""
         rates: dict[tuple[str, float], list[float]] = {}
         for sample in self.result["samples"]:
             if sample["mode"] == self._contestants[0].name and sample["tokens_per_s"]:
@@ -307,12 +307,12 @@ class _Bench:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """How much longer the slowest took than the fastest."""
+    """The ratio of the slowest to the fastest, less 1."""
     return max(values) / min(values) - 1
 
 
 def _without_names(settings: LoadSettings) -> dict[str, Any]:
-    """What was loaded how, without the models, which stand elsewhere, and what the modes say."""
+    """The load settings, without the models, which are recorded elsewhere, and without what the modes name."""
     left_out = ("model", "draft_model", "spec_type", "pace")
     corpus = settings.corpus and Path(settings.corpus).name
     return {name: value for name, value in asdict(settings).items() if name not in left_out} | {"corpus": corpus}

@@ -35,7 +35,7 @@ EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Who guesses ("none" for plain decoding), how much, in how many branches, and how guesses are judged."""
+    """Which drafters ("none" for plain decoding), the draft length, the number of leaves, and the verification rule."""
 
     spec_type: str = "none"
     pace: str = "auto"
@@ -44,7 +44,7 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """The one way to write it."""
+        """Its canonical spelling."""
         if self.spec_type == "none":
             return "plain"
         parts = [self.spec_type, self.pace]
@@ -58,7 +58,7 @@ class Mode:
 
     @property
     def n_max(self) -> int:
-        """The most tokens it guesses at a time."""
+        """The maximum number of draft tokens."""
         return 0 if self.spec_type == "none" else fixed_length(self.pace) or DRAFT_N_MAX
 
 
@@ -66,8 +66,8 @@ PLAIN = Mode()
 
 
 def parse_mode(text: str, possible: Sequence[str]) -> Mode:
-    """The mode that `text` names. "all" are all drafters that are `possible`; where none is named, the draft model
-    guesses if it is among them, else the suffix drafter. Raises UsageError."""
+    """The mode that `text` names. "all" are all drafters in `possible`; by default the draft model drafts if it is
+    among them, else the suffix drafter. Raises UsageError."""
     words = text.lower().split()
     if words == ["plain"]:
         return PLAIN
@@ -89,7 +89,7 @@ def parse_mode(text: str, possible: Sequence[str]) -> Mode:
 
 
 def default_modes(possible: Sequence[str]) -> list[Mode]:
-    """What is compared unless one says otherwise: all that are possible, each alone, and one of them by length."""
+    """The modes compared by default: all that are possible, each alone, and one of them at several lengths."""
     alone = _default(possible)
     lengths = LENGTHS if alone == "draft" else SUFFIX_LENGTHS
     return [
@@ -105,18 +105,18 @@ def _default(possible: Sequence[str]) -> str:
 
 
 def possible_drafters(settings: LoadSettings, *, has_draft: bool) -> list[str]:
-    """What "all" stands for: no prompt that is measured has a grammar."""
+    """The drafters of "all": no measured prompt has a grammar."""
     idle = {"grammar"} if has_draft else {"grammar", "draft"}
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 
 def with_plain(modes: Iterable[Mode]) -> list[Mode]:
-    """Each mode once, and plain decoding, which all are compared with, first."""
+    """Each mode once, and plain decoding, the baseline, first."""
     return list(dict.fromkeys([PLAIN, *modes]))
 
 
 def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) -> LoadSettings:
-    """What to load so that each of the modes can be had, and drafts of `n_max` tokens. Raises UsageError for modes
+    """What to load so that each of the modes is possible, with drafts of `n_max` tokens. Raises UsageError for modes
     that need two draft models."""
     used = {name for mode in modes for name in mode.spec_type.split(",")} - {"none"}
     models = sorted(name for name in used if name == "draft" or name.startswith(SELF))
@@ -137,7 +137,7 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
 
 
 def _part(text: str, word: str) -> tuple[str, str]:
-    """Which part of a mode a word is, and its canonical form."""
+    """The part of a mode that a word sets, and its canonical spelling."""
     named = drafters_of(word)
     if named and set(named) <= set(DRAFTERS):
         try:

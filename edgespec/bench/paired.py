@@ -22,11 +22,11 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Guessing:
-    """What a speculating mode's name says; `family` names all that differ from it in the length of drafts only."""
+    """What a speculating mode's name says; `family` groups modes that differ only in the draft length."""
 
     family: str
     length: int | None  # None for auto
-    is_predictable: bool  # theory speaks of chains of the draft model; lookup's are only as long as their match
+    is_predictable: bool  # theory is about chains of the draft model; lookup's are only as long as their match
 
 
 def guessing(name: str) -> Guessing | None:
@@ -42,7 +42,7 @@ def guessing(name: str) -> Guessing | None:
 
 
 def ratios(samples: Sequence[Sample]) -> list[float | None]:
-    """Each sample's speed over that of its plain counterpart; None without one, or where nothing was timed."""
+    """Each sample's speed over that of its plain counterpart; None without one, or if nothing was timed."""
     plain = {_run(sample): sample["tokens_per_s"] for sample in samples if sample["mode"] == PLAIN}
     found: list[float | None] = []
     for sample in samples:

@@ -1,4 +1,4 @@
-"""llama-cpp-python's own `Llama` as two more modes of a bench: plain, and with its prompt lookup."""
+"""llama-cpp-python's own `Llama` as two more benchmark modes: plain, and with its prompt lookup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOKUP_NAME = "llama-cpp-python lookup"
 
 
 class PeerMode:
-    """Answers questions with `Llama`. What it proposed, and what of that was accepted, shows in its passes."""
+    """Answers questions with `Llama`. Proposed and accepted tokens are derived from its passes."""
 
     def __init__(self, peer: Peer, *, lookup: bool) -> None:
         self._peer, self._lookup = peer, lookup

@@ -1,4 +1,4 @@
-"""A bench as one picture: speedups with their intervals, and what wider passes of the target cost."""
+"""A benchmark as one picture: speedups with their intervals, and the cost of wider passes of the target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
-# Okabe and Ito's colours for all kinds of sight, in an order in which they differ in grey too
+# Okabe and Ito's colour-blind safe colours, in an order in which they also differ in grey
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000")
 MARKERS = ("o", "s", "^", "D", "v")
 GREY = "#666666"
@@ -88,7 +88,7 @@ def tidy(axes: Axes, grid: Literal["x", "both"]) -> None:
 
 
 def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
-    """A row for each mode, in it a point for each temperature."""
+    """A row for each mode, with a point for each temperature."""
     count = len(summary.temperatures)
     for number, temperature in enumerate(summary.temperatures):
         offset = (number - (count - 1) / 2) * min(0.22, 0.8 / count)
@@ -117,13 +117,13 @@ def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
     axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
     axes.set_xlabel("speedup over plain decoding (median over prompts, 95 % interval)")
     low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify what makes no difference
+    axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify noise
     legend_above(axes, 5)
     tidy(axes, "x")
 
 
 def _draw_passes(axes: Axes, curve: CostCurve) -> None:
-    """t(n) / t(1), beside what as many passes over one token would cost."""
+    """t(n) / t(1), beside the cost of as many passes over one token."""
     from matplotlib.ticker import MaxNLocator
 
     widths, costs = list(curve.target), list(curve.target.values())

@@ -1,4 +1,4 @@
-"""From the items of a suite to requests: which can be asked of a model, how, and how long the answer is."""
+"""From the items of a suite to requests: which can be asked of a model, in what form, and the length of the answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
 SEED = 1
-RAW_CATEGORIES = ("code_completion",)  # a text to go on from, whatever the model
+RAW_CATEGORIES = ("code_completion",)  # a text to complete, whatever the model
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt as ids, and the request that it comes from; its answer has `max_tokens` tokens."""
+    """A prompt as ids, and its request; the answer has `max_tokens` tokens."""
 
     item: Item
     request: Request
@@ -31,10 +31,8 @@ class Question:
 def ask(
     llm: Runtime, items: Iterable[Item], tokens: int | None, *, reference: bool
 ) -> tuple[list[Question], list[str]]:
-    """The items that can be asked, and what is to be said about the others.
-
-    Answers have `tokens` tokens. With `reference` they are the items' own, up to that length.
-    """
+    """The items that can be asked, and messages about the others. Answers have `tokens` tokens. With `reference` they
+    are the items' own, up to that length."""
     questions, messages = [], []
     for item in items:
         if len(item.turns) > 1:

@@ -1,9 +1,9 @@
-"""What other ways of choosing draft lengths would have made of a recorded run.
+"""Replay other draft-length policies on a recorded run.
 
-The text of a coupled run does not depend on what is guessed, so one trace with a guess at every token is enough: a
-policy that guesses k tokens at a position gets the first k of the guess recorded there. Seconds are those of the
-trace's table, t(n) for a target pass over n tokens and c for a pass of the drafter, not of the clock. Left out for
-all is the draft's reading of the prompt. No policy can guess more than was recorded (`n_max`).
+The text of a coupled run does not depend on the drafts, so one trace with a draft at every token is enough: a policy
+that drafts k tokens at a position gets the first k of the draft recorded there. Seconds are those of the trace's table,
+t(n) for a target pass over n tokens and c for a pass of the drafter, not of the clock. The draft's prefill of the
+prompt is left out for all. No policy can draft more than was recorded (`n_max`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LIKELY, LLAMA_LIKELY = 0.4, 0.75
 
 @dataclass(slots=True)
 class Replay:
-    """What a policy came to: `lengths` are how many tokens each round had verified, `positions` the tokens before it,
-    `passes` those of the drafter. `shadow_s` of the seconds went into guesses of which nothing was verified."""
+    """The result of a policy: `lengths` are the numbers of verified tokens per step, `positions` the tokens before it,
+    `passes` those of the drafter. `shadow_s` of the seconds went into drafts that were not verified at all."""
 
     policy: str
     plain_s: float
@@ -66,8 +66,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """What one drafter guessed at each token of an answer, and what passes cost. `guesses[p]` is None where there is
-    nothing to guess: before the first guess, and at the last token."""
+    """What one drafter drafted at each token of an answer, and what passes cost. `guesses[p]` is None if there is
+    nothing to draft: before the first draft, and at the last token."""
 
     source: str
     trace: Trace
@@ -77,16 +77,16 @@ class Tape:
 
     @classmethod
     def of(cls, trace: Trace, source: str) -> Tape:
-        """Raises UsageError where the trace has no guess by this drafter at every token."""
-        by_position = {round.position: round for round in trace.rounds}
+        """Raises UsageError unless the trace has a draft by this drafter at every token."""
+        by_position = {step.position: step for step in trace.rounds}
         text = trace.text
-        start = next((at for at, round in by_position.items() if round.drafts), len(text))
+        start = next((at for at, step in by_position.items() if step.drafts), len(text))
         guesses: list[Guessed | None] = [None] * len(text)
         for position in range(start, len(text) - 1):
             drafts = by_position[position].drafts if position in by_position else []
             guesses[position] = next((draft for draft in drafts if draft.source == source), None)
             if guesses[position] is None:
-                others = sorted({draft.source for round in trace.rounds for draft in round.drafts} - {source})
+                others = sorted({draft.source for step in trace.rounds for draft in step.drafts} - {source})
                 raise UsageError(
                     f"the trace has no draft by {source} at token {position}",
                     why=f"other drafters in it: {', '.join(others)} (--source)" if others else "",
@@ -96,49 +96,49 @@ class Tape:
 
     @property
     def start(self) -> int:
-        """The first token that a drafter could have guessed."""
-        return next((at for at, guess in enumerate(self.guesses) if guess is not None), len(self.text))
+        """The first token that a drafter could have drafted."""
+        return next((at for at, draft in enumerate(self.guesses) if draft is not None), len(self.text))
 
     def target_s(self, width: int) -> float:
         return self.costs.target(width)
 
     def guess_s(self, passes: int, n_unread: int = 0) -> float:
-        """Seconds of a guess, of which the first pass reads `n_unread` tokens more than the last one."""
+        """Seconds of a draft whose first pass also processes `n_unread` uncached tokens."""
         if not passes:
             return 0.0
         step_s = self.costs.step(self.source)
         return (passes - 1) * step_s + max(step_s, self.costs.read(self.source, 1 + n_unread))
 
     def passes(self, length: int) -> int:
-        """Of so many guesses; a look-up makes them all in one."""
+        """For a draft of so many tokens; a look-up needs one."""
         return length if is_model(self.source) else min(1, length)
 
 
 def is_model(source: str) -> bool:
-    """Whether a drafter makes a pass for each token."""
+    """Whether a drafter needs a pass for each token."""
     return source in ("draft", "self")
 
 
 def table(trace: Trace) -> Costs:
-    """The trace's costs as if they had been measured; those of a drafter that are not among them, from its rounds."""
+    """The trace's costs as if they had been measured; missing ones of a drafter are taken from its steps."""
     plain_s = trace.costs["target"].get("1") or min(trace.costs["target"].values())
     costs = Costs({int(width): seconds / plain_s for width, seconds in trace.costs["target"].items()})
     for width, seconds in trace.costs["target"].items():
         costs.observe_target(int(width), seconds)
-    guesses = [draft for round in trace.rounds for draft in round.drafts if draft.passes]
-    for source in {draft.source for draft in guesses}:
-        took_s = [draft.draft_s / draft.passes for draft in guesses if draft.source == source]
+    drafts = [draft for step in trace.rounds for draft in step.drafts if draft.passes]
+    for source in {draft.source for draft in drafts}:
+        took_s = [draft.draft_s / draft.passes for draft in drafts if draft.source == source]
         costs.observe_step(source, trace.costs["step"].get(source) or median(took_s))
     for source, seconds in trace.costs.get("read", {}).items():
         costs.observe_read(source, 1, seconds)
     return costs
 
 
-# --- policies that look at one draft at a time ------------------------------------------------------------------------
+# --- policies that consider one draft at a time -----------------------------------------------------------------------
 
 
 class Policy(Protocol):
-    """Chooses how many tokens of a draft to guess and how many of these to verify; hears how many were accepted."""
+    """Chooses how many tokens to draft and how many of these to verify; learns how many were accepted."""
 
     def lengths(self, draft: Guessed) -> tuple[int, int]: ...
 
@@ -147,7 +147,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """At most `n_max` tokens; the first that `stop` is true for ends the draft, and is verified if `inclusive`."""
+    """At most `n_max` tokens; the first one with `stop` ends the draft, and is verified if `inclusive`."""
 
     n_max: int
     stop: Callable[[Guessed, int], bool] | None = None
@@ -164,7 +164,7 @@ class Until:
 
 @dataclass(slots=True)
 class Heuristic:
-    """Transformers' schedule: two tokens more after a draft that was accepted as a whole, else one fewer."""
+    """Transformers' schedule: two tokens more after a fully accepted draft, else one fewer."""
 
     n_max: int
     tokens: int = 20
@@ -188,7 +188,7 @@ def _unsure(draft: Guessed, at: int) -> bool:
 
 
 def policies(n_max: int, source: str) -> dict[str, Policy]:
-    """What others do, by name; those that look at a distribution only where the drafter has one."""
+    """Other programs' policies by name; those that use a distribution only if the drafter has one."""
     found: dict[str, Policy] = {"plain": Until(0)}
     found |= {f"fixed {k}": Until(k) for k in range(1, n_max + 1)}
     found["transformers, heuristic"] = Heuristic(n_max)
@@ -201,15 +201,15 @@ def policies(n_max: int, source: str) -> dict[str, Policy]:
 
 
 def replay(tapes: Sequence[Tape], name: str, policy: Policy) -> Replay:
-    """A policy that looks at one draft at a time."""
+    """A policy that considers one draft at a time."""
     result = Replay(name, tapes[0].target_s(1))
     for tape in tapes:
         position = tape.start
         while position < len(tape.text):
             draft = tape.guesses[position]
-            guessed, verified = policy.lengths(draft) if draft is not None else (0, 0)
+            drafted, verified = policy.lengths(draft) if draft is not None else (0, 0)
             accepted = min(verified, draft.matched) if draft is not None else 0
-            passes = tape.passes(guessed)
+            passes = tape.passes(drafted)
             _count(result, tape, passes, tape.guess_s(passes), verified, accepted)
             if verified:
                 policy.judged(verified, accepted)
@@ -217,11 +217,11 @@ def replay(tapes: Sequence[Tape], name: str, policy: Policy) -> Replay:
     return result
 
 
-# --- the best there is ------------------------------------------------------------------------------------------------
+# --- the bound --------------------------------------------------------------------------------------------------------
 
 
 def replay_oracle(tapes: Sequence[Tape]) -> Replay:
-    """The least time in which the text can be had by someone who knows it: no policy does better."""
+    """The least time for the text, if it is known in advance: no policy is faster."""
     result = Replay("oracle", tapes[0].target_s(1))
     for tape in tapes:
         lengths = _least_time(tape)
@@ -236,8 +236,8 @@ def replay_oracle(tapes: Sequence[Tape]) -> Replay:
 
 
 def _least_time(tape: Tape) -> list[int]:
-    """For each position the length that leads to the least time to the end. That may be more than is accepted, where a
-    wider pass is a faster one."""
+    """For each position the length with the least time to the end. It can exceed what is accepted, where a wider pass
+    is faster."""
     end = len(tape.text)
     least_s, lengths = [0.0] * (end + 1), [0] * end
     for position in range(end - 1, tape.start - 1, -1):
@@ -250,21 +250,21 @@ def _least_time(tape: Tape) -> list[int]:
     return lengths
 
 
-# --- a pace, asked as the engine asks it ------------------------------------------------------------------------------
+# --- a draft policy, used as the engine does---------------------------------------------------------------------------
 
 
 def new_pace(tapes: Sequence[Tape]) -> MeasuredPolicy:
-    """This project's own pace, new to the pair of models but not to the costs of its passes."""
+    """This project's own draft policy, which knows the costs of passes but not yet the pair of models."""
     return MeasuredPolicy(table(tapes[0].trace))
 
 
 def replay_auto(tapes: Sequence[Tape], pace: DraftPolicy | None = None) -> Replay:
-    """This project's own pace: a new one, or `pace`."""
+    """This project's own draft policy: a new one, or `pace`."""
     return replay_pace(tapes, "auto", pace or new_pace(tapes))
 
 
 def replay_pace(tapes: Sequence[Tape], name: str, pace: DraftPolicy) -> Replay:
-    """Any pace, asked as the engine asks it; its measurements are those of the table."""
+    """Any draft policy, used as the engine uses it; its measurements are those of the table."""
     result = Replay(name, tapes[0].target_s(1))
     for tape in tapes:
         kind, position, read = tape.trace.kind, tape.start, tape.start - 1  # `read` tokens are in the drafter's cache
@@ -312,7 +312,7 @@ def _count(result: Replay, tape: Tape, passes: int, guess_s: float, verified: in
 
 
 def replay_all(tapes: Sequence[Tape], pace: DraftPolicy | None = None) -> list[Replay]:
-    """Every policy over the same answers: what others do, this project's pace (a new one, or `pace`), and the bound."""
+    """Every policy over the same answers: other programs', this project's (a new one, or `pace`), and the bound."""
     others = policies(tapes[0].trace.n_max, tapes[0].source)
     return [
         *(replay(tapes, name, policy) for name, policy in others.items()),

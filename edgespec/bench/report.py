@@ -1,4 +1,4 @@
-"""A bench as its reader sees it: the table of speedups, where they come from, and what they mean in plain words."""
+"""A benchmark for its reader: the table of speedups, where they come from, and what they mean."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 BUSY_SPREAD = 0.15
 REPEATED = 0.2
-FEW_PROMPTS = 6  # of fewer, not even the whole range holds the median 95 times in 100
+FEW_PROMPTS = 6  # with fewer, not even the whole range contains the median 95 times in 100
 
 
 def table(result: Result) -> RenderableType:
-    """Everything about a result for a terminal: what was measured, the figures, and what to make of them."""
+    """The full report of a result for a terminal: conditions, figures, conclusions."""
     summary = summarise(result)
     parts: list[RenderableType] = [Lines(list(_heading(result, summary)))]
     parts += [_main_table(summary, temperature) for temperature in summary.temperatures]
@@ -117,20 +117,20 @@ def _category_table(summary: Summary, temperature: float) -> Figures:
 
 
 def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:
-    """What each drafter did where the pace decided, if there is such a mode."""
+    """What each drafter did with the automatic draft length, if there is such a mode."""
     rows = [
         [
             "" if number else mode,
-            guesser.name,
-            str(guesser.asked),
-            str(guesser.proposed),
-            _percent(guesser.accepted / guesser.proposed if guesser.proposed else None),
-            _figure(guesser.ms),
-            NOTHING if guesser.gained_per_s is None else f"{guesser.gained_per_s:+.1f}",
+            drafter.name,
+            str(drafter.asked),
+            str(drafter.proposed),
+            _percent(drafter.accepted / drafter.proposed if drafter.proposed else None),
+            _figure(drafter.ms),
+            NOTHING if drafter.gained_per_s is None else f"{drafter.gained_per_s:+.1f}",
         ]
         for mode in summary.modes
-        if (guesses := guessing(mode)) and guesses.length is None and (cell := summary.cell(mode, temperature))
-        for number, guesser in enumerate(cell.guessers)
+        if (parsed := guessing(mode)) and parsed.length is None and (cell := summary.cell(mode, temperature))
+        for number, drafter in enumerate(cell.guessers)
     ]
     if rows:
         header = ["mode", "drafter", "asked,\ntimes", "drafted,\ntokens", "acc.\n%", "ms\neach", "tok/s\ngained"]
@@ -144,7 +144,7 @@ def _fastest(found: list[Cell]) -> list[int]:
 
 
 def _drafted_nothing(cell: Cell) -> bool:
-    """Whether it is plain decoding by another name."""
+    """Whether the mode was plain decoding in effect."""
     return guessing(cell.mode) is not None and cell.acceptance is None
 
 
@@ -152,9 +152,9 @@ def _drafted_nothing(cell: Cell) -> bool:
 
 
 def verdicts(result: Result, summary: Summary) -> Iterator[str]:
-    """What the figures say, and what speaks against them."""
+    """Conclusions from the figures, and caveats."""
     idle = {mode for mode in summary.modes if (cell := summary.cell(mode)) and _drafted_nothing(cell)}
-    families = {guesses.family for mode in summary.modes if mode not in idle and (guesses := guessing(mode))}
+    families = {parsed.family for mode in summary.modes if mode not in idle and (parsed := guessing(mode))}
     for room in summary.headroom:
         if room.family in families and (len(room.fixed) > 2 or room.auto_speedup is not None):
             yield _headroom_verdict(room)
@@ -209,7 +209,7 @@ def _theory_verdict(summary: Summary) -> Iterator[str]:
 
 
 def _peer_verdict(summary: Summary) -> Iterator[str]:
-    """Who guesses better, whoever is quicker about it."""
+    """Whose drafts are better, independent of the program's speed."""
     cells = [(mode, summary.cell(mode)) for mode in summary.modes if mode != PLAIN]
     known = [(mode, cell.table_speedup) for mode, cell in cells if cell is not None and cell.table_speedup is not None]
     if any(guessing(mode) is None for mode, _ in known):
@@ -296,5 +296,5 @@ def duration(seconds: float) -> str:
 
 
 def _percent_signs(line: str) -> str:
-    """With a space in front of them that does not break."""
+    """With a non-breaking space in front."""
     return line.replace(" %", "%").replace("%", "\xa0%")

@@ -1,4 +1,4 @@
-"""What a benchmark asks the model: the prompts that come with edgespec, and those in a user's file."""
+"""The prompts of a benchmark: those that come with edgespec, and those in a user's file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One conversation: what the user says in each turn, and a good answer to the first ("" if none is known)."""
+    """One conversation: the user's message in each turn, and a good answer to the first ("" if none is known)."""
 
     id: str
     category: str
@@ -29,7 +29,7 @@ class Item:
 
 
 def shipped(categories: Iterable[str] | None = None) -> list[Item]:
-    """The items of some categories, or of all. Raises UsageError for a category that there is not."""
+    """The items of some categories, or of all. Raises UsageError for an unknown category."""
     chosen = CATEGORIES if categories is None else tuple(dict.fromkeys(categories))
     if unknown := [category for category in chosen if category not in CATEGORIES]:
         raise UsageError(f"unknown category {unknown[0]!r}", hint=f"the categories are {', '.join(CATEGORIES)}")
@@ -59,7 +59,7 @@ def chosen(
 ) -> tuple[list[Item], list[str]]:
     """So many prompts of each of these categories, or of all, and what is wrong with others in the user's file.
 
-    Without a number it is `usual` of the shipped ones, and all of a file. Raises UsageError.
+    The default number is `usual` for the shipped ones, and all of a file. Raises UsageError.
     """
     if file is None:
         return sample(shipped(categories or None), per_category or usual), []
@@ -71,7 +71,7 @@ def chosen(
 
 
 def sample(items: Iterable[Item], per_category: int) -> list[Item]:
-    """The first `per_category` items of each category, in turns: a run that is broken off has seen all categories."""
+    """The first `per_category` items of each category, in turns: an interrupted run has covered all categories."""
     by_category: dict[str, list[Item]] = {}
     for item in items:
         by_category.setdefault(item.category, []).append(item)
@@ -134,7 +134,7 @@ def _item(row: dict[str, Any], default_id: str) -> Item:
 
 
 def _label(name: str, value: object) -> str:
-    """A text that can be shown in a table; numbers are fine too."""
+    """A text for a table; numbers are allowed too."""
     label = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(label, str) or not label.strip() or not label.isprintable():
         raise _BadLineError(f"{name} is not printable text")

@@ -1,7 +1,7 @@
-"""The figures of a bench: what each mode earned over plain decoding, how sure that is, and what became of its time.
+"""The figures of a benchmark: what each mode gained over plain decoding, how certain that is, and where the time went.
 
-A speedup is the median over prompts of ratios to plain decoding; where a prompt has several, their median counts. The
-95 % interval is a bootstrap over prompts.
+A speedup is the median over prompts of ratios to plain decoding; if a prompt has several, their median counts. The 95 %
+interval is a bootstrap over prompts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Key = tuple[str, Temperature, str]  # mode, temperature, category
 
 @dataclass(frozen=True, slots=True)
 class Guesser:
-    """What one drafter of a mode did: in how many rounds it was asked, how many tokens it proposed, how many were
-    accepted, milliseconds a round, and the tokens a second that it added; None where costs are not known."""
+    """What one drafter of a mode did: in how many steps it was asked, how many tokens it proposed, how many were
+    accepted, milliseconds per step, and the tokens per second that it added; None if costs are unknown."""
 
     name: str
     asked: int
@@ -46,9 +46,9 @@ class Guesser:
 class Cell:
     """The figures of one mode at one temperature in one category, both of which may be ALL; None for what is unknown.
 
-    Shares are those of the time. `table_speedup` counts the target's passes alone, each at the t(n) of its width: what
-    guesses are worth whatever program makes them. `alpha` and `predicted_speedup` are theory's: for auto the best
-    prediction over all lengths, from the alpha of the fixed lengths of its family.
+    Shares are those of the time. `table_speedup` counts only the target's passes, each at the t(n) of its width: the
+    value of the drafts in any program. `alpha` and `predicted_speedup` are theory's: for auto the best prediction over
+    all lengths, from the alpha of the fixed lengths of its family.
     """
 
     mode: str
@@ -93,7 +93,7 @@ class Summary:
 
 
 def summarise(result: Result) -> Summary:
-    """All figures of a result. That of a run stopped early has fewer of them."""
+    """All figures of a result; an interrupted run has fewer."""
     samples: Sequence[Sample] = result["samples"]
     settings = result["settings"]
     modes = _in_order(settings.get("modes") or (), (sample["mode"] for sample in samples))
@@ -183,7 +183,7 @@ def _guessers(samples: Sequence[Sample]) -> Iterator[Guesser]:
 
 
 def _table_speedup(samples: Iterable[Sample], curve: CostCurve | None) -> float | None:
-    """Tokens in the time of a pass over one; None where widths are not known, or were not measured."""
+    """Tokens per time of a single-token pass; None if widths are unknown or unmeasured."""
     known = [sample for sample in samples if sample.get("widths")]
     passes = [(int(width), count) for sample in known for width, count in sample["widths"].items()]
     if curve is None or any(width > curve.longest + 1 for width, _ in passes):
@@ -195,7 +195,7 @@ def _table_speedup(samples: Iterable[Sample], curve: CostCurve | None) -> float 
 def _prediction(
     key: Key, alphas: Mapping[Key, float | None], curve: CostCurve | None
 ) -> tuple[float | None, float | None, int | None]:
-    """alpha, the speedup that theory predicts from it, and for which length."""
+    """alpha, the speedup that theory predicts from it, and at which length."""
     mode = guessing(key[0])
     if mode is None or not mode.is_predictable:
         return None, None, None

@@ -1,4 +1,4 @@
-"""Tables for a terminal of any width: columns that do not fit go on in a further table, below the same first column."""
+"""Tables for a terminal of any width: columns that do not fit go to a further table, which repeats the first column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = "-"
 
 @dataclass(slots=True, frozen=True)
 class Figures:
-    """Rows of figures with a name in front. Headings may have several lines; `bold` are numbers of rows."""
+    """Rows of figures, each with a name in front. Headings may have several lines; `bold` are numbers of rows."""
 
     title: str
     header: Sequence[str]
@@ -31,7 +31,7 @@ class Figures:
 
     @classmethod
     def of(cls, title: str, columns: Mapping[str, Sequence[str]], bold: Collection[int] = ()) -> Figures:
-        """A table of the first column and of those in which there is anything."""
+        """A table of the first column and the non-empty ones."""
         first = next(iter(columns))
         shown = {name: cells for name, cells in columns.items() if name == first or {*cells} != {NOTHING}}
         return cls(title, list(shown), list(zip(*shown.values(), strict=True)), bold)
@@ -66,7 +66,7 @@ class Figures:
 
 @dataclass(slots=True, frozen=True)
 class Lines:
-    """Sentences below each other, each with a label in front if any has; a space that must not break is U+00A0."""
+    """Sentences on lines of their own, with labels in front if any has one; a non-breaking space is U+00A0."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -81,7 +81,7 @@ class Lines:
 
 
 def stacked(parts: Iterable[RenderableType]) -> RenderableType:
-    """One below the other, with an empty line between."""
+    """One below the other, separated by an empty line."""
     lines: list[RenderableType] = []
     for part in parts:
         lines += [Text(""), part] if lines else [part]
@@ -101,5 +101,5 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text that is taken as it is, not as markup."""
+    """Literal text, not markup."""
     return Text(printable(text), style)

@@ -1,4 +1,4 @@
-"""How long the rest of something takes, told from how long the part before it took."""
+"""Estimates the remaining time from the elapsed time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from edgespec.text.figures import clock
 
 
 class TimeLeft:
-    """Work of `total` units, whatever these are, begun now."""
+    """Work of `total` units, starting now."""
 
     def __init__(self, total: float) -> None:
         self._total, self.done = total, 0.0
         self._started_s = perf_counter()
 
     def add(self, units: float) -> None:
-        """So much more is done."""
+        """Record finished units."""
         self.done += units
 
     @property
@@ -23,7 +23,7 @@ class TimeLeft:
         return min(1.0, self.done / self._total) if self._total > 0 else 1.0
 
     def line(self, what: str) -> str:
-        """`what`, and how long all takes from here, if that can be told."""
+        """`what`, and the time left, if it can be estimated."""
         if not 0 < self.done < self._total:
             return what
         left_s = (perf_counter() - self._started_s) * (self._total / self.done - 1)

@@ -1,8 +1,8 @@
-"""Is a pair worth it on this machine? Costs are measured, guesses compared with what comes, and the answer is given.
+"""Is a draft worth it on this machine? Measures costs and acceptance, and gives a verdict.
 
-First the passes: t(n) and c. Then every category of the suites gets a text that is decoded plainly while the drafter
-guesses in the shadow at every token, from which every length of drafts is replayed. At last plain decoding and the
-measured pace answer the same prompts in turns. What the pace learns on the way is what the next start begins with.
+First the passes: t(n) and c. Then a text of every category is decoded plainly with an unverified draft at every token,
+from which every draft length is replayed. At last plain decoding and the measured draft policy answer the same prompts
+in turns. What the policy learns on the way is saved for the next start.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from edgespec.events import Progress
 from edgespec.runtime.runtime import Runtime
 
 TOKENS = 32
-SHADOW_SHARE = 0.4  # of the time goes into comparing guesses, the rest into measuring speedups
+SHADOW_SHARE = 0.4  # of the time goes into acceptance, the remainder into speedups
 LEAST_MEASURED = 3  # prompts
 WORTH_IT, HARMLESS = 1.02, 0.97
-DISTURBED = 0.9  # passes over one token that a wider one cannot be cheaper than
+DISTURBED = 0.9  # passes over one token: a wider one cannot be cheaper
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one category's texts are like for the drafter: `alpha` is how many of its next tokens it knew, `best_length`
-    and `best_speedup` the fixed length that would have been best by replay, `auto_speedup` what the pace would reach,
-    `oracle_speedup` what someone would who knows the text."""
+    """The drafter on one category's texts: `alpha` is the share of next tokens it predicted, `best_length` and
+    `best_speedup` the best fixed length by replay, `auto_speedup` that of the automatic draft length, `oracle_speedup`
+    the bound of an oracle that knows the text."""
 
     category: str
     tokens: int
@@ -54,10 +54,10 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result. `measured` is the speedup of the measured pace over plain decoding, with its 95 % interval;
-    None where the time did not suffice. `break_even` is the alpha from which on some length pays. `use_it` is None
-    where there is no verdict. `fastest` names the fastest of the types of this model that were measured here, "" where
-    there is one, or it was disturbed or stopped early."""
+    """The result. `measured` is the speedup of the automatic draft length over plain decoding, with its 95 % interval;
+    None if there was not enough time. `break_even` is the alpha from which on some length pays off. `use_it` is None
+    without a verdict. `fastest` names the fastest of this model's weight types measured here, "" if there is one only,
+    or if the measurement was disturbed or stopped early."""
 
     drafter: str
     curve: CostCurve
@@ -93,9 +93,9 @@ def tune(
     progress: Progress | None = None,
     cancel: CancelFlag | None = None,
 ) -> Tuned | None:
-    """Measure the loaded drafter on `items` for about that long; None if it was cancelled before it knew anything.
+    """Measure the loaded drafter on `items` for about that long; None if it was cancelled before it had any result.
 
-    Raises UsageError where nothing guesses, or no item fits.
+    Raises UsageError if there is no drafter, or no item fits.
     """
     tell, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     if not llm.engine.speculator.drafters:
@@ -117,7 +117,7 @@ def tune(
     curve = cost_curve({"target": first.costs["target"], "draft": table(first).step(drafter)})
     assert curve is not None
     took_s = perf_counter() - started_s
-    # An answer takes about as long as one with guesses beside it, most of it for the prompt; there are two of each.
+    # An answer takes about as long as a shadowed one, most of it for the prompt; there are two of each.
     n_measured = max(LEAST_MEASURED, int((seconds - took_s) / (2 * took_s / len(traces))))
     plan = Plan(
         [question.item for question in questions[:n_measured]],
@@ -126,7 +126,7 @@ def tune(
         temperatures=[temperature],
     )
     llm.draft_with(pace="auto")
-    # What the texts have shown need not be learnt again from answers.
+    # What the texts have shown need not be learned again from answers.
     tapes = [(category, Tape.of(trace, drafter)) for category, trace in traces]
     replay_auto([tape for _, tape in tapes], llm.engine.speculator.pace)
     result = run_bench(llm, plan, tell, cancel)
@@ -151,7 +151,8 @@ def _shadowed(
     progress: Progress,
     cancel: CancelFlag,
 ) -> list[tuple[str, Trace]]:
-    """Answers with a guess at every token, by category; at least one of each, then as many as there is time for."""
+    """Answers with an unverified draft at every token, by category; at least one of each, then as many as there is time
+    for."""
     seen: set[str] = set()
     llm.draft_with(spec_type=mode.spec_type, pace="off", spec_tree=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +170,7 @@ def _shadowed(
 
 
 def _kinds(all_tapes: Sequence[tuple[str, Tape]]) -> list[Kind]:
-    """One row a category, its texts behind each other. The pace knows the pair, as it will when it is used."""
+    """One row per category, its texts concatenated. The policy knows the pair, as it will in use."""
     found = []
     everything = [tape for _, tape in all_tapes]
     pace = new_pace(everything)
@@ -181,8 +182,8 @@ def _kinds(all_tapes: Sequence[tuple[str, Tape]]) -> list[Kind]:
             int(name.removeprefix("fixed ")): run.speedup for name, run in runs.items() if name.startswith("fixed ")
         }
         best = max(lengths, key=lengths.__getitem__)
-        guesses = [guess for tape in tapes for guess in tape.guesses if guess is not None]
-        alpha = sum(guess.matched > 0 for guess in guesses) / max(1, len(guesses))
+        drafts = [draft for tape in tapes for draft in tape.guesses if draft is not None]
+        alpha = sum(draft.matched > 0 for draft in drafts) / max(1, len(drafts))
         auto, oracle = runs["auto"].speedup, runs["oracle"].speedup
         found.append(Kind(category, runs["plain"].tokens, alpha, best, lengths[best], auto, oracle))
     return found
@@ -204,7 +205,7 @@ def _overall(kinds: Sequence[Kind]) -> Kind:
 
 
 def break_even(curve: CostCurve) -> float | None:
-    """The least alpha, in per cent steps, at which some length of drafts pays; None if none does."""
+    """The least alpha, in steps of a per cent, at which some draft length pays off; None if none does."""
     return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
 
 
@@ -216,8 +217,11 @@ def verdict(
     even: float | None,
     measured: tuple[float | None, float | None, float | None],
 ) -> tuple[bool | None, str]:
-    """Whether to use it, and why; None where the costs cannot be right. A speedup that the guesses do not explain is
-    noise; one that they do explain need not be certain from a few prompts."""
+    """Whether to use it, and why; None if the costs cannot be right.
+
+    A speedup that acceptance does not explain is noise; one that it does explain may still be uncertain with few
+    prompts.
+    """
     if min(curve.target.values()) < DISTURBED:
         return None, (
             "none: another program disturbed the measurement (a wide pass appeared cheaper than one over a single "

@@ -1,1 +1,1 @@
-"""A conversation, whatever front end shows it."""
+"""A conversation, independent of the front end."""

@@ -1,4 +1,4 @@
-"""What answers in a chat, and what comes of it beside tokens."""
+"""The interface of what answers in a chat, and its events beside tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["info", "warning", "error"]
 
 
 class Answerer(Protocol):
-    """What answers: a Runtime, or a Worker with one in a process of its own."""
+    """A Runtime, or a Worker with one in a separate process."""
 
     settings: LoadSettings
     notes: list[str]
@@ -47,7 +47,7 @@ Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Answerer]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell beside the answer; what it is `about` a screen may show in another way."""
+    """A message beside the answer; a screen may show it in another way depending on what it is `about`."""
 
     text: str
     level: Level = "info"

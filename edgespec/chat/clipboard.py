@@ -1,4 +1,4 @@
-"""The clipboard: the system's own where there is one, and the terminal's, which also reaches through ssh."""
+"""The clipboard: the system's own if there is one, and the terminal's, which also works through ssh."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 import shutil
 import subprocess
 
-# In this order: what belongs to the system, then Wayland, then X.
+# In this order: the system's own, then Wayland, then X.
 PROGRAMS = (["pbcopy"], ["clip.exe"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "-ib"])
 PATIENCE_S = 2.0
 
 
 def copy_natively(text: str) -> bool:
-    """Hand a text to the system's clipboard; False where none takes it."""
+    """Copy a text to the system's clipboard; False if that fails."""
     for command in PROGRAMS:
         if shutil.which(command[0]) is None:
             continue
@@ -29,5 +29,5 @@ def copy_natively(text: str) -> bool:
 
 
 def osc52(text: str) -> str:
-    """What makes a terminal put a text into its clipboard."""
+    """The escape sequence that makes a terminal copy a text."""
     return f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07"

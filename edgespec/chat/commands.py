@@ -1,4 +1,4 @@
-"""The commands of a chat, once for the plain terminal and the screen: slash names, keys, help, and what they do."""
+"""The commands of a chat, for the plain terminal and the screen."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ LISTED = 20
 
 
 class Front(Protocol):
-    """What a front end can do for a command. `say` takes plain text of one or several lines."""
+    """What a command needs from a front end. `say` takes plain text of one or several lines."""
 
     def say(self, text: str, level: Level = "info") -> None: ...
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
-        """Begin an answer and show it."""
+        """Start an answer and show it."""
 
     def redraw(self) -> None:
-        """The conversation shown is another one now."""
+        """The conversation has changed: show it anew."""
 
     def put(self, text: str) -> None:
-        """Put a text into the input, to be changed and sent."""
+        """Put a text into the input, to be edited and sent."""
 
     def copy(self, text: str) -> None: ...
 
@@ -53,13 +53,13 @@ class Front(Protocol):
     def race(self, prompt: str) -> None: ...
 
     def show_tokens(self) -> None:
-        """Show, or show no longer, where each token came from."""
+        """Show which drafter proposed each token, or stop showing it."""
 
     def leave(self) -> None: ...
 
 
 class Commands:
-    """Runs commands on a session for a front end. What cannot be done raises EdgespecError."""
+    """Runs commands on a session for a front end. A command that fails raises EdgespecError."""
 
     def __init__(self, session: Session, front: Front) -> None:
         self.session, self.front = session, front
@@ -86,7 +86,7 @@ class Commands:
         self.front.say("\n".join(lines))
 
     def do_models(self, _: str) -> None:
-        """The models of this machine, and what they would be as drafts of the one that answers, the best first."""
+        """The models of this machine, and how they would do as drafts of the loaded one, the best first."""
         spec = self.session.load_settings.model
         target = check_model(resolve(spec).path)
         models = list(local_models())
@@ -203,7 +203,7 @@ class Commands:
         self.front.answer(self.session.go_on)
 
     def do_edit(self, argument: str) -> None:
-        """`/edit`: the last thing the user said; `/edit N`: message N; with a text behind it at once."""
+        """`/edit`: the last user message; `/edit N`: message N; with a text after it at once."""
         session = self.session
         first, _, rest = argument.partition(" ")
         if first.isdigit():
@@ -304,7 +304,7 @@ class Commands:
         self.front.say(f"deleted {info.title or info.id}")
 
     def do_export(self, argument: str) -> None:
-        """`/export`, `/export jsonl`, `/export FILE`: by its ending md or jsonl."""
+        """`/export`, `/export jsonl`, `/export FILE`: in the format of its suffix, md or jsonl."""
         session = self.session
         if session.chat is None:
             raise UsageError("there is nothing to export yet")
@@ -369,7 +369,7 @@ class Commands:
 
 
 def _number(text: str, most: int) -> int:
-    """The place, from 0, that a number from 1 to `most` means. Raises UsageError."""
+    """The index, from 0, for a number from 1 to `most`. Raises UsageError."""
     if not text.isdecimal() or not 1 <= int(text) <= most:
         raise UsageError(
             f"choose a number from 1 to {most}, not {text!r}" if most else "there is nothing to choose from"

@@ -1,4 +1,4 @@
-"""A conversation as the store has it: its open path, its branches, and what is set for it."""
+"""A conversation in the store: its open path, its branches and its settings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Conversation:
     """`turns` is the open path from the first message on; those before `first_sent` have left the context, of which
     `used` tokens are in use. `system` is the system prompt of the open chat; a new one begins with the one given here.
 
-    Nothing said is lost where the store fails: it is kept here and tried again at the next write, `unsaved` counts it
-    and `store_error` says why.
+    No message is lost if the store fails: it is kept here and written with the next one; `unsaved` counts such writes
+    and `store_error` is the reason.
     """
 
     def __init__(self, store: Store, settings: ChatSettings, system: str) -> None:
@@ -29,7 +29,7 @@ class Conversation:
         self.new()
 
     def new(self) -> None:
-        """Begin another conversation; it comes into the store with its first message."""
+        """Start another conversation; it is stored with its first message."""
         self._check_idle()
         self.system = self._own_system
         self.chat: str | None = None
@@ -39,7 +39,7 @@ class Conversation:
         self.first_sent = self._left_told = self.used = 0
 
     def open(self, name: str) -> None:
-        """Go on with a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        """Resume a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
         self._check_idle()
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
@@ -53,7 +53,8 @@ class Conversation:
         self._go_to(info.head)
 
     def undo(self) -> str:
-        """Take back the last message and its answer, which stay a branch; returns what was said. Raises UsageError."""
+        """Take back the last message and its answer, which stay a branch; returns the message's text. Raises
+        UsageError."""
         self._check_idle()
         last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
         if last is None:
@@ -64,7 +65,7 @@ class Conversation:
         return text
 
     def fork(self) -> str:
-        """Go on in a new chat that begins with this one's messages; returns its id. Raises UsageError."""
+        """Continue in a new chat that begins with this one's messages; returns its id. Raises UsageError."""
         self._check_idle()
         if self.chat is None:
             raise UsageError("there is nothing to fork yet")
@@ -74,7 +75,7 @@ class Conversation:
         return self._id
 
     def branches(self) -> list[Branch]:
-        """Where this conversation has gone, the newest first."""
+        """The branches of this conversation, the newest first."""
         return self.store.branches(self.chat) if self.chat else []
 
     def switch(self, key: str) -> None:
@@ -85,7 +86,7 @@ class Conversation:
             self._save_head()
 
     def step(self, key: str, by: int) -> None:
-        """Show the next (or with -1 the last) of the messages that stand where `key` stands."""
+        """Show the next (or with -1 the previous) version of message `key`."""
         if self.chat is not None:
             siblings = self.store.siblings(self.chat, key)
             self.switch(siblings[(siblings.index(key) + by) % len(siblings)])
@@ -98,22 +99,22 @@ class Conversation:
 
     @property
     def unsaved(self) -> int:
-        """Writes that the store has not taken yet."""
+        """Writes that have not reached the store yet."""
         return len(self._writes)
 
     @property
     def store_error(self) -> StoreError | None:
-        """Why it has not."""
+        """Why they have not."""
         return self._writes.error
 
     @property
     def last_stats(self) -> Stats | None:
-        """The figures of the last answer on the open path; None where there is none, or it came without."""
+        """The statistics of the last answer on the open path; None if there are none."""
         last = next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), None)
         return Stats.from_json(last.stats) if last is not None and last.stats.get("timings") else None
 
     def _check_idle(self) -> None:
-        """Raises UsageError while an answer is made."""
+        """Raises UsageError while an answer is being generated."""
         if self._is_answering:
             raise UsageError("an answer is being generated", hint="stop it first")
 
@@ -130,7 +131,7 @@ class Conversation:
             self._writes.write(lambda: self.store.set_head(chat, head))
 
     def _show(self, turns: list[Turn]) -> None:
-        """Make these the open path; of the context has left what had when its last answer was made."""
+        """Make these the open path; the context starts where it did when its last answer was generated."""
         self.turns = turns
         last = next((turn.answer.stats for turn in reversed(turns) if turn.answer is not None), {})
         self.used = int(last.get("context_used", 0))
@@ -139,7 +140,7 @@ class Conversation:
         self.first_sent = self._left_told = keys.get(starts[-1], 0) if starts else 0
 
     def _keep(self, turn: Turn) -> None:
-        """Make a turn the last one, here and in the store."""
+        """Append a turn, here and in the store."""
         chat, settings = self._id, self._settings_as_json()
         if self.chat is None:
             title = self.title
@@ -157,7 +158,7 @@ class Conversation:
             self._writes.write(lambda: self.store.save_settings(chat, settings))
 
     def _everything(self) -> list[Write]:
-        """The writes that put the open conversation into a store that does not know it; none where there is none."""
+        """The writes that put the open conversation into a store that does not have it; none if no chat is open."""
         if self.chat is None:
             return []
         chat, settings, title = self._id, self._settings_as_json(), self.title

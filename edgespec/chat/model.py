@@ -1,4 +1,4 @@
-"""The model of a chat: loading it, how it drafts, and what can be done where it has died."""
+"""The model of a chat: loading it, its drafting settings, and how to recover when it has died."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Catalogued = Mapping[str, str | float]
 
 
 def drafting_with(settings: LoadSettings, draft: str | None) -> LoadSettings:
-    """The settings with another draft model: None is the target's own, "none" is without one."""
+    """The settings with another draft model: None is the target's own, "none" is no draft."""
     if draft == "none":
         return replace(settings, draft_model=None, spec_type=settings.without_draft)
     return replace(settings, draft_model=draft, spec_type=settings.with_draft)
 
 
 class ChatModel:
-    """A model as `settings` load it. `engine` is None while none is loaded, and after one has died; `about` is what
-    is loaded, or was (`Runtime.describe`)."""
+    """A model as `settings` load it. `engine` is None while none is loaded, and after one has died; `about` describes
+    the model that is or was loaded (`Runtime.describe`)."""
 
     def __init__(self, open_engine: Opener, settings: LoadSettings) -> None:
         self._open_engine, self.settings = open_engine, settings
@@ -45,8 +45,8 @@ class ChatModel:
     def load(
         self, wanted: LoadSettings, progress: Progress | None, cancel: CancelFlag | None
     ) -> tuple[Catalogued, Catalogued]:
-        """Load a model. What can be known to fail leaves the loaded one where it is. Returns what the catalogue has for
-        the model of before, and for this one. Raises what Runtime raises."""
+        """Load a model. Errors that can be detected beforehand keep the loaded one. Returns the catalogue's defaults
+        for the previous model, and for this one. Raises what Runtime raises."""
         try:
             check_model(resolve(wanted.model).path)
             if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
@@ -69,7 +69,7 @@ class ChatModel:
             self.engine = None
 
     def remedies(self) -> list[Remedy]:
-        """With what settings to start again after the model has died, or could not be loaded."""
+        """Settings to restart with after the model has died, or could not be loaded."""
         if self._failed is None:
             return []
         wanted, about, error = self._failed
@@ -80,7 +80,7 @@ class ChatModel:
 
     @property
     def failure(self) -> str:
-        """Why there is no model, in words; empty where none has failed."""
+        """Why there is no model, in words; empty if none has failed."""
         return str(self._failed[-1]) if self._failed else ""
 
     def needed(self) -> Answerer:
@@ -90,7 +90,7 @@ class ChatModel:
         return self.engine
 
     def draft_as(self, settings: ChatSettings) -> None:
-        """Let it draft as a chat has it set, or else as it was loaded. Raises UsageError."""
+        """Use a chat's drafting settings, or else those it was loaded with. Raises UsageError."""
         if self.engine is None:
             return
         loaded = self.settings
@@ -107,20 +107,20 @@ class ChatModel:
             self.about, self._drafting = engine.describe(), wanted
 
     def verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """Why drafters guess or rest."""
+        """Why drafters are active or backed off."""
         if self.engine is None:
             return []
         with self.watched() as engine:
             return engine.pace_verdicts(request)
 
     def count(self, messages: Sequence[Message]) -> int:
-        """How many tokens these are. Raises UsageError where no model is loaded."""
+        """The number of these tokens. Raises UsageError if no model is loaded."""
         with self.watched() as engine:
             return engine.count(messages)
 
     @contextmanager
     def watched(self) -> Iterator[Answerer]:
-        """The engine; one that dies within this block is remembered as dead. Raises UsageError where there is none."""
+        """The engine; if it dies within this block, that is recorded. Raises UsageError if there is none."""
         try:
             yield self.needed()
         except WorkerDiedError as error:
@@ -129,7 +129,7 @@ class ChatModel:
             raise
 
     def new_notes(self) -> list[str]:
-        """What it has noted since the last time."""
+        """Its notes since the last call."""
         if self.engine is None:
             return []
         told, self._notes_told = self._notes_told, len(self.engine.notes)
@@ -140,6 +140,6 @@ class ChatModel:
         return short_name(Path(str(self.about[role]))) if self.about.get(role) else ""
 
     def as_json(self) -> dict[str, Any]:
-        """What was asked for, by names that last."""
+        """The models as requested, by names that stay valid."""
         draft = self.settings.draft_model
         return {"model": lasting(self.settings.model), "draft_model": draft and lasting(draft)}

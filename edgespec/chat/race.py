@@ -1,4 +1,4 @@
-"""One prompt answered speculatively and plainly by the same loaded model, with the time of each token.
+"""One prompt answered with and without speculation by the same loaded model, with the time of each token.
 
 The speculative answer comes first: drafters look into earlier answers, and must not find this one there.
 """
@@ -22,11 +22,11 @@ from edgespec.text.figures import rate
 
 PLAIN, DRAFTED = 0, 1  # the lanes
 WARM_UP = 8  # tokens
-NOTABLE = 0.02  # a smaller difference of speed may be chance
+NOTABLE = 0.02  # a smaller difference in speed may be chance
 
 
 class Racer(Protocol):
-    """What a race needs of a loaded model, in this process or another."""
+    """What a race needs from a loaded model, in this process or another."""
 
     @property
     def settings(self) -> LoadSettings: ...
@@ -37,7 +37,7 @@ class Racer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An event and when it came, in seconds since the request."""
+    """An event and its time, in seconds since the request."""
 
     elapsed_s: float
     event: TokenEvent
@@ -45,7 +45,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One answer. The last event is the one with `finish_reason`; there is none at all where the race ended before."""
+    """One answer. The last event has a `finish_reason`; it is missing if the race was stopped before."""
 
     events: tuple[Timed, ...] = ()
 
@@ -64,7 +64,7 @@ class Lane:
 
     @property
     def first_token_s(self) -> float:
-        """How long the first token was in coming; 0 where there is none."""
+        """The time to the first token; 0 if there is none."""
         return self.events[0].elapsed_s if self.tokens else 0.0
 
     @property
@@ -73,16 +73,16 @@ class Lane:
         return self.tokens[-1].elapsed_s if self.tokens else 0.0
 
     def generation_s(self, n_tokens: int) -> float:
-        """From the first token to the one that makes them `n_tokens`."""
+        """From the first token to the `n_tokens`-th."""
         return self.tokens[n_tokens - 1].elapsed_s - self.first_token_s if n_tokens else 0.0
 
     def shown_at(self, elapsed_s: float) -> Sequence[TokenEvent]:
-        """What had come by then."""
+        """The text received by then."""
         shown = bisect_right(self.events, elapsed_s, key=lambda timed: timed.elapsed_s)
         return [timed.event for timed in self.events[:shown]]
 
     def tokens_per_s(self, elapsed_s: float) -> float:
-        """The mean rate behind the first token until then, or until the last token; 0 before there is one."""
+        """The mean rate after the first token until then, or until the last token; 0 before there is one."""
         n_tokens = bisect_right(self.tokens, elapsed_s, key=lambda timed: timed.elapsed_s)
         since_s = min(elapsed_s, self.took_s) - self.first_token_s
         return (n_tokens - 1) / since_s if n_tokens > 1 and since_s > 0 else 0.0
@@ -90,7 +90,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Both answers to one request, `verify` being its rule. They are compared over the tokens that both have."""
+    """Both answers to one request, whose verification rule is `verify`. They are compared over the tokens that both
+    have."""
 
     plain: Lane
     drafted: Lane
@@ -103,7 +104,7 @@ class Race:
 
     @property
     def differs_at(self) -> int | None:
-        """Index of the first token that is another one, or that one answer has and the other ended before."""
+        """Index of the first token that differs, or that only one answer has because the other ended before."""
         pairs = zip(self.plain.tokens, self.drafted.tokens, strict=False)
         for index, (plain, drafted) in enumerate(pairs):
             if plain.event.id != drafted.event.id:
@@ -122,11 +123,11 @@ class Race:
 
     @property
     def guessed_by(self) -> dict[str, int]:
-        """How many accepted tokens each drafter guessed, most first."""
+        """The number of accepted tokens per drafter, largest first."""
         return dict(Counter(t.event.source for t in self.drafted.tokens if t.event.from_draft).most_common())
 
     def verdict(self) -> str:
-        """Who won, and whether it is the same text, in one sentence."""
+        """Which was faster, and whether the text is the same, in one sentence."""
         speedup = self.speedup
         if speedup is None:
             stopped = self.plain.was_cancelled or self.drafted.was_cancelled
@@ -154,10 +155,10 @@ def run_race(
     cancel: CancelFlag,
     on_token: Callable[[int, Timed], None] = lambda lane, timed: None,
 ) -> Race:
-    """Answer `request` as the engine is set to, then plainly; `on_token` hears of each event, lane first.
+    """Answer `request` with the current drafting settings, then plainly; `on_token` receives each event and its lane.
 
-    A few tokens nobody times come before, so that neither answer waits for cold memory; neither finds the prompt in a
-    cache. After `cancel` the lanes are as long as they had got. Raises what the engine raises; its pace is put back.
+    A few untimed tokens come first, so that neither answer waits for cold memory; neither finds the prompt in a cache.
+    After `cancel` the lanes end where they are. Raises what the engine raises; its draft policy is restored.
     """
     with closing(engine.answer(replace(request, max_tokens=WARM_UP), cancel)) as warming:
         deque(warming, maxlen=0)

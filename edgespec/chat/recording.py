@@ -1,4 +1,4 @@
-"""An answer in the making, kept while it comes."""
+"""An answer that is saved while it is generated."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ SAVED_EVERY_S = 0.5
 
 
 def turn_of(chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None) -> Turn:
-    """A message as the store will have it."""
+    """A message in the form of the store."""
     content = valid_text(content)
     return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
 
 
 class Recording:
-    """An answer of `parent` in the making, from the first event on or from what had `begun`.
-
-    A thread writes it to the store every half second, so that a killed program loses no more than that, and no token
-    waits for the disk.
-    """
+    """An answer below `parent` that is being generated, from its first event or from `begun`. A thread writes it to the
+    store every half second, so that a killed program loses no more than that, and no token waits for the disk."""
 
     def __init__(
         self, store: Store, chat: str, parent: str | None, answer: Answer, begun: Turn | None, begun_ids: Sequence[int]
@@ -52,7 +49,7 @@ class Recording:
 
     @property
     def new_text(self) -> str:
-        """What came behind what had begun."""
+        """The text after what had begun."""
         return self.content[len(self._begun.content) if self._begun else 0 :]
 
     @property
@@ -60,7 +57,7 @@ class Recording:
         return "".join(piece.text for piece in self._pieces)
 
     def take(self, event: TokenEvent) -> None:
-        """What the model said next."""
+        """Add the next event."""
         if event.id >= 0:
             self._ids.append(event.id)
             self._pieces.append(Piece(event.id, event.text, event.source, event.round))
@@ -75,7 +72,7 @@ class Recording:
                 self.stats.add(event.stats)
 
     def message(self) -> list[Message]:
-        """What there is as a message to go on with."""
+        """The answer so far as a message to continue."""
         return [Message("assistant", self.content, self._known_ids)] if self.content else []
 
     @property
@@ -87,7 +84,7 @@ class Recording:
         return self.segment.prompt_tokens + self.segment.generated_tokens if self.segment else 0
 
     def end(self, write: Callable[[Callable[[], object]], None], first_sent: str) -> Turn | None:
-        """Make it a turn, unless nothing came: then it is what it was before."""
+        """Make it a turn; if nothing came, restore what was there before."""
         self._ended.set()
         self._saver.join()
         row, content, pieces = self._row, self.content, list(self._pieces)
@@ -96,7 +93,7 @@ class Recording:
                 write(lambda: self._store.drop(row))
             return self._begun
         stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
-        if self._begun and self._begun.answer:  # figures of the longer part say more
+        if self._begun and self._begun.answer:  # the statistics of the longer part say more
             stats = max(self._begun.answer.stats, stats, key=_generated)
         answer = replace(
             self._answer,
@@ -122,7 +119,7 @@ class Recording:
                 pieces = self._pieces[:]
                 content = "".join(piece.text for piece in pieces)
                 self._store.grow(self._row, content, (), pieces)  # ids may be ahead of the text until it ends
-            except StoreError:  # the whole answer is written again at its end, and what fails then is told
+            except StoreError:  # the whole answer is written again at its end, and a failure then is reported
                 continue
             saved = len(pieces)
 

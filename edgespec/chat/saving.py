@@ -1,4 +1,4 @@
-"""Writes to the store of chats, of which none is lost where it fails."""
+"""Writes to the store of chats, none of which is lost if the store fails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ Write = Callable[[], object]
 
 
 class Writes:
-    """Writes in their order: what the store does not take is kept, tried again with the next one, and `error` says why.
-
-    `everything` puts the open chat into a store that does not know it; it is empty where no chat is open.
-    """
+    """Ordered writes: those that fail are kept and retried with the next one, and `error` is the reason. `everything`
+    puts the open chat into a store that does not have it; it is empty if no chat is open."""
 
     def __init__(self, everything: Callable[[], list[Write]]) -> None:
         self._everything = everything
@@ -23,17 +21,17 @@ class Writes:
         self.error: StoreError | None = None
 
     def __len__(self) -> int:
-        """How many the store has not taken yet."""
+        """The number of pending writes."""
         return len(self._waiting)
 
     def write(self, write: Write) -> None:
-        """Write, after what the store did not take before."""
+        """Write, after the pending writes."""
         with self._lock:
             self._waiting.append(write)
             self.retry()
 
     def retry(self) -> None:
-        """Write what was kept."""
+        """Write what is pending."""
         with self._lock:
             rewritten = False
             while self._waiting:
@@ -45,7 +43,7 @@ class Writes:
                         self._waiting.pop(0)
                         self.error = error
                         return
-                    rewritten = True  # the file was begun anew, or the chat deleted: what is open goes in again
+                    rewritten = True  # the file was replaced or the chat deleted: write the open chat again
                     self._waiting[:0] = again
                 except StoreError as error:
                     self.error = error

@@ -1,4 +1,4 @@
-"""What of a conversation the model is sent: turns as messages, and those that fit into its context."""
+"""The part of a conversation that is sent to the model: turns as messages that fit into its context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgespec.text.thinking import OPEN
 
 
 def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
-    """A turn as the model that `about` describes gets it, with the ids it was generated as where they say the same."""
+    """A turn as a message for the model that `about` describes, with the generated token ids if they match the text."""
     answer = turn.answer
     if answer is None or answer.vocabulary != about.get("vocabulary"):
         return Message(turn.role, turn.content)
@@ -24,23 +24,23 @@ def as_message(turn: Turn, about: Mapping[str, Any]) -> Message:
 
 
 def as_block(name: str, text: str) -> str:
-    """A file's text within a message, behind a fence that it does not hold itself."""
+    """A file's text within a message, in a fence that the text does not contain."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{name}:\n{fence}\n{text.rstrip()}\n{fence}"
 
 
 def later_starts(turns: Sequence[Turn], first: int) -> list[int]:
-    """Where what is sent, now from `first` on, could begin once more messages have left."""
+    """Where the sent part, now from `first` on, could start once more messages are dropped."""
     return [index for index, turn in enumerate(turns) if turn.role == "user" and index > first]
 
 
 def fitting(
     size: Callable[[int], int], first: int, later: Sequence[int], n_ctx: int, max_tokens: int
 ) -> tuple[int, int]:
-    """From which turn on to send, and how many tokens that is: `size` counts them from a turn on.
+    """The first turn to send, and the number of tokens: `size` counts them from a turn on.
 
-    The oldest messages leave where all from `first` on and an answer do not fit; many at once, since whatever leaves
-    has the rest read anew. Raises UsageError where the last message alone is too long.
+    The oldest messages are dropped if all from `first` on and an answer do not fit; many at once, since everything
+    after them must be processed again. Raises UsageError if the last message alone is too long.
     """
     reserve = n_ctx // 4 if max_tokens < 0 else min(max_tokens, n_ctx // 4)
     needed = size(first)

@@ -1,4 +1,4 @@
-"""A conversation as every front end sees it: what was said, what of it is sent, and answers kept while they come."""
+"""A conversation as every front end sees it: its messages, the part that is sent, and answers saved while they come."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
 class Session(Conversation, Closable):
-    """One conversation, the model that answers it, and the store that keeps it. `used` counts tokens while an answer is
-    made too."""
+    """One conversation, the model that answers it, and the store that keeps it. `used` also counts tokens while an
+    answer is generated."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class Session(Conversation, Closable):
     ) -> None:
         self.model = ChatModel(open_engine, load_settings)
         self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
-        self.begun = ""  # of an answer that is gone on with
+        self.begun = ""  # of an answer that is continued
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # of the last answer
         super().__init__(store, settings or ChatSettings(), system)
 
     def close(self) -> None:
-        """End the model; the store is the caller's. Safe to call twice."""
+        """Free the model; the store belongs to the caller. Safe to call twice."""
         self._writes.retry()
         self.model.unload()
 
@@ -63,11 +63,9 @@ class Session(Conversation, Closable):
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
     ) -> None:
-        """Load a model, or the one of before again. What can be known to fail leaves the loaded one where it is.
-        Another one answers with what the catalogue has for it, but for what the user has set.
-
-        Raises what Runtime raises; `ChatModel.remedies` tells what could be tried then.
-        """
+        """Load a model, or the previous one again. Errors that can be detected beforehand keep the loaded one. Another
+        model answers with the catalogue's defaults for it, except for what the user has set. Raises what Runtime
+        raises; `ChatModel.remedies` lists what to try then."""
         self._check_idle()
         wanted, before = settings or self.load_settings, self.load_settings.model
         catalogued = self.model.load(wanted, progress, cancel)
@@ -88,10 +86,10 @@ class Session(Conversation, Closable):
         return self.model.about
 
     def change(self, name: str, text: str) -> None:
-        """Change one setting for the next message on. Raises UsageError."""
+        """Change one setting from the next message on. Raises UsageError."""
         item = setting(name)
         before = self.settings
-        if item.field in CONSTRAINTS and item.parse(text):  # one takes the place of any other
+        if item.field in CONSTRAINTS and item.parse(text):  # one replaces any other
             none: dict[str, Any] = dict.fromkeys(CONSTRAINTS, "")
             before = replace(before, **none)
         settings = changed(before, name, text)
@@ -106,12 +104,12 @@ class Session(Conversation, Closable):
         self._save_settings()
 
     def verdicts(self) -> list[PolicyVerdict]:
-        """Why drafters guess or rest in this chat."""
+        """Why drafters are active or backed off in this chat."""
         request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
         return [] if self._is_answering else self.model.verdicts(request)
 
     def _answer_as_catalogued(self, before: Catalogued, now: Catalogued) -> None:
-        """Replace what still is as the catalogue, or the default, had it for the model before."""
+        """Replace settings that still have the previous model's default."""
         system_before, system = str(before.get("system", "")), str(now.get("system", ""))
         self._own_system = system if self._own_system == system_before else self._own_system
         self.system = system if self.system == system_before else self.system
@@ -131,17 +129,15 @@ class Session(Conversation, Closable):
             self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
 
     def open(self, name: str) -> None:
-        """Go on with a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
+        """Resume a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
         super().open(name)
         self._draft_as_set_or_loaded()
 
     # --- what is said ---------------------------------------------------------------------------------------------
 
     def ask(self, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Say something, with the files attached to it, and get the answer.
-
-        Raises UsageError where the message alone is too long for the context, before anything is kept.
-        """
+        """Send a message, with the files attached to it, and get the answer. Raises UsageError if the message alone is
+        too long for the context, before anything is saved."""
         self._check_idle()
         text = "\n\n".join([*(as_block(*file) for file in self.attached), text])
         turn = turn_of(self._id, self._head, "user", text)
@@ -149,17 +145,15 @@ class Session(Conversation, Closable):
             self._make_room([*self.turns, turn])
         except WorkerDiedError:
             self.attached = []
-            self._keep(turn)  # what was said is said, and can be answered later
+            self._keep(turn)  # the message is saved, and can be answered later
             raise
         self.attached = []
         self._keep(turn)
         return self._answer(cancel)
 
     def regenerate(self, cancel: CancelFlag | None = None, index: int | None = None) -> Events:
-        """Answer the last message again, or the one before turn `index`; the answer of before stays a branch.
-
-        Raises UsageError.
-        """
+        """Answer the last message again, or the one before turn `index`; the previous answer stays a branch. Raises
+        UsageError."""
         self._check_idle()
         self.model.needed()
         index = len(self.turns) - 1 if index is None else index
@@ -171,14 +165,14 @@ class Session(Conversation, Closable):
             return self._answer(cancel)
         if not index:
             raise UsageError("this answer has no preceding message")
-        # The same seed would say the same again: the next sample of it does not.
+        # The same seed would give the same answer; the next sample of it does not.
         tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and self.settings.seed >= 0 else 0
         replaced = self.turns[index:]
         self._show(self.turns[:index])
         return self._answer(cancel, replaced=replaced, sample=tried)
 
     def go_on(self, cancel: CancelFlag | None = None) -> Events:
-        """Go on with the last answer, which had stopped. Raises UsageError."""
+        """Continue the last answer, which had stopped. Raises UsageError."""
         self._check_idle()
         self.model.needed()
         if len(self.turns) < 2 or self.turns[-1].role != "assistant":
@@ -189,10 +183,8 @@ class Session(Conversation, Closable):
         return self._answer(cancel, begun=begun)
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Say something else at turn `index`; what was said there stays a branch. What the user says is answered.
-
-        Raises UsageError, where the message is too long too, before anything is kept.
-        """
+        """Change the message of turn `index`; the previous one stays a branch. A user message is answered. Raises
+        UsageError, also if the message is too long, before anything is saved."""
         self._check_idle()
         if not 0 <= index < len(self.turns):
             raise UsageError(f"there is no message {index + 1}")
@@ -209,7 +201,7 @@ class Session(Conversation, Closable):
         return self._answer(cancel) if old.role == "user" else iter(())
 
     def info(self) -> ChatInfo:
-        """The chat as the store would list it."""
+        """The chat as in the store's list."""
         times = [turn.created_s for turn in self.turns] or [0.0]
         return ChatInfo(
             self._id,
@@ -233,7 +225,7 @@ class Session(Conversation, Closable):
     # --- answers --------------------------------------------------------------------------------------------------
 
     def request(self, messages: Sequence[Message], **changes: Any) -> Request:
-        """A request as the settings have it."""
+        """A request with the current settings."""
         settings = self.settings
         seed = settings.seed if settings.seed >= 0 else secrets.randbits(32)
         as_set = Request(
@@ -249,7 +241,7 @@ class Session(Conversation, Closable):
         return replace(as_set, **changes)
 
     def race_request(self, prompt: str) -> Request:
-        """A question of its own, answered at no great length."""
+        """A question of its own, with a short answer."""
         length = self.settings.max_tokens if self.settings.max_tokens >= 0 else RACE_TOKENS
         return self.request([Message("user", prompt)], max_tokens=min(length, RACE_TOKENS))
 
@@ -261,7 +253,7 @@ class Session(Conversation, Closable):
         replaced: Sequence[Turn] = (),
         sample: int = 0,
     ) -> Events:
-        """Answer the last turn, going on from what has `begun`; of nothing becomes what was to be `replaced`."""
+        """Answer the last turn, or continue what has `begun`; if nothing comes, `replaced` is restored."""
         self.model.needed()
         cancel = cancel or CancelFlag()
         self.model.draft_as(self.settings)
@@ -289,7 +281,8 @@ class Session(Conversation, Closable):
             raise failure
 
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
-        """The answer in one stretch, or in several: where it fills the context, older messages leave in between."""
+        """The answer in one stretch, or in several: where it fills the context, older messages are dropped in
+        between."""
         self._loops = RepetitionDetector()
         opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not recording.content else ""
         while True:
@@ -316,7 +309,7 @@ class Session(Conversation, Closable):
                         yield replace(event, finish_reason=None, stats=None)
             if not self._overflowed(recording, told):
                 return
-            self.new_notes()  # that the context is full, which is mended now
+            self.new_notes()  # that the context is full, which is solved now
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
         self.begun = ""
@@ -336,7 +329,7 @@ class Session(Conversation, Closable):
         )
 
     def new_notes(self) -> list[Notice]:
-        """What the model's side has noted since the last time."""
+        """The model's notes since the last call."""
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
         return [Notice(text) for text in [*notes, *self.model.new_notes()]]
 
@@ -347,7 +340,7 @@ class Session(Conversation, Closable):
         return [*system, *(as_message(turn, self.about) for turn in turns[first:])]
 
     def _sent(self, recording: Recording) -> tuple[list[Message], int]:
-        """The messages that fit, the answer in the making too, and how many tokens of the conversation are not sent."""
+        """The messages that fit, including the answer so far, and how many tokens of the conversation are not sent."""
         last = recording.message()
         self._make_room(self.turns, last)
         messages = self._messages(self.turns, self.first_sent) + last
@@ -357,7 +350,7 @@ class Session(Conversation, Closable):
         return messages, left
 
     def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
-        """Let the oldest messages leave where all of them and an answer do not fit. Raises UsageError."""
+        """Drop the oldest messages if all of them and an answer do not fit. Raises UsageError."""
         self.first_sent, self.used = fitting(
             lambda first: self.model.count([*self._messages(turns, first), *last]),
             self.first_sent,
@@ -367,7 +360,7 @@ class Session(Conversation, Closable):
         )
 
     def _overflowed(self, recording: Recording, told: int) -> bool:
-        """Whether the answer stopped because the context was full, and can go on once old messages have left."""
+        """Whether the answer stopped because the context was full, and can continue once old messages are dropped."""
         stats = recording.segment
         if recording.reason != "length" or stats is None or stats.generated_tokens == told:
             return False

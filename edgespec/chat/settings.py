@@ -1,4 +1,4 @@
-"""The settings of a chat that can be changed while it goes on, by name: for `/set` and the screen alike."""
+"""The settings of a chat that can be changed while it runs, by name: for `/set` and the screen alike."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Group = Literal["sampling", "answer", "drafting"]
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How the next message is answered. `seed` -1 draws one for each answer; None means "as loaded". Grammars and
-    schemas are texts or the files they are in."""
+    """How the next message is answered. `seed` -1 draws one for each answer; None means the value it was loaded with.
+    Grammars and schemas are texts or the files that contain them."""
 
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = -1
@@ -57,11 +57,11 @@ class ChatSettings:
 
     @property
     def constraints(self) -> dict[str, Any]:
-        """What answers are to be made of, as fields of a request. Raises UsageError for a file that is gone."""
+        """The constraint of answers, as fields of a request. Raises UsageError for a file that is gone."""
         return {kind: constraint_text(kind, getattr(self, kind)) for kind in CONSTRAINTS}
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, without the logit biases: they belong to one vocabulary."""
+        """Plain data, without the logit biases, which belong to one vocabulary."""
         plain = asdict(self)
         plain["stop"] = list(self.stop)
         del plain["sampling"]["logit_bias"]
@@ -69,7 +69,7 @@ class ChatSettings:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ChatSettings:
-        """What `as_json` gave; what another version wrote and this one does not know is left out."""
+        """The settings that `as_json` returned; unknown ones of another version are left out."""
         known = {item.name for item in fields(cls)}
         values = {name: value for name, value in plain.items() if name in known}
         sampling = {item.name for item in fields(SamplingSettings)}
@@ -85,14 +85,14 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as people name it (the long option of `run`) and the field of ChatSettings or its sampling."""
+    """One setting by its name (the long option of `run`) and the field of ChatSettings or its sampling."""
 
     field: str
     kind: Kind
     group: Group
     help: str
     choices: tuple[str, ...] = ()
-    called: str = ""  # where that is not the field's name
+    called: str = ""  # if that differs from the field's name
 
     @property
     def name(self) -> str:
@@ -103,7 +103,7 @@ class Setting:
         return getattr(owner, self.field)
 
     def show(self, settings: ChatSettings) -> str:
-        """The value as one would type it."""
+        """The value as a user would type it."""
         value = self.value(settings)
         if value is None:
             return "default"
@@ -113,7 +113,7 @@ class Setting:
         return str(value)
 
     def parse(self, text: str) -> Any:
-        """The value that a text means. Raises UsageError."""
+        """The value of a text. Raises UsageError."""
         text = text.strip()
         if self.group == "drafting" and text.lower() in ("", "as loaded", "default"):
             return None
@@ -169,7 +169,7 @@ SETTINGS = (
 
 
 def setting(name: str) -> Setting:
-    """The setting of that name, its long option's or its field's, or the only one that begins so. Raises UsageError."""
+    """The setting of that name, its long option or field, or the only one that begins so. Raises UsageError."""
     wanted = name.lower().lstrip("-").replace("_", "-")
     names = {item.field.replace("_", "-"): item for item in SETTINGS} | {item.name: item for item in SETTINGS}
     if wanted in names:
@@ -184,7 +184,7 @@ def setting(name: str) -> Setting:
 
 
 def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
-    """`settings` with one of them as a text says. Raises UsageError."""
+    """`settings` with one of them set from a text. Raises UsageError."""
     item = setting(name)
     value = item.parse(text)
     if item.group != "sampling":
@@ -196,7 +196,7 @@ def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
 
 
 def _checked(settings: ChatSettings) -> ChatSettings:
-    """Raises UsageError for what no model could be asked."""
+    """Raises UsageError for values that no model accepts."""
     seed = max(settings.seed, 0) if settings.seed == -1 else settings.seed
     check_request(
         Request(

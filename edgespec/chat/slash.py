@@ -1,4 +1,4 @@
-"""Names, keys and help of the commands of a chat; what they do is in `Commands`."""
+"""Names, keys and help of the chat commands; their work is in `Commands`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from edgespec.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: `usage` shows its arguments, `key` is what calls it on the screen without any. One that `waits` cannot
-    be run while an answer is made."""
+    """A command: `usage` shows its arguments, `key` runs it on the screen without any. One that `waits` cannot be run
+    while an answer is generated."""
 
     name: str
     usage: str
@@ -58,12 +58,12 @@ COMMANDS = (
 
 
 def is_command(text: str) -> bool:
-    """Whether it begins with a slash; a second one sends the rest as a message."""
+    """Whether it begins with a slash; two slashes send the text after the first one as a message."""
     return text.startswith("/") and not text.startswith("//")
 
 
 def name_and_argument(line: str) -> tuple[str, str]:
-    """The parts of a line that begins with a slash; behind the name may be a blank or a new line."""
+    """The parts of a line that begins with a slash; the name ends with a space or a newline."""
     name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
     return name, "".join(argument)
 

@@ -1,4 +1,4 @@
-"""Chats as files: Markdown to read, and JSON lines in the form of OpenAI's messages to go on with elsewhere or here."""
+"""Chats as files: Markdown to read, and JSON lines in the format of OpenAI's messages to continue elsewhere or here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ImportedChat:
 
 
 def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
-    """A document with a heading for the chat and for each message; thinking is folded."""
+    """A document with a heading for the chat and for each message; reasoning is folded."""
     about = [iso(info.created_s), *([info.model] if info.model else [])]
     blocks = [MARKDOWN_MAGIC.decode() + f"# {info.title or info.id}", " · ".join(about)]
     for turn in turns:
@@ -54,7 +54,7 @@ def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
         "messages": [{"role": turn.role, "content": turn.content} for turn in turns],
     }
     line = json.dumps(row, ensure_ascii=False)
-    # Some programs take these for ends of lines; in JSON they stand in texts alone.
+    # Some programs read these as line ends; in JSON they occur only in strings.
     return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", line) + "\n"
 
 
@@ -70,10 +70,8 @@ def with_system(system: object, turns: Sequence[Turn]) -> list[Turn]:
 
 
 def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
-    """The chats of a file: `{"messages": [...]}` a line, one message a line, or all in one JSON array.
-
-    Messages that stand in lines of their own are one chat. Raises UsageError, naming the line and what is wrong there.
-    """
+    """The chats of a file: `{"messages": [...]}` per line, one message per line, or all in one JSON array. Messages on
+    lines of their own are one chat. Raises UsageError, naming the line and what is wrong there."""
     text = "\n".join(line.removesuffix("\n") for line in lines).removeprefix("\ufeff")
     loose: list[tuple[str, str]] = []
     for where, value in _values(text):
@@ -89,10 +87,8 @@ def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
 
 
 def import_chat(store: Store, imported: ImportedChat) -> str:
-    """Store a chat, to be gone on with; its id. What the system says first becomes its system message.
-
-    Raises StoreError.
-    """
+    """Store a chat so that it can be continued; returns its id. A leading system message becomes its system prompt.
+    Raises StoreError."""
     chat, parent, messages = new_id(), None, list(imported.messages)
     system = messages.pop(0)[1] if messages[0][0] == "system" else ""
     store.create(chat, {"system": system}, title=imported.title)
@@ -110,7 +106,7 @@ _HINT = 'a message is {"role": "user", "content": "..."}, a chat {"messages": [.
 
 
 def _values(text: str) -> Iterator[tuple[str, Any]]:
-    """The values in a file, and where each stands."""
+    """The values in a file, and the line of each."""
     try:
         whole = _parsed(text)
     except ValueError as error:

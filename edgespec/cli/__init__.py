@@ -1,9 +1,9 @@
-"""The program `edgespec`: runs a command and turns whatever becomes of it into one message and an exit code.
+"""The program `edgespec`: runs a command and turns its outcome into one message and an exit code.
 
-Nothing heavier than `signal` is imported before Ctrl-C is taken care of. Exit codes: 0 done (or the reader of the
-output went away), 1 generation failed, or was cut off before a schema or grammar was met, 2 usage, 3 model not found or
-no model, 4 the pair does not fit, 5 not enough memory, 6 rows of a batch failed, 128 + the signal when interrupted (130
-for Ctrl-C).
+Nothing heavier than `signal` is imported before Ctrl-C is handled. Exit codes: 0 done (or the reader of the output went
+away), 1 generation failed, or was cut off before a schema or grammar was satisfied, 2 usage, 3 model not found or not
+usable, 4 incompatible pair, 5 not enough memory, 6 rows of a batch failed, 128 + the signal when interrupted (130 for
+Ctrl-C).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
-    """Run the command that `args` name and return the exit code. Signals are the caller's business."""
+    """Run the command in `args` and return the exit code. The caller handles signals."""
     import click
 
     from edgespec.cli.commands import edgespec
@@ -39,11 +39,11 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
     from edgespec.errors import EdgespecError, OutOfMemoryError
 
     errors = Output(quiet=False)
-    if sys.stdout is None:  # and what is opened next would get its number, and what is printed there
+    if sys.stdout is None:  # and the next opened file would get its number, and the program's output
         errors.error("there is no stdout to write to", hint="leave out '>&-'; '> /dev/null' drops what is written")
         return 1
     try:
-        # A prompt is no file pattern, so Windows must not expand it as one.
+        # A prompt is not a file pattern: Windows must not expand it.
         code = edgespec.main(
             list(args), prog_name="edgespec", standalone_mode=False, windows_expand_args=False, obj=interrupts
         )

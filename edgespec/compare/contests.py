@@ -1,4 +1,4 @@
-"""Which ways of decoding are compared on a file, and what has to be loaded for them: one draft model at a time."""
+"""Which modes are compared on a file, and what must be loaded for them: one draft model at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_MODES = ("plain", "all auto")
 
 @dataclass(slots=True, frozen=True)
 class Contest:
-    """Modes, plain decoding among them, that one load of a file can measure; `names` is what the user calls them."""
+    """Modes, plain decoding among them, that one load of a file can measure; `names` are the user's names."""
 
     draft: Path | None
     modes: tuple[Mode, ...]
@@ -28,14 +28,14 @@ class Contest:
 
 
 def split_modes(texts: Iterable[str]) -> list[str]:
-    """Modes with commas between them; in a mode "+" joins drafters."""
+    """Modes separated by commas; in a mode "+" joins drafters."""
     return [" ".join(mode.lower().split()) for text in texts for mode in text.split(",")] or [*DEFAULT_MODES]
 
 
 def contests(texts: Sequence[str], drafts: Sequence[Path], possible: Sequence[str]) -> list[Contest]:
-    """What to load for these modes: each draft model once, and where no mode needs one, nothing but the target.
+    """What to load for these modes: each draft model once, and if no mode needs one, only the target.
 
-    `possible` are the drafters that need no model, and "draft" where there is one. Raises UsageError.
+    `possible` are the drafters that need no model, and "draft" if there is one. Raises UsageError.
     """
     names: dict[Mode, str] = {PLAIN: "plain"}
     for text in texts:
@@ -56,6 +56,6 @@ def contests(texts: Sequence[str], drafts: Sequence[Path], possible: Sequence[st
 
 
 def _draft_model(mode: Mode) -> str:
-    """Which draft model it needs, if any."""
+    """The draft model it needs, if any."""
     models = [name for name in mode.spec_type.split(",") if name == "draft" or name.startswith(SELF)]
     return models[0] if models else ""

@@ -1,4 +1,4 @@
-"""How far speeds of two files can be compared: they are measured one after another, some perhaps in earlier runs."""
+"""How comparable the speeds of two files are: they are measured one after another, some perhaps in earlier runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KEPT = "^"
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """Why a ratio of speeds is none to rely on; by `factor` it may be larger or smaller, None for nobody knows."""
+    """Why a ratio of speeds is unreliable; `factor` is the possible error, None if unknown."""
 
     factor: float | None
     why: str
 
 
 def doubt_about(result: Result, label: str) -> Doubt | None:
-    """What is to be doubted about the speed of a file over that of the reference."""
+    """The doubt about a file's speed relative to the reference."""
     load, runs = result["load"], _runs(result, label)
     again = [load["reference_again"].get(run) for run in runs]
     spreads = [load["spread"].get(name) for name in (label, result["reference"])]
@@ -40,13 +40,13 @@ def doubt_about(result: Result, label: str) -> Doubt | None:
 
 
 def is_doubtful(result: Result) -> bool:
-    """Whether anything is about the speed of any file that has one."""
+    """Whether there is a doubt about any file's speed."""
     labels = {row["target"] for row in result["rows"]} - {result["reference"]}
     return any(doubt_about(result, label) for label in labels)
 
 
 def doubts(result: Result) -> Iterator[str]:
-    """What all verdicts on speed have to be read with."""
+    """Caveats of all verdicts on speed."""
     yield from _kept(result)
     load = result["load"]
     spread = max((spread for spread in load["spread"].values() if spread is not None), default=0.0)
@@ -66,7 +66,7 @@ def is_kept(result: Result, row: dict[str, Any]) -> bool:
 
 
 def ago(time: str, now: str) -> str:
-    """How long before `now`; both as ISO 8601 writes them."""
+    """Age at `now`; both in ISO 8601."""
     minutes = round((datetime.fromisoformat(now) - datetime.fromisoformat(time)).total_seconds() / 60)
     for unit, size in (("day", 24 * 60), ("hour", 60), ("minute", 1)):
         if minutes >= size:

@@ -1,4 +1,4 @@
-"""What the measured samples come to: a row for each file, draft and mode, and which rows nothing beats."""
+"""From measured samples to figures: a row for each file, draft and mode, and which rows are Pareto-optimal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Row:
     """One way of decoding one file: medians over prompts, None for what is unknown.
 
     `speedup` is over plain decoding of the same prompts on the same load, with its 95 % interval; `first_token_s` the
-    time to the first token; `memory_bytes` the most that the process took meanwhile, as far as it was seen. `is_best`
-    marks rows that no other beats both in speed and in closeness to the reference. `runs` tells when the runs began
-    that measured it: the one of the result, earlier ones, or both.
+    time to the first token; `memory_bytes` the observed peak memory of the process. `is_best` marks rows that no other
+    beats in both speed and closeness to the reference. `runs` are the start times of the runs that measured it: this
+    one, earlier ones, or both.
     """
 
     target: str
@@ -43,7 +43,7 @@ class Row:
 
 
 def rows_of(target: str, contests: Sequence[Contest], speeds: Sequence[Speed]) -> list[Row]:
-    """The rows of one file, a contest and its samples at a time; plain decoding counts in the first one."""
+    """The rows of one file, one contest and its samples at a time; plain decoding is taken from the first one."""
     found: list[Row] = []
     for number, (contest, speed) in enumerate(zip(contests, speeds, strict=True)):
         speedups = ratios(speed["samples"])
@@ -75,9 +75,9 @@ def rows_of(target: str, contests: Sequence[Contest], speeds: Sequence[Speed]) -
 
 
 def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row]:
-    """The rows, those marked that no other beats in both; `divergences` are KL by file, without those not known.
+    """The rows, with those marked that no other beats in both; `divergences` are KL by file, without unknown ones.
 
-    Guessing stands for a file only where it is faster than plain decoding for sure: where its interval lies above 1.
+    Speculation counts for a file only if it is certainly faster than plain decoding: if its interval is above 1.
     """
     points = [
         (row.tokens_per_s, divergences[row.target])
@@ -95,13 +95,13 @@ def with_best(rows: Sequence[Row], divergences: Mapping[str, float]) -> list[Row
 
 
 def is_faster(speedup_low: float | None, tokens_per_round: float | None) -> bool:
-    """Whether what has an interval from there beats plain decoding of its file for sure; by noise alone it does not."""
+    """Whether an interval shows a speedup over plain decoding of the file; noise alone does not."""
     return speedup_low is not None and speedup_low > 1 and (tokens_per_round or 0) > 1
 
 
 def plain_spread(speeds: Sequence[Speed]) -> float | None:
-    """By how much plain decoding of one file differs between prompts and loads, which are about the same work: the
-    slower and the faster quarter of them. None for few."""
+    """How much plain decoding of one file differs between prompts and loads: the slower and the faster quarter of them.
+    None for few."""
     rates = [rate for speed in speeds for _, rate in _plain_rates(speed)]
     if len(rates) < LEAST_RATES:
         return None
@@ -110,14 +110,14 @@ def plain_spread(speeds: Sequence[Speed]) -> float | None:
 
 
 def times_as_fast(speed: Speed, before: Speed) -> float | None:
-    """How many times as fast plain decoding of one file is as it was before, the median over prompts both know."""
+    """Speed of plain decoding of one file over its earlier speed, the median over common prompts."""
     rates_before = dict(_plain_rates(before))
     return median(rate / rates_before[item] for item, rate in _plain_rates(speed) if item in rates_before)
 
 
 def greedy_agreement(answers: Mapping[str, Sequence[int]], reference: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Of the prompts that both have answered, the share of equal answers, and how much of them is equal up to where
-    they part, on average. None where there are none."""
+    """Over the prompts that both answered, the share of equal answers, and the mean share of an answer before the first
+    difference. None if there are none."""
     pairs = [(list(answers[item]), list(reference[item])) for item in reference if item in answers]
     if not pairs:
         return {"equal": None, "until_they_part": None}
@@ -126,13 +126,13 @@ def greedy_agreement(answers: Mapping[str, Sequence[int]], reference: Mapping[st
 
 
 def _plain_rates(speed: Speed) -> list[tuple[str, float]]:
-    """Tokens a second by prompt."""
+    """Tokens per second by prompt."""
     plain = [sample for sample in speed["samples"] if sample["mode"] == PLAIN]
     return [(sample["item"], sample["tokens_per_s"]) for sample in plain if sample["tokens_per_s"]]
 
 
 def _beats(other: tuple[float, float], point: tuple[float, float]) -> bool:
-    """Faster and no farther from the reference, or nearer and no slower."""
+    """Faster and at least as close to the reference, or closer and at least as fast."""
     return other != point and other[0] >= point[0] and other[1] <= point[1]
 
 

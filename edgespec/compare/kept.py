@@ -1,4 +1,4 @@
-"""Results on disk as they come, each under what was measured, so that a comparison can go on where it was stopped."""
+"""Results saved as they come, keyed by what was measured, so that a stopped comparison can resume."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def quality_key(target: Path, reference: Path, settings: LoadSettings, windows: 
 
 
 def recall(key: Key) -> dict[str, Any] | None:
-    """What was kept under `key`, if anything was."""
+    """What was saved under `key`, if anything."""
     try:
         kept = json.loads(read_cache(_name(key)) or "null")
     except ValueError:
@@ -57,7 +57,7 @@ def recall(key: Key) -> dict[str, Any] | None:
 
 
 def keep(key: Key, result: Mapping[str, Any]) -> bool:
-    """Keep `result`; False where the cache cannot be written."""
+    """Save `result`; False if the cache cannot be written."""
     return write_cache(_name(key), json.dumps({"key": key, "result": result}))
 
 

@@ -1,4 +1,4 @@
-"""The comparison itself: first how far each file is from the reference, then how fast it is; plain data come out."""
+"""The comparison: first how far each file is from the reference, then how fast it is; the result is plain data."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ Result = dict[str, Any]
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """What is compared: answers of `tokens` tokens to `items`, and the first `limit` windows of a `text`.
-
-    `resume` takes what an earlier comparison has found out already. `command` is what the result says it came from.
-    """
+    """What is compared: answers of `tokens` tokens to `items`, and the first `limit` windows of a `text`. `resume`
+    reuses what an earlier comparison measured. `command` is recorded in the result."""
 
     targets: Targets
     contests: Sequence[Contest]
@@ -57,10 +55,10 @@ class Plan:
 
 
 def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Result:
-    """Measure `plan`, one file loaded at a time. What there is, is kept in the cache folder as it comes.
+    """Measure `plan`, one file loaded at a time. Partial results are saved in the cache folder as they come.
 
-    If `cancel` is set the result holds what there is and is not "complete"; neither is it where a file fails, and
-    "failures" says how. Raises UsageError for a text that is too short, and where the reference's rows have no room.
+    If `cancel` is set the result is partial and not "complete"; neither is it if a file fails, and "failures" says how.
+    Raises UsageError for a text that is too short, and if there is no room for the reference's rows.
     """
     comparison = _Comparison(plan, progress or (lambda what, done: None), cancel or CancelFlag())
     comparison.run()
@@ -69,7 +67,7 @@ def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelF
 
 @dataclass(slots=True)
 class _Job:
-    """One load of a file for its speed, and what is known of that."""
+    """One load of a file to measure its speed, and the results so far."""
 
     target: Target
     contest: Contest
@@ -79,11 +77,11 @@ class _Job:
 
 
 class _Comparison:
-    """A comparison in the making."""
+    """A comparison in progress."""
 
     def __init__(self, plan: Plan, progress: Progress, cancel: CancelFlag) -> None:
         self._plan, self._progress, self._cancel = plan, progress, cancel
-        self._started = datetime.now(UTC).isoformat(timespec="milliseconds")  # which run a part is of
+        self._started = datetime.now(UTC).isoformat(timespec="milliseconds")  # which run measured a part
         self._reference, self._targets = plan.targets.reference, plan.targets.all
         self._windows = self._cut_text()
         self._messages, self._failures = list(plan.targets.messages), list[str]()
@@ -97,7 +95,7 @@ class _Comparison:
         self._time = TimeLeft(self._units())
 
     def run(self) -> None:
-        """Measure until the end or until it is cancelled. Raises UsageError."""
+        """Measure until done or cancelled. Raises UsageError."""
         try:
             self._measure_qualities()
             is_measured_again = self._is_measured_again()
@@ -112,7 +110,7 @@ class _Comparison:
         self._is_complete = not self._failures
 
     def result(self) -> Result:
-        """What there is, as plain data."""
+        """The result so far, as plain data."""
         plan, count = self._plan, len(self._plan.contests)
         speeds = {
             target.label: [job.known for job in self._jobs[number * count : (number + 1) * count]]
@@ -166,7 +164,7 @@ class _Comparison:
         }
 
     def _parts(self) -> dict[str, Any]:
-        """How many parts there are, how many of them are finished or begun, and whether a later run can have them."""
+        """The number of parts, how many of them are finished or begun, and whether a later run can reuse them."""
         missing = [self._missing(job) for job in self._jobs]
         begun = [bool(job.known["items"]) and bool(lack) for job, lack in zip(self._jobs, missing, strict=True)]
         return {
@@ -186,7 +184,7 @@ class _Comparison:
             return windows(model, plan.text, size, limit)
 
     def _unread(self) -> list[Target]:
-        """Whose quality is not known yet. The reference is read again if any other is to be compared with it."""
+        """Files whose quality is unknown. The reference is read again if any other must be compared with it."""
         others = [target for target in self._targets if target != self._reference]
         missing = [target for target in others if target.label not in self._qualities]
         return [self._reference, *missing] if missing or self._reference.label not in self._qualities else []
@@ -199,18 +197,18 @@ class _Comparison:
 
     @property
     def _base(self) -> _Job:
-        """What files are held against: plain decoding of the reference counts in the first of its loads."""
+        """The baseline of all files: plain decoding of the reference, from the first of its loads."""
         return next(job for job in self._jobs if job.target == self._reference)
 
     def _missing(self, job: _Job) -> int:
         return len({item.id for item in self._plan.items} - set(job.known["items"]))
 
     def _is_measured_again(self) -> bool:
-        """Whether the reference is at the end: where speeds of files are to be compared, and any is not known yet."""
+        """Whether to measure the reference again at the end: if speeds of files are compared, and any is new."""
         return len(self._targets) > 1 and any(map(self._missing, self._jobs))
 
     def _units(self) -> float:
-        """Of all that is to be done."""
+        """The total work."""
         text, tokens = self._windows, self._plan.tokens
         units = sum(len(text) * window_units(target.size_bytes, text[0]) for target in self._unread())
         for job in self._jobs:
@@ -299,10 +297,8 @@ class _Comparison:
         )
 
     def _measure_reference_again(self) -> None:
-        """Files are measured one after another: what became of the machine meanwhile is found out at the end.
-
-        Raises CancelledError.
-        """
+        """Files are measured one after another: at the end, find out whether the machine has changed meanwhile. Raises
+        CancelledError."""
         base, plan = self._base, self._plan
 
         def tell(what: str, done: float) -> None:
@@ -336,7 +332,7 @@ class _Comparison:
 
     @contextmanager
     def _failing(self, target: Target) -> Iterator[None]:
-        """What goes wrong with one file is told, and the others are gone on with."""
+        """A failure of one file is reported, and the others continue."""
         if self._cancel.is_set():
             raise CancelledError
         try:
@@ -351,17 +347,17 @@ def _reference_quality(rows: ReferenceRows) -> Quality:
 
 # --- how much work the parts are, in bytes of weights that go through the processor for a token -----------------------
 
-READING = 0.2  # of the time of a token that is generated, for one that is read
-MEASURING_PASSES = 80  # tokens generated would take about as long
+READING = 0.2  # prefill time per token, relative to a generated one
+MEASURING_PASSES = 80  # equivalent number of generated tokens
 
 
 def window_units(size_bytes: int, window: Sequence[int]) -> float:
-    """One window of a text, read by a file of that size."""
+    """One window of a text, processed by a file of that size."""
     return READING * size_bytes * len(window)
 
 
 def preparation_units(size_bytes: int, n_modes: int) -> float:
-    """What comes before the first answer of one load."""
+    """The work before the first answer of one load."""
     return float(size_bytes * (MEASURING_PASSES + WARM_UP_TOKENS * n_modes))
 
 

@@ -1,4 +1,4 @@
-"""Perplexity: how many tokens a model wavers between, on average, when it is to say the next one of a text."""
+"""Perplexity: how many tokens a model hesitates between, on average, when it predicts the next one of a text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from edgespec.compare.windows import Windows, log_probabilities, watching
 from edgespec.llama.context import CancelledError, Context
 
 Told = Callable[[int, int], None]
-"""Hears how many windows of how many are done."""
+"""Called with the number of windows done, and of all."""
 
 
 @dataclass(slots=True, frozen=True)
 class Perplexity:
-    """exp of the mean negative log-likelihood over `positions` tokens, with its standard error, and what it took."""
+    """exp of the mean negative log-likelihood over `positions` tokens, with its standard error, and the time it
+    took."""
 
     value: float
     standard_error: float
@@ -29,10 +30,8 @@ class Perplexity:
 
 
 def perplexity(context: Context, text: Windows, tell: Told, cancel: CancelFlag) -> Perplexity | None:
-    """The perplexity over the windows of `text`, or over those that were read before it was cancelled, if any.
-
-    Raises GenerationError.
-    """
+    """The perplexity over the windows of `text`, or over those processed before it was cancelled, if any. Raises
+    GenerationError."""
     losses: list[float] = []
     done, started_s = 0, perf_counter()
     took_s = 0.0

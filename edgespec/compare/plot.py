@@ -1,4 +1,4 @@
-"""A comparison as one picture: how fast against how far from the reference, with the line that nothing beats."""
+"""A comparison as one picture: speed against distance from the reference, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RING, POINT = 14, 7  # sizes of markers
-LABEL_WIDTH, LABEL_HEIGHT = 70, 12  # points that labels are to be apart
-DECADES = 3  # up to which there are ticks between powers of ten
+LABEL_WIDTH, LABEL_HEIGHT = 70, 12  # minimum distance of labels in points
+DECADES = 3  # the most decades with ticks between powers of ten
 
 Row = Mapping[str, Any]
 
 
 def plot(result: Result, path: Path) -> None:
-    """Draw a result into `path`. Raises as `picture` does, and UsageError where there is nothing to draw."""
+    """Draw a result into `path`. Raises as `picture` does, and UsageError if there is nothing to draw."""
     divergences = {target["label"]: target["quality"]["kl"] for target in result["targets"] if target["quality"]}
     rows = [row for row in result["rows"] if row["tokens_per_s"] and row["target"] in divergences]
     if not rows:
@@ -47,7 +47,7 @@ def plot(result: Result, path: Path) -> None:
 
 
 def _scale(axes: Axes, rows: Sequence[Row], divergences: Mapping[str, float], reference: str) -> None:
-    """From left to right speed, from bottom to top distance, of which the reference's 0 has a place below the rest."""
+    """Speed from left to right, distance from bottom to top; the reference's 0 is placed below the others."""
     from matplotlib.ticker import NullLocator
 
     axes.set_xlim(0, 1.2 * max(row["tokens_per_s"] for row in rows))
@@ -76,7 +76,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _draw(axes: Axes, rows: Sequence[Row], ways: Sequence[str], divergences: Mapping[str, float]) -> None:
-    """A colour for each file, a marker for each mode and draft, a ring around what nothing beats."""
+    """A colour for each file, a marker for each mode and draft, a ring around Pareto-optimal points."""
     colours, different = _colours(rows), list(dict.fromkeys(ways))
     best = sorted((row["tokens_per_s"], divergences[row["target"]]) for row in rows if row["is_best"])
     line: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": "--", "zorder": 1}
@@ -115,7 +115,7 @@ def _draw(axes: Axes, rows: Sequence[Row], ways: Sequence[str], divergences: Map
 
 
 def _label(axes: Axes, rows: Sequence[Row], divergences: Mapping[str, float]) -> None:
-    """The name of each file beside its fastest point, above the names that are in its way."""
+    """Each file's name beside its fastest point, moved above names in its way."""
     fastest: dict[str, float] = {}
     colours = _colours(rows)
     for row in rows:

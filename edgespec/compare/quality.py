@@ -1,4 +1,4 @@
-"""How far a file is from its reference over a text: KL divergence, likeliest tokens, perplexity."""
+"""How far a file is from its reference over a text: KL divergence, same top token, perplexity."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from edgespec.llama.context import Context
 class Quality:
     """Figures over `positions` tokens of a text.
 
-    `kl` is the mean Kullback-Leibler divergence of the file's probabilities from the reference's (nats a token), with
-    its standard error, the median and the 99th percentile; `same_top` the share of positions where both find the same
-    token likeliest; `perplexity_ratio` the file's perplexity over the reference's, with a standard error that knows
-    that both read the same text.
+    `kl` is the mean Kullback-Leibler divergence of the file's probabilities from the reference's (nats per token), with
+    its standard error, the median and the 99th percentile; `same_top` the share of positions with the same most likely
+    token; `perplexity_ratio` the file's perplexity over the reference's, with a standard error that accounts for the
+    common text.
     """
 
     positions: int
@@ -38,19 +38,16 @@ class Quality:
 
 
 def reference_quality(positions: int, perplexity: float, perplexity_error: float) -> Quality:
-    """That of the reference, which is what it is compared with."""
+    """That of the reference itself."""
     return Quality(positions, perplexity, perplexity_error, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 
 
 def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Told, cancel: CancelFlag) -> Quality:
-    """The quality of the model in `context` over the text that `rows` were made of.
-
-    Raises CancelledError, GenerationError.
-    """
+    """The quality of the model in `context` over the text of `rows`. Raises CancelledError, GenerationError."""
     divergences: list[float] = []
     losses: list[float] = []
     same = 0
-    # Closed here, since an open file cannot be deleted everywhere, and it is to be when a signal ends this.
+    # Closed here: not every system can delete an open file, and it must be deleted when a signal ends this.
     with closing(iter(rows)) as read, watching(context, cancel):
         reference = zip(read, rows.likeliest, strict=True)
         for done, window in enumerate(text):

@@ -1,4 +1,4 @@
-"""Quantisations of a model that are compared with it: made once, then cached."""
+"""Quantisations of a model to compare it with: made once, then cached."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.llama.quantize import TYPES, quantize
 from edgespec.text.figures import percent
 
-LEAST_SHARE = 0.005  # of the bytes, to be worth a word
+LEAST_SHARE = 0.005  # share of the bytes that is worth mentioning
 
 
 def check_quants(names: Iterable[str]) -> list[str]:
-    """The names as llama.cpp spells them, each once. Raises UsageError for one that cannot be made."""
+    """The names in llama.cpp's spelling, each once. Raises UsageError for one that cannot be made."""
     wanted = list(dict.fromkeys(name.strip().upper() for name in names))
     if unknown := [name for name in wanted if name not in TYPES]:
         raise UsageError(f"cannot make quantisation {unknown[0]!r}", hint=f"the types are {', '.join(TYPES)}")
@@ -25,9 +25,9 @@ def check_quants(names: Iterable[str]) -> list[str]:
 
 
 def make_quant(source: Path, type: str, progress: Callable[[float], None] = lambda done: None) -> Path:
-    """The model `source` as `type` ("Q4_K_M"), made if it is not in the cache. Raises UsageError, ModelFileError.
+    """The model `source` as `type` ("Q4_K_M"), made unless it is in the cache. Raises UsageError, ModelFileError.
 
-    A source that is quantised already is taken too, which loses twice.
+    A source that is quantised already is accepted too, which loses quality twice.
     """
     path = derived_file("quants", source, type)
     if path.is_file():
@@ -44,14 +44,14 @@ def make_quant(source: Path, type: str, progress: Callable[[float], None] = lamb
 
 
 def size_bytes(n_params: int, type: str) -> int:
-    """About what so many weights take: the bits that the type's name tells, and two for scales and larger tensors."""
+    """The approximate size of so many weights: the bits in the type's name, plus two for scales and larger tensors."""
     bits = re.search(r"\d+", type)
     assert bits is not None
     return n_params * (int(bits[0]) + 2) // 8
 
 
 def types_by_share(header: Header) -> dict[str, float]:
-    """The types that the weights of a file have, by their share of the bytes, the largest first."""
+    """The weight types of a file by their share of the bytes, the largest first."""
     sizes: Counter[str] = Counter()
     for tensor in header.tensors.values():
         sizes[tensor.type] += tensor.size_bytes
@@ -59,7 +59,7 @@ def types_by_share(header: Header) -> dict[str, float]:
 
 
 def describe_types(header: Header, type: str) -> str:
-    """Which types came out where `type` was asked for, and why if rows were too short for it."""
+    """The actual types if `type` was requested, and why if rows were too short for it."""
     shares = types_by_share(header)
     text = ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share >= LEAST_SHARE)
     too_short = [tensor for tensor in header.tensors.values() if tensor.type != "F32" and tensor.shape[0] % 256]

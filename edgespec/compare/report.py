@@ -1,4 +1,4 @@
-"""A comparison as its reader sees it: the files, how fast each is in every mode, and what that means in plain words."""
+"""A comparison for its reader: the files, how fast each is in every mode, and what that means."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FEW_PROMPTS = 6
-ALIKE = 0.03  # differences that are noise
+ALIKE = 0.03  # smaller differences are noise
 BEST = "*"
 
 
 def table(result: Result) -> RenderableType:
-    """Everything about a result for a terminal."""
+    """The full report of a result for a terminal."""
     parts: list[RenderableType] = [Lines(list(_heading(result))), _files(result)]
     if result["rows"]:
         parts.append(_speeds(result))
@@ -33,7 +33,8 @@ def table(result: Result) -> RenderableType:
 
 
 def to_csv(result: Result) -> str:
-    """A line for each row below a line of names, with what is known of its file; when runs began has spaces between."""
+    """A line per row below a line of names, with the figures of its file; start times of runs are separated by
+    spaces."""
     files = {target["label"]: target for target in result["targets"]}
     lines = []
     for row in result["rows"]:
@@ -45,7 +46,7 @@ def to_csv(result: Result) -> str:
 
 
 def verdicts(result: Result) -> Iterator[str]:
-    """What each file gains and loses against the reference, and which rows are worth a choice."""
+    """What each file gains and loses against the reference, and which rows are worth choosing."""
     files = {target["label"]: target for target in result["targets"]}
     base = files[result["reference"]]
     for label, target in files.items():
@@ -61,7 +62,7 @@ def verdicts(result: Result) -> Iterator[str]:
 
 
 def _fastest(result: Result) -> Iterator[str]:
-    """The combination of weights and drafting that is fastest on this machine, where there was a choice."""
+    """The fastest combination of weights and drafting on this machine, if there was a choice."""
     known = [row for row in result["rows"] if row["tokens_per_s"]]
     rows = [row for row in known if row["mode"] == PLAIN or _is_faster(row)]
     plain = max((row for row in rows if row["mode"] == PLAIN), key=lambda row: float(row["tokens_per_s"]), default=None)
@@ -185,14 +186,14 @@ def _row(result: Result, label: str, mode: str) -> dict[str, Any] | None:
 
 
 def _speed(ratio: float, doubt: Doubt | None) -> str:
-    """What a ratio of speeds says, no more than it is known."""
+    """What a ratio of speeds says, no more than is certain."""
     if doubt is None:
         return _more(ratio, "faster", "slower", "as fast")
     if doubt.factor is None:
         return f"perhaps {_more(ratio, 'faster', 'slower', 'as fast')} (uncertain: {doubt.why})"
     low, high = ratio / doubt.factor, ratio * doubt.factor
     if low <= 1 <= high:
-        return f"faster or slower cannot be told ({times(low)} to {times(high)} as fast: {doubt.why})"
+        return f"faster or slower is uncertain ({times(low)} to {times(high)} as fast: {doubt.why})"
     bounds = (low, high) if low > 1 else (1 / high, 1 / low)
     return f"about {_more(ratio, 'faster', 'slower', 'as fast')} ({' to '.join(map(times, bounds))}: {doubt.why})"
 
@@ -204,7 +205,7 @@ def _more(factor: float, more: str, less: str, alike: str) -> str:
 
 
 def way(result: Result, row: dict[str, Any]) -> str:
-    """A mode, and the draft model where there are several."""
+    """A mode, and the draft model if there are several."""
     drafts = {row["draft"] for row in result["rows"]} - {None}
     return f"{row['mode']} by {row['draft']}" if row["draft"] and len(drafts) > 1 else str(row["mode"])
 
@@ -233,7 +234,7 @@ def nats(value: float) -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    """A figure with as many digits as its standard error makes worth telling."""
+    """A figure with as many digits as its standard error justifies."""
     if not (isfinite(value) and 0 < error < inf):
         return f"{value:.4g}"
     digits = max(0, 1 - floor(log10(error)))

@@ -1,8 +1,8 @@
-"""What the reference says at every position of a text, on disk, while other models are held against it.
+"""The reference's predictions at every position of a text, on disk, while other models are compared with them.
 
-A row is the logarithms of V probabilities as float16: 2 V bytes, 304 kB for a vocabulary of 152 thousand. Read back it
-is normalised again, so that the rounding of these numbers, which is about 0.02 % of each, moves a divergence by less
-than the rounding of kernels does.
+A row is the logarithms of V probabilities as float16: 2 V bytes, 304 kB for a vocabulary of 152 thousand. It is
+normalised again when it is read, so that the rounding of these numbers, about 0.02 % of each, changes a divergence by
+less than the rounding of kernels does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ReferenceRows:
-    """The reference's rows in `file`, its likeliest token and the loss (nats) at each position."""
+    """The reference's rows in `file`, its most likely token and the loss (nats) at each position."""
 
     file: Path
     n_vocab: int
@@ -42,7 +42,7 @@ class ReferenceRows:
     losses: list[float] = field(default_factory=list)
 
     def __iter__(self) -> Generator[NDArray[np.float64], None, None]:
-        """The log-probabilities float64[V] of each position, in their order."""
+        """The log-probabilities float64[V] of each position, in order."""
         with self.file.open("rb") as file:
             for _ in self.losses:
                 row = np.frombuffer(file.read(2 * self.n_vocab), np.float16).astype(np.float64)
@@ -50,13 +50,13 @@ class ReferenceRows:
 
 
 def default_limit(n_vocab: int, size: int) -> int:
-    """How many windows are compared unless one says otherwise: fewer where rows would take more than `MOST_BYTES`."""
+    """The default number of windows: fewer if rows would take more than `MOST_BYTES`."""
     return max(1, min(MOST_WINDOWS, MOST_BYTES // _size_bytes(n_vocab, size, 1)))
 
 
 @contextmanager
 def room_for_rows(n_vocab: int, size: int, n_windows: int) -> Iterator[ReferenceRows]:
-    """Empty rows with a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
+    """Empty rows in a file in the cache folder, which is deleted afterwards. Raises UsageError without room."""
     folder, needed = cache_dir() / "compare", _size_bytes(n_vocab, size, n_windows)
     _remove_abandoned(folder)
     make_room(
@@ -94,7 +94,7 @@ def _size_bytes(n_vocab: int, size: int, n_windows: int) -> int:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """What a run that was killed has left behind."""
+    """Files that a killed run left behind."""
     for file in folder.glob("rows.*.part"):
         pid = file.name.split(".")[1]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):

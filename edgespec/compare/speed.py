@@ -1,4 +1,4 @@
-"""The speed of one file: every mode answers every prompt, in turns, on one load. What there is, is kept as it comes."""
+"""The speed of one file: every mode answers every prompt, in turns, on one load. Results are saved as they come."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgespec.llama.context import CancelledError
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
-REPEAT = 2  # of each width of passes, before the answers; the measured pace needs to know them
+REPEAT = 2  # of each width of passes, before the answers; the draft policy needs them
 
 Speed = dict[str, Any]
 """Plain data: "samples" as a bench has them, each with when its "run" began, the ids of plain "answers" by prompt,
@@ -47,12 +47,11 @@ def measure_speed(
     cancel: CancelFlag,
     keep: Callable[[Speed], object],
 ) -> None:
-    """Fill `known` with what it does not hold yet: greedy answers of `tokens` tokens. `run` tells when this began.
+    """Add to `known` what it does not have yet: greedy answers of `tokens` tokens. `run` is the start time of this run.
 
-    `keep` is called after every prompt, `progress` with "answer" after every answer.
-
-    Memory is looked at between answers, and as the file is loaded.
-    Raises CancelledError, UsageError where no prompt fits, and what loading and decoding raise.
+    `keep` is called after every prompt, `progress` with "answer" after every answer. Memory is read between answers,
+    and while the file is loaded. Raises CancelledError, UsageError if no prompt fits, and what loading and decoding
+    raise.
     """
     memory = _Memory()
 
@@ -85,12 +84,12 @@ def measure_speed(
             known["memory_bytes"] = max(known["memory_bytes"], memory.most_bytes)
             known["messages"] = list(dict.fromkeys([*known["messages"], *messages, *llm.notes]))
             keep(known)
-        known["items"] = [item.id for item in items]  # those that could not be asked cannot be the next time
+        known["items"] = [item.id for item in items]  # those that could not be asked cannot be asked next time
         keep(known)
 
 
 def _warm_up(llm: Runtime, contestants: Sequence[Contestant], question: Question, cancel: CancelFlag) -> None:
-    """Measure what passes cost, and let every mode answer once. Raises CancelledError."""
+    """Measure the cost of passes, and let every mode answer once. Raises CancelledError."""
     llm.measure_costs(pass_widths(llm.engine.speculator.n_max), REPEAT, cancel)
     short = replace(question.request, max_tokens=min(WARM_UP_TOKENS, question.request.max_tokens))
     for contestant in contestants:
@@ -98,7 +97,7 @@ def _warm_up(llm: Runtime, contestants: Sequence[Contestant], question: Question
 
 
 def _answer(contestant: Contestant, question: Question, cancel: CancelFlag) -> tuple[dict[str, Any], list[int]] | None:
-    """A greedy answer as a sample, and its ids; None where it ended by itself. Raises CancelledError."""
+    """A greedy answer as a sample, and its ids; None if it ended by itself. Raises CancelledError."""
     greedy = replace(question.request, sampling=SamplingSettings(temperature=0.0))
     answer = contestant.answer(replace(question, request=greedy), cancel)
     if cancel.is_set():
@@ -113,7 +112,7 @@ def _answer(contestant: Contestant, question: Question, cancel: CancelFlag) -> t
 
 
 class _Memory:
-    """The most memory of this process that was seen: weights, caches and buffers, and the program itself."""
+    """The observed peak memory of this process: weights, caches and buffers, and the program itself."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()

@@ -1,4 +1,4 @@
-"""The files that are compared: what each is, what it is called in tables, and which one is the reference."""
+"""The compared files: their identity, their labels in tables, and which one is the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgespec.models.pair.vocabulary import Vocabulary
 
 @dataclass(slots=True, frozen=True)
 class Target:
-    """A file to compare: `name` says which it is, `label` tells it from the others in tables."""
+    """A file to compare: `name` identifies it, `label` distinguishes it from the others in tables."""
 
     name: str
     path: Path
@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(slots=True, frozen=True)
 class Targets:
-    """All of them; `messages` tells what users should know about how they were made."""
+    """All of them; `messages` say how they were made."""
 
     all: tuple[Target, ...]
     reference: Target
@@ -45,7 +45,7 @@ def find_targets(
     reference: str | None = None,
     progress: Callable[[str, float], None] = lambda what, done: None,
 ) -> Targets:
-    """The files that `specs` name, and `quants` of the reference, those made that are not among them.
+    """The files that `specs` name, and `quants` of the reference; missing ones are created.
 
     The reference is the largest file unless one is named. Raises ModelNotFoundError, ModelFileError, UsageError.
     """
@@ -89,7 +89,7 @@ def _target(spec: str, name: str = "") -> Target:
 
 
 def _check_vocabulary(base: Target, target: Target) -> None:
-    """What two models say can be compared only where a token is the same to both."""
+    """Two models can be compared only if their tokens mean the same."""
     ours, theirs = Vocabulary.of(base.header), Vocabulary.of(target.header)
     sizes = [f"{vocabulary.kind} of {len(vocabulary.texts)} tokens" for vocabulary in (ours, theirs)]
     texts = enumerate(zip(ours.texts, theirs.texts, strict=False))
@@ -109,7 +109,7 @@ def _check_vocabulary(base: Target, target: Target) -> None:
 
 
 def _names(targets: Sequence[Target]) -> list[str]:
-    """Their names; where several files are called alike, with as many folders in front as tell them apart."""
+    """Their names; for several files with the same name, with as many folders in front as needed."""
     names, depth = [target.name for target in targets], 1
     paths = [Path(os.path.abspath(target.path).removesuffix(".gguf")).parts for target in targets]  # noqa: PTH100
     while len(set(names)) < len(names):
@@ -119,7 +119,8 @@ def _names(targets: Sequence[Target]) -> list[str]:
 
 
 def _labels(targets: Sequence[Target]) -> list[str]:
-    """Short names: the quantisation where it tells the files of one model apart, else what differs in their names."""
+    """Short names: the quantisation if it distinguishes the files of one model, else the part of the names that
+    differs."""
     quantisations = [target.quantisation for target in targets]
     if len(set(quantisations)) == len(targets) and len({target.header.n_params for target in targets}) == 1:
         return quantisations

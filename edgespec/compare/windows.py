@@ -1,8 +1,8 @@
-"""A text as windows of tokens, and what a model says at the positions of each window that count.
+"""A text as windows of tokens, and a model's predictions at the positions of each window that count.
 
-Cut and counted as llama.cpp's own llama-perplexity does it (tools/perplexity/perplexity.cpp): whole windows one after
-another, each begun with BOS where the model wants one, and of each only the second half is judged, so that every token
-that counts has at least half a window in front of it.
+Split and counted as in llama.cpp's own llama-perplexity (tools/perplexity/perplexity.cpp): whole windows one after
+another, each begun with BOS if the model wants one, and only the second half of each counts, so that every token that
+counts has at least half a window of context.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ Windows = Sequence[Sequence[int]]
 
 
 def default_text() -> str:
-    """What is read unless one says otherwise: questions and answers of the bench's suites, all categories in turns.
-
-    94 kB of prose, code and translations that were written for this project, so that no model has seen them before.
-    """
+    """The default text: questions and answers of the benchmark suites, all categories in turns. 94 kB of prose, code
+    and translations that were written for this project, so that no model has seen them before."""
     items = shipped()
     return "\n\n".join(f"{item.prompt}\n\n{item.reference}" for item in sample(items, len(items)))
 
@@ -65,7 +63,7 @@ def windows(model: Model, text: str, size: int, limit: int | None = None) -> lis
 
 
 def counted(size: int) -> range:
-    """The positions of a window whose rows are judged, by the token behind each."""
+    """The positions of a window whose rows count, by the token after each."""
     return range(size // 2, size - 1)
 
 
@@ -105,10 +103,8 @@ def watching(context: Context, cancel: CancelFlag) -> Iterator[None]:
 
 
 def log_probabilities(context: Context, window: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """At each position that counts the token that comes, and the log-probabilities float64[V] of all tokens.
-
-    Raises CancelledError, GenerationError.
-    """
+    """At each position that counts the next token, and the log-probabilities float64[V] of all tokens. Raises
+    CancelledError, GenerationError."""
     context.forget(0)
     places = counted(len(window))
     for start in range(0, places.start, context.n_batch):
@@ -121,7 +117,7 @@ def log_probabilities(context: Context, window: Sequence[int]) -> Iterator[tuple
 
 
 def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The logarithms of the softmax of a row. Raises GenerationError where it holds what is no number."""
+    """The logarithms of the softmax of a row. Raises GenerationError if it contains a NaN."""
     logits = row.astype(np.float64)
     with np.errstate(invalid="ignore"):
         logits -= logits.max()

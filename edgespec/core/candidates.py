@@ -1,9 +1,8 @@
-"""What a draft model guesses: from a row of its logits to candidates for the next token.
+"""From a row of a draft model's logits to candidates for the next token.
 
 Under the coupled rule they are ranked by logit plus the target's own noise, so that a model with the same distribution
-ranks the target's choice first. Under rejection and block verification they are drawn without replacement from the
-draft's distribution, with noise of their own, and carry what they were drawn from. Both go through the request's whole
-sampling chain.
+ranks the target's choice first. Under rejection and block verification they are sampled without replacement from the
+draft's distribution, with separate noise, and carry that distribution. Both apply the request's whole sampling chain.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from edgespec.core.sampling import Candidates, FloatRow, draw_from, largest, tru
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """A candidate, a raw estimate in (0, 1) that the target accepts it, and the distribution it was drawn from, if it
-    was."""
+    """A candidate token, a raw estimate in (0, 1) that the target accepts it, and the distribution it was sampled from,
+    if any."""
 
     token: int
     confidence: float
     distribution: Distribution | None = None
 
 
-def guesses(
+def draft_candidates(
     sampler: Sampler, row: FloatRow, tokens: Sequence[int], position: int, k: int, draw: int | None = None
 ) -> list[DraftCandidate]:
-    """At most k candidates for the token after the prefix `tokens`, best first, by a draft model's `row`, float32[V].
+    """At most k candidates for the token after the prefix `tokens`, best first, from a draft model's `row`, float32[V].
 
-    The draft's vocabulary may be padded to another length than the target's. A number `draw` asks for tokens drawn from
-    the draft's distribution; it has to be another one for every node of every draft of an answer, or what is drawn in
-    one branch of a tree tells something about the other. The confidence of a draw does not depend on what was drawn:
-    leaving a draw out for its own sake changes the distribution.
+    The draft's vocabulary may be padded to another length than the target's. With a number `draw`, candidates are
+    sampled from the draft's distribution. The number must differ for every node of every draft of an answer, else the
+    samples of one branch are correlated with another's. A sample's confidence does not depend on the sampled token:
+    selecting by it would change the distribution.
     """
     adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
     if sampler.settings.temperature == 0:
@@ -54,7 +53,7 @@ def guesses(
 def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, k: int) -> list[DraftCandidate]:
     """At most k candidates from the probabilities of some tokens, best first.
 
-    Their noise is the target's own, so that where the distribution is the target's, its choice comes first.
+    They are ranked with the target's own noise: where the distribution is the target's, its choice comes first.
     """
     if sampler.settings.temperature == 0 or len(distribution) < 2:
         ranked = sorted(distribution.items(), key=itemgetter(1), reverse=True)
@@ -67,10 +66,10 @@ def weighed(sampler: Sampler, distribution: Mapping[int, float], position: int, 
 
 
 def certainty(sampler: Sampler, row: FloatRow, tokens: Sequence[int], token: int) -> tuple[float, float]:
-    """The probability of `token` by a draft model's row after the sampling chain, and the entropy of that distribution
-    in nats.
+    """The probability of `token` in a draft model's row after the sampling chain, and that distribution's entropy in
+    nats.
 
-    Greedy, the distribution is the one of temperature 1, as in what others stop drafts by.
+    At temperature 0 the distribution is that of temperature 1, as in other programs that stop drafts by confidence.
     """
     adjusted = sampler.adjusted(row[: sampler.n_vocab], tokens)
     greedy = sampler.settings.temperature == 0
@@ -79,7 +78,7 @@ def certainty(sampler: Sampler, row: FloatRow, tokens: Sequence[int], token: int
 
 
 def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandidate]:
-    """The likeliest tokens; typical-p alone can drop some of them."""
+    """The most likely tokens; typical-p alone can drop some of them."""
     left = Candidates(None, adjusted) if sampler.settings.typical_p == 1 else truncate(adjusted, sampler.settings)
     best = largest(left.logits, k)
     best = best[np.argsort(-left.logits[best], kind="stable")]
@@ -89,7 +88,7 @@ def _likeliest(sampler: Sampler, adjusted: FloatRow, k: int) -> list[DraftCandid
 
 
 def _draws(candidates: Candidates, noise_key: tuple[int, int], k: int) -> list[DraftCandidate]:
-    """Draws without replacement, as sure as the likeliest token that was not drawn before."""
+    """Samples without replacement, each with the confidence of the most likely token not sampled before it."""
     found: list[DraftCandidate] = []
     whole = Distribution.of(candidates)
     distribution: Distribution | None = whole
@@ -110,5 +109,5 @@ def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _unsure(p: float) -> float:
-    """Strictly between 0 and 1, also for an only candidate."""
+    """Clamped to strictly between 0 and 1, also for a single candidate."""
     return min(max(float(p), 1e-6), 1 - 1e-6)

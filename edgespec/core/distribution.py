@@ -14,10 +14,10 @@ Probabilities = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Tokens that may come, `ids` int32[n] ascending, and how likely they are, `p` float64[n], sum 1.
+    """Probabilities of possible tokens: `ids` int32[n] ascending, `p` float64[n], sum 1.
 
-    Two distributions need not have the same tokens: target and draft are truncated each for itself, so everything that
-    takes two of them goes by id.
+    Two distributions need not have the same tokens, as target and draft are truncated separately: operations on two of
+    them match tokens by id.
     """
 
     ids: Ids
@@ -25,7 +25,7 @@ class Distribution:
 
     @classmethod
     def of(cls, candidates: Candidates) -> Distribution:
-        """The softmax of what the sampling chain left."""
+        """The softmax of what the sampling chain kept."""
         logits = candidates.logits.astype(np.float64)
         weights = np.exp(logits - logits.max())
         ids = np.arange(len(logits), dtype=np.int32) if candidates.ids is None else candidates.ids
@@ -33,7 +33,7 @@ class Distribution:
 
     @classmethod
     def point(cls, token: int) -> Distribution:
-        """All on one token: a guess that was not drawn."""
+        """All probability on one token: a draft token that was not sampled."""
         return cls(np.array([token], np.int32), np.ones(1))
 
     def probability(self, token: int) -> float:
@@ -46,7 +46,7 @@ class Distribution:
         return -float(np.sum(possible * np.log(possible)))
 
     def without(self, token: int) -> Distribution | None:
-        """The distribution given that it is another token, or None when there is no other."""
+        """The distribution given that `token` is excluded, or None when there is no other token."""
         others = (self.ids != token) & (self.p > 0)
         total = self.p[others].sum()
         return Distribution(self.ids[others], self.p[others] / total) if total > 0 else None
@@ -61,7 +61,7 @@ class Distribution:
         return above
 
     def residual(self, other: Distribution, scale: float = 1.0) -> Distribution:
-        """norm((scale p - q)+); this distribution itself where nothing is left of it, as when both are the same."""
+        """norm((scale p - q)+); this distribution itself where nothing remains, as when both are equal."""
         above = self.excess(other, scale)
         total = above.sum()
         return Distribution(self.ids, above / total) if total > 0 else self

@@ -29,12 +29,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """n guessed tokens. `parents[i] < i`; -1 hangs off the last committed token. Siblings differ in their tokens.
+    """n draft tokens. `parents[i] < i`; -1 is a child of the last committed token. Siblings have different tokens.
 
-    `confidence[i]` is the drafter's own estimate that the node is accepted given that its parent was.
-    `distributions[i]` is what the token was drawn from, given the siblings before it; None is a guess that was not
-    drawn. `source` is the drafter; where several made it, `sources` are those of the nodes. `certainty`, if it was
-    asked for, are each token's probability by the drafter and the entropy of its distribution, in nats.
+    `confidence[i]` is the drafter's estimate that the node is accepted given that its parent was. `distributions[i]` is
+    what the token was sampled from, given the siblings before it; None if it was not sampled. `source` is the drafter;
+    if several contributed, `sources` are those of the nodes. `certainty`, if requested, holds each token's probability
+    under the drafter and the entropy of its distribution, in nats.
     """
 
     tokens: list[int]
@@ -47,7 +47,7 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
-        """Each token hangs off the one before it; none was drawn."""
+        """Each token is the child of the one before it; none was sampled."""
         return cls(tokens, list(range(-1, len(tokens) - 1)), confidence, [None] * len(tokens), source)
 
     @classmethod
@@ -78,30 +78,30 @@ class Draft:
         return [index for index in range(node + 1, len(self.parents)) if self.parents[index] == node]
 
     def child(self, node: int, token: int) -> int | None:
-        """The child of `node` that guesses `token`, if there is one."""
+        """The child of `node` with this token, or None."""
         return next((index for index in self.children(node) if self.tokens[index] == token), None)
 
     def depths(self) -> list[int]:
-        """How many guesses lie before each node on its path; 0 for those that hang off the last committed token."""
+        """Each node's number of ancestors; 0 for children of the last committed token."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(0 if parent < 0 else depths[parent] + 1)
         return depths
 
     def reaches(self) -> list[float]:
-        """The probability of each node that the target gets there, if the confidences are right."""
+        """Each node's path probability: that the target accepts its whole path, if the confidences are right."""
         reaches: list[float] = []
         for parent, confidence in zip(self.parents, self.confidence, strict=True):
             reaches.append(confidence if parent < 0 else reaches[parent] * confidence)
         return reaches
 
     def chances(self) -> list[float]:
-        """The confidences of the first guess after the committed tokens, and of the first behind each guess."""
+        """The confidences of the best child of the last committed token, and of the best child of each node."""
         first = {parent: node for node, parent in reversed(list(enumerate(self.parents)))}
         return [self.confidence[node] for node in sorted(first.values())]
 
     def best(self, n: int) -> Draft:
-        """The n nodes of largest reach, in their order; a parent reaches as far as its child at least."""
+        """The n nodes with the largest path probability, in their order; a parent's is at least its child's."""
         if n >= len(self):
             return self
         if self.is_chain:
@@ -110,7 +110,7 @@ class Draft:
         return self._only(sorted(sorted(range(len(self)), key=lambda node: -reaches[node])[:n]))
 
     def within(self, leaves: int) -> Draft:
-        """What is left of it with so many leaves at most: where that is too few, nodes of large reach come first."""
+        """This draft with at most so many leaves; if some must go, nodes with a large path probability stay."""
         if self.n_leaves <= leaves:
             return self
         reaches, kept, with_child = self.reaches(), set[int](), set[int]()
@@ -127,7 +127,7 @@ class Draft:
         return self._only(sorted(kept))
 
     def merged(self, other: Draft) -> Draft:
-        """One tree of both. A node that both have is as sure as the surer one says, and counts as this draft's."""
+        """One tree of both. A node that both have gets the larger confidence and counts as this draft's."""
         tokens, parents, confidence, distributions = (
             [*self.tokens],
             [*self.parents],
@@ -156,7 +156,7 @@ class Draft:
         return self.sources[node] if self.sources else self.source
 
     def _only(self, kept: Sequence[int]) -> Draft:
-        """These nodes, ascending, each with its parent."""
+        """The subtree of these nodes, ascending, with their parents renumbered."""
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
         return Draft(
             [self.tokens[node] for node in kept],
@@ -168,7 +168,7 @@ class Draft:
         )
 
     def leaves(self) -> list[list[int]]:
-        """For each node the numbers of the leaves at or below it; leaves are numbered in the order of their nodes."""
+        """For each node the numbers of the leaves at or below it; leaves are numbered in node order."""
         below: list[list[int]] = [[] for _ in self.parents]
         inner = set(self.parents)
         leaf = 0

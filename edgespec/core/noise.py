@@ -1,4 +1,4 @@
-"""Counter-based noise: a number for each seed, sample, position and token, in whatever order they are asked for."""
+"""Counter-based noise: a number for each seed, sample, position and token, independent of the order of calls."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ class Stream(IntEnum):
 
 
 def gumbel(
-    seed: int, sample: int, position: int, ids: int | Ids, stream: Stream = Stream.TOKEN, round: int = 0
+    seed: int, sample: int, position: int, ids: int | Ids, stream: Stream = Stream.TOKEN, step: int = 0
 ) -> npt.NDArray[np.float32]:
-    """Standard Gumbel noise, float32[n], for token `ids`; a number n stands for the ids 0 to n - 1.
-
-    `seed` has 64 bits, `position` is the logical index of the token to be chosen. Values lie in [-2.82, 16.64].
-    """
-    uniforms = _uniforms(hashes(key(seed, sample, position, stream, round), ids)).astype(np.float32)
+    """Standard Gumbel noise, float32[n], for token `ids`; a number n stands for the ids 0 to n - 1. `seed` has 64 bits,
+    `position` is the logical index of the token to be sampled. Values lie in [-2.82, 16.64]."""
+    uniforms = _uniforms(hashes(key(seed, sample, position, stream, step), ids)).astype(np.float32)
     noise: npt.NDArray[np.float32] = -np.log(-np.log(uniforms))
     return noise
 
@@ -49,21 +47,19 @@ def uniform(key: tuple[int, int], token: int = 0) -> float:
     return float(_uniforms(hashes(key, np.array([token])))[0])
 
 
-def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, round: int = 0) -> tuple[int, int]:
-    """Two 32-bit words out of everything but the token id. ValueError for a seed of more than 64 bits."""
+def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
+    """Two 32-bit words from everything but the token id. ValueError for a seed of more than 64 bits."""
     if not 0 <= seed <= _MASK:
         raise ValueError(f"seed must be from 0 to 2^64 - 1, not {seed}")
     state = _mix64(seed)
-    for word in (sample, position, int(stream), round):
+    for word in (sample, position, int(stream), step):
         state = _mix64(state + word)
     return state >> 32, state & 0xFFFFFFFF
 
 
 def hashes(key: tuple[int, int], ids: int | Ids) -> Hashes:
-    """32-bit hashes, uint32[n], no two of them alike.
-
-    The ids are scattered first: arrays that differ in their key alone would otherwise have whole patterns in common.
-    """
+    """32-bit hashes, uint32[n], all different. The ids are scattered first: otherwise arrays that differ only in their
+    key would share whole patterns."""
     if isinstance(ids, int):
         scattered = _scattered(ids).copy()
     else:

@@ -1,10 +1,10 @@
-"""How much two lists of tokens have in common."""
+"""The common prefix of two token lists."""
 
 from __future__ import annotations
 
 
 def common_prefix(left: list[int], right: list[int]) -> int:
-    """How many tokens are the same from the first one on."""
+    """The number of equal tokens at the beginning."""
     length = min(len(left), len(right))
     if left[:length] == right[:length]:
         return length

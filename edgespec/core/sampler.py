@@ -1,4 +1,4 @@
-"""From a row of logits and the prefix it follows to one token, for every rule of verification."""
+"""From a row of logits and its prefix to one token, for every verification rule."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ from edgespec.core.sampling import (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The token at one position. `gap` is how far its score lies above the next best, inf for an only candidate.
-
-    `near_tie` says whether the rounding of kernels could have made it another token, None if that is not known.
-    `logprob` and `top_logprobs`, (id, logprob) pairs, best first, are there when the sampler was asked for them.
-    """
+    """The token at one position. `gap` is its lead over the next best score, inf for a single candidate. `near_tie`
+    says whether rounding in kernels could have changed the token, None if unknown. `logprob` and `top_logprobs`, (id,
+    logprob) pairs, best first, are set when the sampler was asked for them."""
 
     id: int
     gap: float
@@ -42,24 +40,24 @@ class Choice:
 
 
 class Constraint(Protocol):
-    """What an answer may be made of, as a grammar has it; a function of the prefix, whatever it was asked before."""
+    """What an answer may contain, such as a grammar; a function of the prefix alone."""
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
         """bool[V]: which ids may follow `tokens`, prompt and answer. Raises ValueError where it cannot say."""
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
-        """Ids that most likely follow because nothing else may; empty where there is a choice."""
+        """Ids that most likely follow because nothing else is allowed; empty where there is a choice."""
 
 
 class Sampler:
-    """Chooses `argmax(logits / temperature + Gumbel noise)` over what the sampling chain leaves (2408.07978).
+    """Samples `argmax(logits / temperature + Gumbel noise)` over what the sampling chain keeps (2408.07978). That is a
+    sample from the chain's distribution; since the noise depends only on seed, sample, position and token id, a draft
+    model that samples with the same noise tends to propose the target's token. Temperature 0 is the case without noise.
 
-    That is a draw from the chain's distribution, and since the noise depends on seed, sample, position and token id
-    alone, a draft model that chooses with the same noise tends to guess the target's token. Temperature 0 is the case
-    without noise. Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that
-    many alternatives. `banned` ids are never chosen. `rounding` is how much a logit may be off, if that is known.
-    `first` is the position of the first token for the noise: not 0 where a conversation has lost its beginning. What
-    `constraint` does not allow is never chosen.
+    Scores are float64; ties go to the lower id. `logprobs` asks for the token's log-probability and that many
+    alternatives. `banned` ids are never chosen. `rounding` is the largest error of a logit, if known. `first` is the
+    noise position of the first token: not 0 where a conversation has lost its beginning. Tokens that `constraint` does
+    not allow are never chosen.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class Sampler:
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether what may be chosen depends on the tokens before, beyond what the model makes of them."""
+        """Whether the candidates depend on the previous tokens other than through the model."""
         return self.settings.penalizes or self.constraint is not None
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
@@ -100,9 +98,9 @@ class Sampler:
         near_tie = None if self.rounding is None else self._is_near_tie(adjusted, token, position)
         return self._choice(adjusted, token, gap, near_tie)
 
-    def noise_key(self, position: int, stream: Stream = Stream.TOKEN, round: int = 0) -> tuple[int, int]:
-        """What the noise at a position is made from (`core.noise.key`)."""
-        return key(self.seed, self.sample, self.first + position, stream, round)
+    def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
+        """The key of a position's noise (`core.noise.key`)."""
+        return key(self.seed, self.sample, self.first + position, stream, step)
 
     def _best(self, adjusted: FloatRow, position: int) -> tuple[int, float]:
         if self.settings.temperature == 0:
@@ -110,10 +108,8 @@ class Sampler:
         return perturbed_best(draw_from(adjusted, self.settings), self.noise_key(position))
 
     def _is_near_tie(self, adjusted: FloatRow, token: int, position: int) -> bool:
-        """Whether another token would be chosen if logits were off by `rounding`.
-
-        Tried are the token lowered against all others, what was cut off raised against what was not, and both at once.
-        """
+        """Whether logits that are off by `rounding` could change the token. Tries lowering the token against all
+        others, raising what was truncated against what was kept, and both at once."""
         if not self.rounding:
             return False
         slack = np.float32(2 * self.rounding)
@@ -132,23 +128,23 @@ class Sampler:
         return self._best(raised, position)[0] != token
 
     def distribution(self, row: FloatRow, tokens: Sequence[int]) -> Distribution:
-        """What the sampling chain makes of the row. Raises ValueError as `choose` does."""
+        """The row after the sampling chain. Raises ValueError as `choose` does."""
         return Distribution.of(draw_from(self._checked(row, tokens), self.settings))
 
-    def draw(self, distribution: Distribution, position: int, stream: Stream, round: int) -> int:
+    def draw(self, distribution: Distribution, position: int, stream: Stream, step: int) -> int:
         """A token of that distribution, by the noise of a stream."""
         with np.errstate(divide="ignore"):
             candidates = Candidates(distribution.ids, np.log(distribution.p).astype(np.float32))
-        return perturbed_best(candidates, self.noise_key(position, stream, round))[0]
+        return perturbed_best(candidates, self.noise_key(position, stream, step))[0]
 
     def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
-        """A token that was not chosen by `choose`, with the log-probabilities that were asked for."""
+        """A token that `choose` did not choose, with the requested log-probabilities."""
         if self.logprobs is None:
             return Choice(token, math.inf)
         return self._choice(self._checked(row, tokens), token, math.inf)
 
     def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """The first half of the sampling chain: bias, penalties, and what is allowed. A row may be shorter than V."""
+        """The first half of the sampling chain: bias, penalties and constraint. A row may be shorter than V."""
         adjusted = adjust(row, self.settings, tokens, self.banned)
         if self.constraint is None:
             return adjusted
@@ -171,7 +167,8 @@ class Sampler:
 
 
 class ReferenceSampler(Sampler):
-    """Chooses what a given text says next, at the cost of choosing: what guessing would earn on that text."""
+    """Chooses the next token of a given text, at the cost of sampling: measures what drafting would gain on that
+    text."""
 
     def __init__(self, sampler: Sampler, start: int, reference: Sequence[int]) -> None:
         super().__init__(
@@ -188,7 +185,7 @@ class ReferenceSampler(Sampler):
         self._start, self._reference = start, tuple(reference)
 
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
-        """The reference's token at `position`, with the lead and the near-tie of what the row would have chosen."""
+        """The reference's token at `position`, with the gap and the near-tie of what the row would have chosen."""
         chosen = super().choose(row, tokens, position)
         at = position - self._start
         return replace(chosen, id=self._reference[at]) if at < len(self._reference) else chosen
@@ -204,9 +201,9 @@ def perturbed_best(candidates: Candidates, noise_key: tuple[int, int]) -> tuple[
 def perturbed_ranking(
     candidates: Candidates, noise_key: tuple[int, int], k: int
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """The k candidates with the highest logit plus noise, best first, and these scores; fewer if there are fewer.
+    """The k candidates with the highest logit plus noise, best first, with these scores; fewer if there are fewer.
 
-    They are distributed as k draws without replacement from the candidates' distribution (Gumbel top-k, Kool et al.
+    They are distributed as k samples without replacement from the candidates' distribution (Gumbel top-k, Kool et al.
     2019).
     """
     ids, scores = perturbed(candidates, noise_key, k)
@@ -226,10 +223,10 @@ def perturbed(candidates: Candidates, noise_key: tuple[int, int], k: int) -> tup
 
 
 def _contenders(candidates: Candidates, noise_key: tuple[int, int], k: int) -> Indices:
-    """Indices of the few candidates among which the k best must be; k is at most `_FEW`.
+    """Indices of the few candidates that include the k best; k is at most `_FEW`.
 
-    The k-th best score of some likely candidates is a bound that all of them reach. Whoever does so has a logit of at
-    least the bound less _SPLIT, or noise of at least _SPLIT, which a comparison of hashes tells without any logarithm.
+    The k-th best score of some likely candidates is a lower bound for the k best. Whoever reaches it has a logit of at
+    least the bound less _SPLIT, or noise of at least _SPLIT, which comparing hashes shows without any logarithm.
     """
     ids, logits = candidates.ids, candidates.logits
     likely = largest(logits, _FEW)

@@ -18,11 +18,11 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How the next token is sampled; names, meanings and defaults are llama.cpp's.
+    """How the next token is sampled; names, meanings and defaults are llama.cpp's. `temperature` 0 is greedy.
 
-    `temperature` 0 is greedy. Off: `top_k` <= 0, `top_p` 1, `min_p` 0, `typical_p` 1, `repeat_penalty` 1, the other
-    penalties 0. `repeat_last_n` is the number of last tokens that the penalties look at (0 none, -1 all of them).
-    `logit_bias` holds (token id, bias) pairs; a bias of -inf bans the token. Raises ValueError, naming the field.
+    Off: `top_k` <= 0, `top_p` 1, `min_p` 0, `typical_p` 1, `repeat_penalty` 1, the other penalties 0. `repeat_last_n`
+    is the number of last tokens that penalties apply to (0 none, -1 all). `logit_bias` holds (token id, bias) pairs; a
+    bias of -inf bans the token. Raises ValueError, naming the field.
     """
 
     temperature: float = 0.8
@@ -59,16 +59,16 @@ class SamplingSettings:
 
     @property
     def penalizes(self) -> bool:
-        """Whether the logits depend on the tokens that came before, beyond what the model makes of them."""
+        """Whether the adjusted logits depend on previous tokens."""
         strength = self.repeat_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
         return self.repeat_last_n != 0 and strength
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The tokens that are left: `ids` ascending, None for the whole vocabulary, and `logits` after temperature.
+    """The remaining tokens: `ids` ascending, None for the whole vocabulary, and `logits` after temperature.
 
-    The distribution of the next token is the softmax of `logits`; a logit of -inf is a token that cannot come.
+    The distribution of the next token is the softmax of `logits`; a logit of -inf excludes its token.
     """
 
     ids: Ids | None
@@ -88,10 +88,8 @@ def apply_chain(
 
 
 def adjust(row: FloatRow, settings: SamplingSettings, tokens: Sequence[int], banned: Sequence[int] = ()) -> FloatRow:
-    """The first half of the chain: bias and penalties. Returns `row` itself when there is nothing to change.
-
-    Ids beyond the row are passed over, since a draft model's vocabulary may be the shorter one.
-    """
+    """The first half of the chain: bias and penalties. Returns `row` itself when there is nothing to change. Ids beyond
+    the row are ignored, since a draft model's vocabulary may be shorter."""
     window: Sequence[int] = ()
     if settings.penalizes and len(tokens):
         window = tokens if settings.repeat_last_n < 0 else tokens[-settings.repeat_last_n :]
@@ -125,7 +123,7 @@ def draw_from(row: FloatRow, settings: SamplingSettings) -> Candidates:
 
 
 def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
-    """The tokens that top-k, typical-p, top-p and min-p leave of an adjusted row, before temperature."""
+    """What top-k, typical-p, top-p and min-p keep of an adjusted row, before temperature."""
     peak(row)
     ids: Indices | None = None
     logits = row
@@ -142,7 +140,7 @@ def truncate(row: FloatRow, settings: SamplingSettings) -> Candidates:
 
 
 def peak(row: FloatRow) -> int:
-    """Index of the highest logit, the first of equals. ValueError when there is none that is a finite number."""
+    """Index of the highest logit, the first of equals. ValueError when no logit is finite."""
     best = int(row.argmax())  # the first NaN, if there is one
     if not math.isfinite(row[best]):
         raise ValueError(f"the model returned no finite logits, or all tokens are forbidden: the best is {row[best]}")
@@ -150,7 +148,7 @@ def peak(row: FloatRow) -> int:
 
 
 def largest(values: FloatRow, k: int) -> Indices:
-    """Indices of the k largest values, ascending; of equal ones the first come in. -inf never does."""
+    """Indices of the k largest values, ascending; the first of equal ones. Never -inf."""
     found = _at_least_kth(values, k)
     if len(found) > k:
         kept = values[found]
@@ -163,10 +161,10 @@ def largest(values: FloatRow, k: int) -> Indices:
 
 
 def _at_least_kth(values: FloatRow, k: int) -> Indices:
-    """Indices of some values of which the k largest are a part, and not many more.
+    """Indices of a superset of the k largest values, not many more.
 
-    Cut into n > k columns: the k-th largest column maximum is no more than the k-th largest value, so what lies below
-    it can be left out. Columns are interleaved since numpy takes maxima across rows 10 times as fast as along them.
+    Cut into n > k columns: the k-th largest column maximum is at most the k-th largest value, so everything below it
+    can be left out. Columns are interleaved since numpy takes maxima across rows 10 times as fast as along them.
     """
     height = min(len(values) // (4 * k), 64)
     if height < 2:
@@ -207,7 +205,8 @@ def _nucleus(logits: FloatRow, top_p: float, min_p: float) -> Indices:
 
 
 def _typical(logits: FloatRow, p: float) -> Indices:
-    """Locally typical sampling (Meister et al. 2022, 2202.00666): those whose surprise is nearest to the entropy.
+    """Locally typical sampling (Meister et al. 2022, 2202.00666): keep the tokens whose surprise is nearest to the
+    entropy.
 
     A probability that underflows to zero adds nothing to the entropy; llama.cpp computes 0 log 0 = NaN there.
     """

@@ -14,7 +14,7 @@ class SourceStats:
     """What one drafter proposed: in how many steps, how many tokens, and how many of them were accepted.
 
     It was `asked` in so many steps, which took `seconds`. `cost` is the time of that and of the wider target passes, in
-    tokens that plain decoding would have generated meanwhile; None if nothing measures it.
+    tokens that plain decoding would have generated meanwhile; None if unmeasured.
     """
 
     rounds: int = 0
@@ -31,7 +31,7 @@ class Stats:
 
     They count what was verified, including the end token and tokens that a stop string then cut off. The first token
     comes from the last pass of the prompt: it is one of the generated tokens, its pass belongs to `prompt_s`, as in
-    llama.cpp. Positions of a draft are depths of its tree. `near_ties` counts tokens that the rounding of kernels could
+    llama.cpp. Positions of a draft are depths of its tree. `near_ties` counts tokens that rounding in kernels could
     have changed; None if that was not measured, and under rules that do not choose by noise.
     """
 
@@ -61,7 +61,7 @@ class Stats:
         return ", ".join(parts)
 
     def count_round(self, draft: Draft, path: Sequence[int], emitted: int) -> None:
-        """Count one verified round: the nodes of `path` kept of the draft, `emitted` tokens in all."""
+        """Count one verified step: the nodes of `path` were accepted, `emitted` tokens in all."""
         accepted = len(path)
         self.rounds += 1
         self.proposed += len(draft)
@@ -85,7 +85,7 @@ class Stats:
             source.accepted += sum(sources[node] == name for node in path)
 
     def add(self, other: Stats) -> None:
-        """Count another stretch of the same answer too, which read its prompt anew."""
+        """Add another stretch of the same answer, whose prompt was processed anew."""
         for item in fields(self):
             mine, theirs = getattr(self, item.name), getattr(other, item.name)
             if isinstance(theirs, int | float):
@@ -101,7 +101,7 @@ class Stats:
                     setattr(source, item.name, (getattr(source, item.name) or 0) + theirs)
 
     def count_draft(self, name: str, seconds: float, cost: float | None) -> None:
-        """Count a guess, verified or not, and what it took."""
+        """Count a draft, verified or not, and its time."""
         source = self.by_source.setdefault(name, SourceStats())
         source.asked += 1
         source.seconds += seconds
@@ -114,7 +114,7 @@ class Stats:
             source.cost = (source.cost or 0.0) + cost
 
     def gained_per_s(self, name: str) -> float | None:
-        """Tokens per second that a drafter added; None if that is not known."""
+        """Tokens per second that a drafter added; None if unknown."""
         source = self.by_source[name]
         if source.cost is None or not self.generation_s:
             return None
@@ -122,7 +122,7 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """Over plain decoding, as what drafts cost predicts it; None where that is not known."""
+        """Over plain decoding, predicted from the measured cost of drafts; None if unknown."""
         costs = [source.cost for source in self.by_source.values()]
         known = [cost for cost in costs if cost is not None]
         plain_tokens = self.generated_tokens - self.accepted + sum(known)  # in the same time

@@ -1,8 +1,8 @@
 """What arithmetic predicts for chains of a fixed length (Leviathan et al., arXiv 2211.17192, section 3).
 
-With every guess as likely to be accepted as the others, alpha, a round of K guesses makes E = 1 + alpha + ... + alpha^K
-tokens and takes K c + t(K+1): K passes of the draft model and one pass of the target over K + 1 tokens, in units of
-t(1). E divided by that is the speedup over plain decoding, if nothing else takes time.
+If every draft token is accepted with the same probability alpha, a step with K draft tokens emits E = 1 + alpha + ... +
+alpha^K tokens and takes K c + t(K+1): K passes of the draft model and one pass of the target over K + 1 tokens, in
+units of t(1). E divided by that is the speedup over plain decoding, if nothing else takes time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CostCurve:
 
     @property
     def longest(self) -> int:
-        """The longest chain whose pass is not wider than those measured."""
+        """The longest chain whose pass is within the measured widths."""
         return max(self.target) - 1
 
     def at(self, width: int) -> float:
@@ -35,12 +35,12 @@ class CostCurve:
         return (1 - share) * self.target[below] + share * self.target[above]
 
     def speedup(self, alpha: float, length: int) -> float:
-        """Predicted speedup of chains of `length` guesses; needs c."""
+        """Predicted speedup of chains of `length` draft tokens; needs c."""
         assert self.draft is not None
         return expected_tokens(alpha, length) / (self.draft * length + self.at(length + 1))
 
     def best(self, alpha: float) -> tuple[int, float]:
-        """The length that should pay most, 0 for plain decoding, and its speedup."""
+        """The best length, 0 for plain decoding, and its predicted speedup."""
         speedups = [self.speedup(alpha, length) for length in range(self.longest + 1)]
         return max(enumerate(speedups), key=lambda pair: pair[1])
 
@@ -59,19 +59,19 @@ def cost_curve(costs: Mapping[str, Any] | None) -> CostCurve | None:
 
 
 def expected_tokens(alpha: float, length: int) -> float:
-    """E, the tokens of a round with `length` guesses."""
+    """E, the tokens emitted in a step with `length` draft tokens."""
     return sum(alpha**k for k in range(length + 1))
 
 
 def acceptance_probability(counts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float | None:
-    """alpha: of the guesses in chains that were judged at all, the share that was accepted; None if none was.
+    """alpha: the share of verified draft tokens that were accepted, in chains; None if none was verified.
 
-    `counts` are pairs of proposed and accepted guesses by position. A guess is judged if all before it were accepted,
-    so all accepted ones were, and one more in every round that rejected.
+    `counts` are pairs of proposed and accepted tokens by position. A draft token is verified only if all before it were
+    accepted, so each step verifies the accepted ones, and one more where it rejects.
     """
-    judged = accepted_in_all = 0
+    verified = accepted_in_all = 0
     for proposed, accepted in counts:
         reached = [*proposed[:1], *accepted]
-        judged += sum(map(min, proposed, reached))
+        verified += sum(map(min, proposed, reached))
         accepted_in_all += sum(accepted)
-    return accepted_in_all / judged if judged else None
+    return accepted_in_all / verified if verified else None

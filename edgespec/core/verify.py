@@ -1,8 +1,8 @@
-"""Which drafted tokens stay: the rules by which the target judges a draft.
+"""Which draft tokens are accepted: the verification rules.
 
 Every rule walks from the last committed token along the draft and ends with one token of the target's own. *Coupled*
-keeps what the target would have chosen with the same noise, so that the text does not depend on the draft. *Rejection*
-and *block* keep the target's distribution for drafts that were drawn from a distribution of their own. *Typical*
+keeps what the target would have sampled with the same noise, so that the text does not depend on the draft. *Rejection*
+and *block* preserve the target's distribution for drafts that were sampled from a distribution of their own. *Typical*
 changes the distribution.
 """
 
@@ -32,99 +32,101 @@ TYPICAL_EPSILON, TYPICAL_DELTA = 0.09, 0.3
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
     """`path`: accepted nodes, root first. `choices`: the tokens to emit, those of the path and one of the target's own,
-    which is missing when the path ends with a token that nothing may follow."""
+    which is missing when the path ends with an end token."""
 
     path: list[int]
     choices: list[Choice]
 
 
 class AcceptanceTest(Protocol):
-    """The target along a draft, and the chance of one round. A path is a list of nodes, root first."""
+    """The target's distributions along a draft, and the random numbers of one step. A path is a list of nodes, root
+    first."""
 
     def distribution(self, path: list[int]) -> Distribution:
         """The target's distribution of the token after `path`."""
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
-        """Toss a coin that belongs to this token at this depth."""
+        """Flip the coin of this token at this depth."""
 
     def draw(self, distribution: Distribution, depth: int) -> int:
-        """Draw the token at this depth."""
+        """Sample the token at this depth."""
 
     def ends(self, token: int) -> bool:
         """Whether nothing may follow the token."""
 
 
-def rejection(draft: Draft, judge: AcceptanceTest) -> tuple[list[int], int | None]:
+def rejection(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
     """Token by token (Leviathan et al., 2211.17192; Chen et al., 2302.01318), with any number of candidates at a node.
 
-    A child x that was drawn from q is accepted with probability min(1, p(x) / q(x)), else p becomes norm((p - q)+) and
-    the next sibling's turn comes. After them a token is drawn from what p has become; guesses that were not drawn are
-    accepted if it is one of them. Returns the path and the token after it, None when the path ends for good.
+    A child x sampled from q is accepted with probability min(1, p(x) / q(x)), else p becomes norm((p - q)+) and the
+    next sibling is tried. After the last one a token is sampled from what remains of p; draft tokens that were not
+    sampled are accepted if they equal it. Returns the path and the token after it, None when the path ends with an end
+    token.
     """
 
     def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
-        p = judge.distribution(path)
+        p = test.distribution(path)
         for child in children:
             q, token = draft.distributions[child], draft.tokens[child]
             if q is None:
                 continue
-            if judge.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), len(path), token):
+            if test.accepts(min(1.0, _ratio(p.probability(token), q.probability(token))), len(path), token):
                 return child, p
             p = p.residual(q)
         return None, p
 
-    return _walk(draft, judge, pick)
+    return _walk(draft, test, pick)
 
 
-def block(draft: Draft, judge: AcceptanceTest) -> tuple[list[int], int | None]:
+def block(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
     """A whole chain at once (block verification, Sun et al., 2403.10444): never fewer tokens than `rejection`.
 
-    The weight of a prefix is p_i = min(1, p_(i-1) P_i(x_i) / Q_i(x_i)). Prefixes are tossed for independently, and the
-    longest that is accepted counts. A guess that was not drawn has Q = 1 on it.
+    The weight of a prefix is p_i = min(1, p_(i-1) P_i(x_i) / Q_i(x_i)). Every prefix is tested independently, and the
+    longest accepted one counts. For a draft token that was not sampled, Q(x) = 1.
     """
     if not draft.is_chain:
         raise ValueError("block verification checks chains")
-    last = next((i for i, token in enumerate(draft.tokens) if judge.ends(token)), len(draft) - 1)
+    last = next((i for i, token in enumerate(draft.tokens) if test.ends(token)), len(draft) - 1)
     tokens = draft.tokens[: last + 1]
     nodes = list(range(len(tokens)))
-    target = [judge.distribution(nodes[:i]) for i in nodes]
-    guessed = [
+    target = [test.distribution(nodes[:i]) for i in nodes]
+    drafted = [
         distribution or Distribution.point(token)
         for distribution, token in zip(draft.distributions, tokens, strict=False)
     ]
     weights = [1.0]
-    for token, p, q in zip(tokens, target, guessed, strict=True):
+    for token, p, q in zip(tokens, target, drafted, strict=True):
         weights.append(min(1.0, weights[-1] * _ratio(p.probability(token), q.probability(token))))
     kept = 0
     for i, token in enumerate(tokens, 1):
         chance = weights[i]
         if i < len(tokens):
-            above = float(target[i].excess(guessed[i], weights[i]).sum())
+            above = float(target[i].excess(drafted[i], weights[i]).sum())
             room = above + (1 - weights[i])
             chance = above / room if room > 0 else 1.0
-        if judge.accepts(chance, i - 1, token):
+        if test.accepts(chance, i - 1, token):
             kept = i
     path = nodes[:kept]
     if kept < len(tokens):
-        return path, judge.draw(target[kept].residual(guessed[kept], weights[kept]), kept)
-    if path and judge.ends(tokens[-1]):
+        return path, test.draw(target[kept].residual(drafted[kept], weights[kept]), kept)
+    if path and test.ends(tokens[-1]):
         return path, None
-    return path, judge.draw(judge.distribution(path), kept)
+    return path, test.draw(test.distribution(path), kept)
 
 
-def typical(draft: Draft, judge: AcceptanceTest) -> tuple[list[int], int | None]:
-    """Keep guesses that are likely enough: p(x) > min(eps, delta exp(-entropy)) (Medusa, 2401.10774).
+def typical(draft: Draft, test: AcceptanceTest) -> tuple[list[int], int | None]:
+    """Accept draft tokens that are likely enough: p(x) > min(eps, delta exp(-entropy)) (Medusa, 2401.10774).
 
-    This changes the distribution of the text. Of several such siblings the likeliest counts.
+    This changes the distribution of the text. Of several such siblings the most likely is accepted.
     """
 
     def pick(path: list[int], children: list[int]) -> tuple[int | None, Distribution]:
-        p = judge.distribution(path)
+        p = test.distribution(path)
         best = max(children, key=lambda child: p.probability(draft.tokens[child]), default=None)
         least = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-p.entropy()))
         return (best if best is not None and p.probability(draft.tokens[best]) > least else None), p
 
-    return _walk(draft, judge, pick)
+    return _walk(draft, test, pick)
 
 
 Pick = Callable[[list[int], list[int]], tuple[int | None, Distribution]]
@@ -132,19 +134,19 @@ Pick = Callable[[list[int], list[int]], tuple[int | None, Distribution]]
 from."""
 
 
-def _walk(draft: Draft, judge: AcceptanceTest, pick: Pick) -> tuple[list[int], int | None]:
-    """Down the tree, node by node; where nothing is picked, a token that is drawn may still be one of the children."""
+def _walk(draft: Draft, test: AcceptanceTest, pick: Pick) -> tuple[list[int], int | None]:
+    """Walk down the tree; where `pick` accepts no child, the sampled token may still be one of the children."""
     path: list[int] = []
     while True:
         node = path[-1] if path else -1
         kept, distribution = pick(path, draft.children(node))
         if kept is None:
-            token = judge.draw(distribution, len(path))
+            token = test.draw(distribution, len(path))
             kept = draft.child(node, token)
             if kept is None:
                 return path, token
         path.append(kept)
-        if judge.ends(draft.tokens[kept]):
+        if test.ends(draft.tokens[kept]):
             return path, None
 
 
@@ -162,37 +164,35 @@ def verify(
     sampler: Sampler,
     tokens: list[int],
     ends: Callable[[int], bool],
-    round: int = 0,
+    step: int = 0,
 ) -> VerifyResult:
-    """AcceptanceTest a draft that hangs off the committed `tokens`. `ends` says that nothing may follow a token.
-
-    `round` tells apart the coins of rounds that judge the same position. Raises ValueError for a row of NaN, and for a
-    tree under block verification.
-    """
-    judge = NoiseTest(draft, row_of, sampler, tokens, ends, round)
+    """Verify a draft after the committed `tokens`. `ends` says whether a token ends the answer. `step` separates the
+    random numbers of steps that verify the same position. Raises ValueError for a row of NaN, and for a tree under
+    block verification."""
+    test = NoiseTest(draft, row_of, sampler, tokens, ends, step)
     if rule == "coupled":
-        return judge.coupled()
-    path, last = {"rejection": rejection, "block": block, "typical": typical}[rule](draft, judge)
+        return test.coupled()
+    path, last = {"rejection": rejection, "block": block, "typical": typical}[rule](draft, test)
     emitted = [draft.tokens[node] for node in path] + ([] if last is None else [last])
-    return VerifyResult(path, [judge.report(path[:depth], token) for depth, token in enumerate(emitted)])
+    return VerifyResult(path, [test.report(path[:depth], token) for depth, token in enumerate(emitted)])
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseTest:
-    """The target's rows, and coins that are a function of seed, sample, position and round."""
+    """The target's rows, and coins that are a function of seed, sample, position and step."""
 
     draft: Draft
     row_of: RowOf
     sampler: Sampler
     tokens: list[int]
     ends: Callable[[int], bool]
-    round: int
+    step: int
 
     def coupled(self) -> VerifyResult:
         """Follow the target's own choices down the tree for as long as one of them is a child.
 
-        Each is made with the noise of its position, so that what is emitted is what plain decoding with the same seed
-        emits, for every draft (Daliri et al., 2408.07978).
+        Each is sampled with the noise of its position, so the emitted text is that of plain decoding with the same
+        seed, for every draft (Daliri et al., 2408.07978).
         """
         path: list[int] = []
         choices: list[Choice] = []
@@ -210,18 +210,18 @@ class NoiseTest:
         return self.sampler.distribution(self.row_of(path[-1] if path else -1), self._prefix(path))
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
-        noise_key = self.sampler.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.round)
+        noise_key = self.sampler.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.step)
         return uniform(noise_key, token) < probability
 
     def draw(self, distribution: Distribution, depth: int) -> int:
-        return self.sampler.draw(distribution, len(self.tokens) + depth, Stream.RESIDUAL, self.round)
+        return self.sampler.draw(distribution, len(self.tokens) + depth, Stream.RESIDUAL, self.step)
 
     def report(self, path: list[int], token: int) -> Choice:
-        """The token after `path` with what the sampler was asked to report about it."""
+        """The token after `path`, with the requested log-probabilities."""
         return self.sampler.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
 
     def _prefix(self, path: list[int]) -> list[int]:
-        """What the sampling chain sees as the tokens so far; nothing where it does not look at them."""
+        """The tokens so far for the sampling chain; empty where it does not use them."""
         if not self.sampler.reads_prefix:
             return []
         return self.tokens + [self.draft.tokens[node] for node in path]

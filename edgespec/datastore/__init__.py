@@ -1,1 +1,1 @@
-"""Texts on disk that drafts are looked up in."""
+"""Texts on disk from which drafters retrieve."""

@@ -1,7 +1,7 @@
-"""Answers given earlier, kept between runs, for the suffix drafter to look into: one file a vocabulary.
+"""Previous answers, saved between runs for the suffix drafter: one file per vocabulary.
 
-What is lost or damaged here is learnt again, so nothing in here ends a program. Two processes may use one store: each
-adds its own answers to what it finds when it saves.
+Lost or damaged content is learned again, so nothing in here ends a program. Two processes may use one store: each adds
+its own answers to the file's when it saves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def store_dir() -> Path:
 
 
 def stored() -> list[dict[str, Any]]:
-    """What is kept for each vocabulary, as plain data. Files that cannot be read are left out."""
+    """What is saved for each vocabulary, as plain data. Files that cannot be read are left out."""
     found = []
     for file in sorted(store_dir().glob("*.npz")):
         try:
@@ -58,7 +58,7 @@ def stored() -> list[dict[str, Any]]:
 
 
 def clear(names: Sequence[str] = ()) -> int:
-    """Delete the stores of these vocabularies, or all, and say how many. Raises UsageError for an unknown one."""
+    """Delete the stores of these vocabularies, or all; returns how many. Raises UsageError for an unknown one."""
     files = {file.stem: file for file in store_dir().glob("*.npz")}
     unknown = [name for name in names if name not in files]
     if unknown:
@@ -71,8 +71,8 @@ def clear(names: Sequence[str] = ()) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The file: uint32 `tokens` of all answers, `BETWEEN` behind each, their order (`core.context_index`), and the
-    name of the last model that wrote it."""
+    """The file: uint32 `tokens` of all answers, `BETWEEN` after each, their order (`core.context_index`), and the name
+    of the last model that wrote it."""
 
     tokens: Tokens
     order: Tokens
@@ -80,7 +80,7 @@ class _Kept:
 
     @classmethod
     def read(cls, file: Path) -> _Kept:
-        """Raises one of `_UNREADABLE` for what is no store."""
+        """Raises one of `_UNREADABLE` for a file that is not a store."""
         with np.load(file, allow_pickle=False) as parts:
             if int(parts["version"]) != VERSION:
                 raise ValueError("it was written by another version of edgespec")
@@ -106,7 +106,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
 
 class AnswerStore:
-    """The answers of one vocabulary. `model` is the name of who answers, `note` hears what users should know."""
+    """The answers of one vocabulary. `model` is the name of the model, `note` receives messages for the user."""
 
     def __init__(self, vocabulary: str, model: str, note: Callable[[str], None] = log.warning) -> None:
         self.file = store_dir() / f"{vocabulary}.npz"
@@ -116,7 +116,7 @@ class AnswerStore:
         self.recent = SuffixAutomaton()
 
     def add(self, answer: list[int]) -> None:
-        """Remember what was answered."""
+        """Remember an answer."""
         if len(answer) < LEAST_TOKENS:
             return
         self._new.append(answer)
@@ -129,7 +129,7 @@ class AnswerStore:
         return self._index.places(text)
 
     def save(self) -> None:
-        """Add what is new to the file. Where that fails it is tried again the next time."""
+        """Add new answers to the file. If that fails it is retried the next time."""
         if not self._new:
             return
         try:

@@ -1,7 +1,7 @@
-"""A corpus: texts as token ids on disk, in an order in which any run of tokens is found at once (2311.08252).
+"""A corpus: texts as token ids on disk, indexed so that any run of tokens is found at once (2311.08252).
 
-One file: `MAGIC` and a header in JSON, then from byte `START` on uint32 tokens of all texts,
-`BETWEEN` behind each, and as many uint32 places (`core.context_index`). It is mapped into memory, not read.
+One file: `MAGIC` and a header in JSON, then from byte `START` on uint32 tokens of all texts, `BETWEEN` after each, and
+as many uint32 positions (`core.context_index`). It is memory-mapped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a corpus was made from. `vocabulary` is the one of `Model.vocabulary_id`, `sha256` that of all data."""
+    """How a corpus was made. `vocabulary` is that of `Model.vocabulary_id`, `sha256` that of all data."""
 
     vocabulary: str
     model: str
@@ -46,7 +46,7 @@ class About:
 
 
 class Corpus:
-    """An opened corpus. Raises UsageError for a file that is none, or was damaged or cut short."""
+    """An opened corpus. Raises UsageError for a file that is not a corpus, or is damaged or truncated."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Corpus:
 
 
 def find(name: str) -> Path:
-    """The file that a user means: a path, or the name of a corpus in edgespec's own folder. Raises UsageError."""
+    """The file of a corpus: a path, or the name of a corpus in edgespec's own folder. Raises UsageError."""
     own = corpus_dir() / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
     found = next((path for path in (Path(name).expanduser(), own) if path.is_file()), None)
     if found is None:
@@ -72,13 +72,13 @@ def find(name: str) -> Path:
 
 
 def file_for(name: str) -> Path:
-    """Where a corpus of that name goes: a path is taken as it is."""
+    """The path for a corpus of that name; a path stays as it is."""
     is_path = name.endswith(SUFFIX) or "/" in name or "\\" in name
     return Path(name).expanduser() if is_path else corpus_dir() / f"{name}{SUFFIX}"
 
 
 def listed(note: Callable[[str], None]) -> list[tuple[Path, About]]:
-    """Those in edgespec's own folder; `note` hears of those that cannot be read."""
+    """Those in edgespec's own folder; those that cannot be read are reported to `note`."""
     found = []
     for path in sorted(corpus_dir().glob(f"*{SUFFIX}")):
         try:
@@ -89,12 +89,12 @@ def listed(note: Callable[[str], None]) -> list[tuple[Path, About]]:
 
 
 def corpus_dir() -> Path:
-    """Where a corpus is kept that was not put elsewhere."""
+    """The default folder."""
     return data_dir() / "corpora"
 
 
 def read_about(path: Path) -> About:
-    """Raises UsageError for a file that is no corpus, or was cut short."""
+    """Raises UsageError for a file that is not a corpus, or is truncated."""
     hint = "build it with 'edgespec corpus build'"
     try:
         with path.open("rb") as file:
@@ -118,7 +118,7 @@ def read_about(path: Path) -> About:
 
 
 def check_fits(corpus: Corpus, model: Model) -> None:
-    """Raises UsageError for a corpus whose ids mean other tokens."""
+    """Raises UsageError for a corpus with another vocabulary."""
     if corpus.about.vocabulary != model.vocabulary_id:
         raise UsageError(
             f"the corpus {corpus.path} does not fit {model.path.name}",
@@ -131,7 +131,7 @@ def check_fits(corpus: Corpus, model: Model) -> None:
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
-    """These files and those below these folders, hidden ones apart. Raises UsageError."""
+    """These files and those below these folders, except hidden ones. Raises UsageError."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -149,9 +149,9 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
 def build(
     files: Sequence[Path], model: Model, out: Path, progress: Progress = lambda what, done: None
 ) -> tuple[About, list[str]]:
-    """Make a corpus of UTF-8 texts with the vocabulary of `model`, and say which files are none.
+    """Make a corpus of UTF-8 texts with the vocabulary of `model`; also returns the files that are not text.
 
-    Takes about 30 bytes of memory a token. Raises UsageError if there is nothing to read, EdgespecError where the file
+    Takes about 30 bytes of memory per token. Raises UsageError if there is nothing to read, EdgespecError if the file
     cannot be written; then nothing is left behind.
     """
     check_replaceable(out, MAGIC)
@@ -193,7 +193,7 @@ def build(
 
 
 def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:
-    """Append the tokens of a text; returns its bytes. Raises UnicodeDecodeError before anything was written."""
+    """Append the tokens of a text; returns its bytes. Raises UnicodeDecodeError before anything is written."""
     data = file.read_bytes()
     text = data.decode("utf-8")
     if "\0" in text:
@@ -205,7 +205,7 @@ def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Pieces of about `CHUNK` characters that end with a line, if lines are not longer than that."""
+    """Pieces of about `CHUNK` characters that end with a line, unless lines are longer than that."""
     start = 0
     while start < len(text):
         end = min(len(text), start + CHUNK)

@@ -1,1 +1,1 @@
-"""Ways of guessing what the target will say, one file each, all behind one small protocol."""
+"""Drafters: ways of predicting the target's next tokens, one file each, behind one small protocol."""

@@ -1,4 +1,4 @@
-"""What the engine asks of everything that guesses."""
+"""The protocol between the engine and a drafter."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from edgespec.core.sampling import FloatRow
 
 
 class DraftContext(Protocol):
-    """What a drafter may know of a sequence: its slot, its tokens, to which only more are added, and how its next ones
-    are chosen. `draws` asks for guesses that are drawn from a distribution, with noise of round `round`;
-    `is_draft_invariant` says that the text does not depend on what is guessed: where it does, drafters must not look at
-    other texts, or the same seed gives another text the next time."""
+    """What a drafter may read of a sequence: its slot, its tokens (append-only) and how the next ones are sampled.
+
+    `draws` asks for draft tokens sampled from a distribution, with the noise of step `round`. `is_draft_invariant` says
+    that the text does not depend on the draft: otherwise drafters must not use other texts, or the same seed gives
+    another text next time.
+    """
 
     slot: int
     tokens: list[int]
@@ -35,8 +37,8 @@ class DraftContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step gave a sequence. `tokens` are the last one before the step and those drafted ones that were accepted;
-    `logits(i)` is the target's float32[n_vocab] for what follows `tokens[i]`, valid until its next pass."""
+    """The result of a step for one sequence. `tokens` are the last token before the step and the accepted draft tokens;
+    `logits(i)` is the target's float32[n_vocab] after `tokens[i]`, valid until its next pass."""
 
     sequence: DraftContext
     tokens: list[int]
@@ -44,14 +46,13 @@ class Outcome:
 
 
 class Drafter(ABC):
-    """Guesses for several sequences at once: `begin` for each, then `propose` and `observe` in turn, at last `end`. One
-    without an idea returns an empty draft; it never raises for that.
+    """Drafts for several sequences at once: `begin` for each, then `propose` and `observe` alternately, at last `end`.
+    It returns an empty draft where it has nothing to propose, and never raises for that.
 
-    What became of a draft shows in `sequence.tokens` at the next `propose`, to which not every step comes.
-    `passes` counts the drafter's passes: over its model, or over its index.
-    `needs_logits` asks for `observe`, `needs_layers` for `read`: with what flows into these layers of the target.
-    `assumed_s` are the seconds of a guess, and of reading a token, before any was measured; None takes them to be a
-    share of the target's.
+    The next `propose` shows in `sequence.tokens` what was accepted; not every step calls it. `passes` counts the
+    drafter's passes: over its model, or over its index. `needs_logits` asks for `observe`, `needs_layers` for `read`:
+    with the inputs of these layers of the target. `assumed_s` are the seconds per draft token and per prefill token
+    until they are measured; None assumes a share of the target's.
     """
 
     name: str
@@ -61,23 +62,23 @@ class Drafter(ABC):
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
 
     def can_draft(self, sequence: DraftContext) -> bool:
-        """Whether this is one of the sequences that the drafter is for."""
+        """Whether the drafter can draft for this sequence."""
         return True
 
     def n_unread(self, sequence: DraftContext) -> int:
-        """How many tokens of the sequence, beside the last, have to be read before the next guess."""
+        """The number of uncached tokens of the sequence, except the last, to process before the next draft."""
         return 0
 
     def state(self) -> dict[str, Any]:
-        """What was learnt from guessing that may be remembered, as plain data."""
+        """What was learned from verified drafts and can be saved, as plain data."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to remember
-        """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
-        cannot have returned."""
+        """Restore what `state` returned. Raises ValueError, TypeError, KeyError or AttributeError for what it cannot
+        have returned."""
 
     def begin(self, sequence: DraftContext) -> None:  # noqa: B027 - some keep nothing
-        """From now on its slot holds this sequence."""
+        """The sequence takes its slot."""
 
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:  # noqa: B027
         """What flowed into each of the layers it needs, float32[n, D], while the target decoded n tokens of the
@@ -86,10 +87,10 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
-        """One draft a sequence, within its budget."""
+        """One draft per sequence, within its budget."""
 
     def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most do not look
-        """After a step: of each, or of one now and then while the policy has no use for the drafter."""
+        """After a step: of each, or of an occasional one while the policy does not use the drafter."""
 
     def end(self, sequence: DraftContext) -> None:  # noqa: B027 - some keep nothing
-        """Its slot is free."""
+        """The sequence leaves its slot."""

@@ -1,4 +1,4 @@
-"""Retrieval from a corpus: what came behind the same tokens in texts that the user gave (REST, arXiv 2311.08252)."""
+"""Retrieval from a corpus: what followed the same tokens in the user's texts (REST, arXiv 2311.08252)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgespec.drafters.walk import ContinuingDrafter
 
 
 class CorpusDrafter(ContinuingDrafter):
-    """Looks into an index that does not change."""
+    """Drafts from an index that does not change."""
 
     name = "corpus"
 

@@ -1,4 +1,4 @@
-"""How sure guesses are: raw estimates, and what was learnt from what became of them."""
+"""Confidence: raw estimates, calibrated by what was accepted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from edgespec.drafters.tree import ROOT, Tree
 
 
 class Estimates:
-    """Learns only where the distribution says that the text does not depend on the tree: what is learnt outlasts the
-    answer."""
+    """Learns only where the text does not depend on the tree: what is learned outlives the answer."""
 
     def __init__(self, prior: float = PRIOR) -> None:
         self._calibrations = Calibrations(prior)
@@ -26,23 +25,23 @@ class Estimates:
         self._calibrations.restore(state)
 
     def hang(self, tree: Tree, parent: int, sequence: DraftContext, candidates: Sequence[DraftCandidate]) -> range:
-        """Add candidates with raw estimates to a tree, best first; none becomes surer than the one before it."""
+        """Add candidates with raw estimates to a tree, best first; confidence never increases from one to the next."""
         calibrated: list[DraftCandidate] = []
         least = 1.0
-        for rank, guess in enumerate(candidates):
+        for rank, candidate in enumerate(candidates):
             if sequence.is_draft_invariant:
-                least = min(least, self._calibration(sequence, rank).probability(guess.confidence))
-                calibrated.append(DraftCandidate(guess.token, least, guess.distribution))
+                least = min(least, self._calibration(sequence, rank).probability(candidate.confidence))
+                calibrated.append(DraftCandidate(candidate.token, least, candidate.distribution))
             else:
-                calibrated.append(guess)
-        return tree.add(parent, calibrated, [guess.confidence for guess in candidates])
+                calibrated.append(candidate)
+        return tree.add(parent, calibrated, [candidate.confidence for candidate in candidates])
 
     def learn(self, tree: Tree, sequence: DraftContext, start: int, learnt: int) -> int:
-        """See what the text says where the tree, which begins behind `start` tokens, had candidates; returns up to
-        which token that was seen.
+        """Compare the candidates of a tree that starts after `start` tokens with the text; returns the position
+        compared up to.
 
-        What trees before it were right or wrong about, up to token `learnt`, is not counted again: guesses in the
-        shadow overlap.
+        Positions up to `learnt`, which an earlier tree was compared with, are not counted again: unverified drafts
+        overlap.
         """
         if not sequence.is_draft_invariant:
             return learnt
@@ -62,6 +61,6 @@ class Estimates:
         return max(seen, learnt)
 
     def _calibration(self, sequence: DraftContext, rank: int) -> Calibration:
-        """Estimates mean something else with and without noise, and for the best candidate and those behind it."""
+        """Estimates mean something else with and without noise, and for the best candidate and the others."""
         noise = "greedy" if sequence.sampler.settings.temperature == 0 else "noise"
         return self._calibrations[f"{noise}, {'best' if rank == 0 else 'behind'}"]

@@ -1,4 +1,4 @@
-"""What a grammar leaves no choice about is guessed without any work: keys and braces of a JSON object, for example."""
+"""Tokens that a grammar forces, drafted without any work: keys and braces of a JSON object, for example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SURE = 0.95  # a vocabulary has other ways to spell the same text
 
 
 class GrammarDrafter(WalkingDrafter[list[int]]):
-    """Guesses for answers under a constraint alone."""
+    """Drafts only for answers under a constraint."""
 
     name = "grammar"
 

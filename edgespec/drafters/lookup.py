@@ -1,7 +1,7 @@
-"""Prompt lookup: what the text said the last time it came by here (Saxena 2023; Yang et al., 2304.04487).
+"""Prompt lookup: what followed the same tokens last time (Saxena 2023; Yang et al., 2304.04487).
 
-The longest run of tokens at the end of prompt and answer that occurred before, of several the most recent, is looked up
-and what followed it is guessed again: as many tokens as the match is long.
+The longest suffix of prompt and answer that occurred before, the most recent of several, is looked up, and what
+followed it is drafted: as many tokens as the match is long.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LONGEST = 64
 
 @dataclass(slots=True)
 class _Slot:
-    """The index of a sequence, and the last guess: behind how many tokens, which ones, by a match of what length. What
-    became of guesses of the first `n_learnt` tokens is learnt already."""
+    """The index of a sequence, and the last draft: after how many tokens, its tokens, and the length of the match.
+    Draft tokens for the first `n_learnt` tokens have been compared with the text."""
 
     index: Index = field(default_factory=lambda: Index())
     n_tokens: int = 0
-    guessed: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
     length: int = 0
     n_learnt: int = 0
 
 
 class LookupDrafter(Drafter):
-    """Needs no model. Guesses are not drawn from a distribution."""
+    """Needs no model. Draft tokens are not sampled from a distribution."""
 
     name = "lookup"
 
@@ -63,24 +63,25 @@ class LookupDrafter(Drafter):
         index = slot.index
         index.extend(sequence.tokens)
         end, length = index.longest_match()
-        guessed: list[int] = []
+        drafted: list[int] = []
         n = len(sequence.tokens)
         for at in range(end, end + min(length, n_max)):
-            # What follows a match that reaches up to the end is the guess itself: the text repeats.
-            guessed.append(sequence.tokens[at] if at < n else guessed[at - n])
-        slot.n_tokens, slot.guessed, slot.length = n, guessed, length
-        return Draft.chain(guessed, [self._confidence(sequence, length, at) for at in range(len(guessed))], self.name)
+            # A match that reaches the end is followed by the draft itself: the text repeats.
+            drafted.append(sequence.tokens[at] if at < n else drafted[at - n])
+        slot.n_tokens, slot.drafted, slot.length = n, drafted, length
+        return Draft.chain(drafted, [self._confidence(sequence, length, at) for at in range(len(drafted))], self.name)
 
     def _learn(self, slot: _Slot, sequence: DraftContext) -> None:
-        """See what the text says where the last guess was."""
+        """Compare the last draft with the text."""
         if sequence.is_draft_invariant:
-            for at, (guess, token) in enumerate(zip(slot.guessed, sequence.tokens[slot.n_tokens :], strict=False)):
+            text = sequence.tokens[slot.n_tokens :]
+            for at, (draft_token, token) in enumerate(zip(slot.drafted, text, strict=False)):
                 if slot.n_tokens + at >= slot.n_learnt:
-                    self._calibrations[_sort(sequence, at)].observe(reliability(slot.length), guess == token)
+                    self._calibrations[_sort(sequence, at)].observe(reliability(slot.length), draft_token == token)
                     slot.n_learnt = slot.n_tokens + at + 1
-                if guess != token:
+                if draft_token != token:
                     break
-        slot.guessed = []
+        slot.drafted = []
 
     def _confidence(self, sequence: DraftContext, length: int, at: int) -> float:
         raw = reliability(length)
@@ -88,15 +89,15 @@ class LookupDrafter(Drafter):
 
 
 def _sort(sequence: DraftContext, at: int) -> str:
-    """Noise makes guesses less sure; one that follows a right guess is surer."""
+    """Noise lowers acceptance; a token after an accepted one is more likely to be accepted."""
     noise = "greedy" if sequence.sampler.settings.temperature == 0 else "noise"
     return f"{noise}, {'first' if at == 0 else 'later'}"
 
 
 class Index:
-    """Where each run of `GRAM` tokens, and each shorter one, occurred last. Takes constant time a token.
+    """Where each run of `GRAM` tokens, and each shorter one, occurred last. Takes constant time per token.
 
-    Runs of `GRAM` are chained to their occurrence before, as in LZ77; longer matches are found along the chain.
+    Runs of `GRAM` are chained to their previous occurrence, as in LZ77; longer matches are found along the chain.
     """
 
     def __init__(self) -> None:
@@ -106,9 +107,9 @@ class Index:
         self._n_indexed = 0
 
     def extend(self, tokens: list[int]) -> None:
-        """Take in what is new of `tokens`, to which only more may have been added."""
+        """Index what is new of `tokens`, which is append-only."""
         self._tokens = tokens
-        # The last token is what is searched for: a run that ends there has no continuation yet.
+        # A run that ends at the last token has no continuation yet: that run is what is searched for.
         for end in range(self._n_indexed + 1, len(tokens)):
             for n in range(1, min(GRAM, end) + 1):
                 run = tuple(tokens[end - n : end])
@@ -118,9 +119,9 @@ class Index:
             self._n_indexed = end
 
     def longest_match(self) -> tuple[int, int]:
-        """Where the longest earlier occurrence of the end of the tokens ends, and how long it is (0: there is none).
+        """The end of the longest earlier occurrence of the last tokens, and its length (0: there is none).
 
-        Looks at the `CANDIDATES` most recent ones that have at least `GRAM` tokens in common.
+        Compares the `CANDIDATES` most recent ones that have at least `GRAM` tokens in common.
         """
         tokens, n = self._tokens, len(self._tokens)
         best, longest = self._last.get(tuple(tokens[-GRAM:]), 0) if n > GRAM else 0, 0

@@ -1,7 +1,7 @@
-"""A draft model: a small model of the same vocabulary guesses a chain or a tree.
+"""A draft model: a small model with the same vocabulary drafts a chain or a tree.
 
-Each token is decoded once: its KV cache keeps the path that was accepted, only the rest is removed. Branches of a tree
-share the cells of their common path.
+Each token is decoded once: its KV cache keeps the accepted path and removes the others. Branches of a tree share the
+cells of their common path.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.candidates import certainty, guesses
+from edgespec.core.candidates import certainty, draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
@@ -27,10 +27,9 @@ from edgespec.llama.context import Context
 
 @dataclass(slots=True)
 class Slot:
-    """What the draft's cache holds of a slot: `held`, a prefix of the sequence's tokens, and behind it the paths that
-    were guessed last, by the sequence id whose cells they are in; the slot's own id is one of them. `shared` is how
-    many of the first tokens of a new sequence are held, `read` what a draft of another vocabulary has of the sequence.
-    """
+    """A slot's part of the draft's cache: `held`, a prefix of the sequence's tokens, and after it the paths drafted
+    last, by the sequence id that holds their cells; the slot's own id is one of them. `shared` is how many of the first
+    tokens of a new sequence are held, `read` is the sequence in a draft's other vocabulary."""
 
     number: int
     held: list[int] = field(default_factory=list)
@@ -50,7 +49,7 @@ class Slot:
 
 @dataclass(slots=True)
 class _Read:
-    """The first `n` tokens of a sequence, as a draft of another vocabulary reads them."""
+    """The first `n` tokens of a sequence, in the vocabulary of the draft."""
 
     n: int = 0
     tokens: list[int] = field(default_factory=list)
@@ -58,8 +57,8 @@ class _Read:
 
 @dataclass(slots=True)
 class Growth:
-    """A tree in the making behind `n_tokens` tokens, and the sequence id in whose cells each decoded node's path is.
-    What became of guesses of the first `n_learnt` tokens of the sequence is learnt already."""
+    """A tree being built after `n_tokens` tokens, and the sequence id that holds each decoded node's path. Draft tokens
+    for the first `n_learnt` tokens of the sequence have been compared with the text."""
 
     sequence: DraftContext
     slot: Slot
@@ -71,17 +70,19 @@ class Growth:
     states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: by node, what its row is of
 
     def prefix(self, node: int) -> list[int]:
-        """The tokens before a child of `node`, if the sampling chain looks at them."""
+        """The tokens before a child of `node`, if the sampling chain uses them."""
         if not self.sequence.sampler.reads_prefix:
             return []
         return self.sequence.tokens + self.tree.path(node)
 
 
 class ModelDrafter(Drafter):
-    """`context` holds the draft model, with as many sequences as the target's. `width` is the most candidates of a
-    node, and the most nodes of a tree decoded at a time; trees need a branch for each of their leaves. While
-    `tells_certainty`, chains carry the probability and the entropy of each guess as well. Drafts are in the target's
-    ids, the cache is in the draft's own: `translation` tells these apart where they differ."""
+    """`context` holds the draft model, with as many sequences as the target's. `width` is the maximum number of a
+    node's candidates, and of nodes of a tree decoded at a time; trees need a branch for each of their leaves.
+
+    With `tells_certainty`, chains carry the probability and the entropy of each draft token as well. Drafts are in the
+    target's ids, the cache is in the draft's own: `translation` converts where they differ.
+    """
 
     tells_certainty = False
     assumed_s = None
@@ -99,7 +100,7 @@ class ModelDrafter(Drafter):
 
     def n_unread(self, sequence: DraftContext) -> int:
         slot, text = self._slots[sequence.slot], self._text(sequence)
-        if slot.grown is not None:  # what it guessed may be right
+        if slot.grown is not None:  # its draft may be accepted
             return max(0, len(text) - 1 - max(map(slot.end_of, slot.paths)))
         if slot.shared is None:
             slot.shared = common_prefix(slot.held, text[:-1])
@@ -119,7 +120,7 @@ class ModelDrafter(Drafter):
         growing = [growth for growth in growths if growth.tree.budget.tokens > 0]
         asked = {growth.slot.number for growth in growing}
         for slot in self._slots:
-            if slot.branches and slot.number not in asked:  # the others may need what it holds
+            if slot.branches and slot.number not in asked:  # others may need its cells
                 self._drop_paths(slot)
         try:
             for growth in growing:
@@ -143,19 +144,19 @@ class ModelDrafter(Drafter):
         ]
 
     def forget(self) -> None:
-        """Someone else used the cache: start again from nothing."""
+        """Something else used the cache: start again with an empty one."""
         for slot in self._slots:
             self.context.release(slot.branches)
             self.context.forget(slot.number)
         self._slots = [Slot(number) for number in range(self.context.sequences)]
 
     def _fitting(self, sequence: DraftContext, budget: Budget) -> Budget:
-        """What of a budget the draft's own context has room for."""
+        """The part of a budget that fits into the draft's own context."""
         room = max(0, self.context.n_ctx - len(self._text(sequence)))
         return replace(budget, tokens=min(budget.tokens, room))
 
     def _knows(self, growth: Growth) -> bool:
-        """Whether the draft has all tokens of the sequence: a vocabulary may be padded less than the target's."""
+        """Whether the draft has all tokens of the sequence: one vocabulary may be padded less than the other."""
         return max(self._text(growth.sequence)[len(growth.slot.held) :], default=2**31) < self.context.model.n_vocab
 
     # --- the vocabulary -------------------------------------------------------------------------------------------
@@ -174,14 +175,14 @@ class ModelDrafter(Drafter):
         return token if self.translation is None else self.translation.own(token)
 
     def _row(self, index: int) -> FloatRow:
-        """The draft's logits, by the target's ids."""
+        """The draft's logits in the target's ids."""
         row = self.context.logits(index)
         return row if self.translation is None else self.translation.row(row)
 
     # --- the cache ------------------------------------------------------------------------------------------------
 
     def _rewind(self, growth: Growth) -> None:
-        """Keep of the cache what the sequence became; its last token is always left to decode."""
+        """Keep what the sequence still has in common with the cache; its last token is always left to decode."""
         slot, text, last = growth.slot, self._text(growth.sequence), growth.slot.grown
         went_on = last is not None and len(slot.held) < len(text)
         agreed = self._follow(slot, text) if went_on else self._restart(slot, text)
@@ -191,8 +192,8 @@ class ModelDrafter(Drafter):
         slot.paths, slot.grown = {slot.number: []}, growth
 
     def _restart(self, slot: Slot, text: list[int]) -> int:
-        """Cut the slot's own cells to what another sequence begins with, or the same one after a round that failed;
-        returns how many tokens that are."""
+        """Cut the slot's own cells to the prefix shared with another sequence, or with the same one after a failed
+        step; returns its length in tokens."""
         decoded = slot.held + slot.paths.get(slot.number, [])
         agreed = common_prefix(decoded, text[:-1])
         if agreed < len(decoded):
@@ -200,7 +201,7 @@ class ModelDrafter(Drafter):
         return agreed
 
     def _follow(self, slot: Slot, text: list[int]) -> int:
-        """Bring the guessed path that the sequence took into the slot; returns how many tokens are there."""
+        """Move the drafted path that the sequence took into the slot; returns the number of tokens there."""
         became, n_held = text[len(slot.held) : -1], len(slot.held)
         agreed = {id: common_prefix(path, became) for id, path in slot.paths.items()}
         best, own = max(agreed, key=agreed.__getitem__), slot.number
@@ -218,9 +219,9 @@ class ModelDrafter(Drafter):
     # --- growing --------------------------------------------------------------------------------------------------
 
     def _catch_up(self, growing: list[Growth]) -> None:
-        """Decode what the sequences have beyond the cache, and guess what follows their last tokens."""
+        """Decode the uncached tokens of the sequences, and add the candidates after their last tokens."""
         pending = [(growth.slot, self._text(growth.sequence)[len(growth.slot.held) :]) for growth in growing]
-        # Long ones (a prompt) go first and alone; the last token of every sequence goes in one batch with the rest.
+        # Long ones (a prompt) go first and alone; the last tokens of all sequences share one batch with what remains.
         for slot, tokens in pending:
             while len(tokens) > max(1, self.context.n_batch // len(pending)):
                 chunk = tokens[: min(self.context.n_batch, len(tokens) - 1)]
@@ -244,7 +245,7 @@ class ModelDrafter(Drafter):
         return last
 
     def _grow(self, growing: list[Growth]) -> bool:
-        """Decode the likeliest nodes of all trees in one batch and hang their candidates; False when none is left."""
+        """Decode the most likely nodes of all trees in one batch and add their candidates; False when none is left."""
         batch = Batch.empty()
         decoded: list[tuple[Growth, int, int]] = []
         for growth in growing:
@@ -288,7 +289,7 @@ class ModelDrafter(Drafter):
                 del slot.paths[id][length:]
 
     def _place(self, growth: Growth, node: int) -> int:
-        """The sequence id whose cells `node` goes into: its parent's, or a branch off it where that is taken."""
+        """The sequence id for the cells of `node`: its parent's, or a new branch where that is taken."""
         slot, parent = growth.slot, growth.tree.parents[node]
         path = [self._own(token) for token in growth.tree.path(parent)]
         id = slot.number if parent == ROOT else growth.ids[parent]
@@ -301,7 +302,7 @@ class ModelDrafter(Drafter):
     def _add(self, growth: Growth, node: int, row: int) -> None:
         sequence, tree = growth.sequence, growth.tree
         position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
-        candidates = guesses(
+        candidates = draft_candidates(
             sequence.sampler,
             self._row(row),
             growth.prefix(node),

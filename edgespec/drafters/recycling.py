@@ -1,7 +1,7 @@
-"""Token recycling: what the target thought likely after a token, the last time it saw it (Luo et al., 2408.08696).
+"""Token recycling: what the target found likely after a token, the last time it saw it (Luo et al., 2408.08696).
 
-The rows of logits that verification has computed anyway are not thrown away: the likeliest tokens of each are kept as
-the successors of the token it followed. From that table a chain or a tree grows.
+Verification computes rows of logits anyway: the most likely tokens of each are stored as successors of the token before
+it. A chain or a tree grows from that table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edgespec.drafters.base import DraftContext, Outcome
 from edgespec.drafters.walk import WalkingDrafter
 
 SUCCESSORS = 8
-UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not guessed
+UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not drafted
 MANY = 256  # from so many tokens on selecting the likeliest takes less time than sorting them
 RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
 

@@ -1,8 +1,8 @@
-"""Suffix drafting: what came next where prompt, answer or earlier answers had the same last tokens.
+"""Suffix drafting: what followed the same last tokens in the prompt, the answer or earlier answers.
 
-A suffix automaton over the sequence finds the longest such run at every token, whatever its length (Hu et al., SAM
-Decoding, arXiv 2411.10666); continuations are weighed by how often they came, and the likeliest of them become a chain
-or a tree (Oliaro et al., SuffixDecoding, arXiv 2411.04975).
+A suffix automaton over the sequence finds the longest such match at every token, whatever its length (Hu et al., SAM
+Decoding, arXiv 2411.10666); continuations are weighted by frequency, and the most likely ones become a chain or a tree
+(Oliaro et al., SuffixDecoding, arXiv 2411.04975).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLACES = 4  # runs of different lengths that are asked
 
 
 class Answers(Protocol):
-    """Answers that were given earlier: those of this process in an automaton, which may be begun anew, and others."""
+    """Earlier answers: those of this process in an automaton, which may be restarted, and others."""
 
     recent: SuffixAutomaton
 
@@ -30,7 +30,7 @@ class Answers(Protocol):
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where a text stands in an automaton over others: the state of its last `length` tokens."""
+    """The position of a text in an automaton over others: the state of its last `length` tokens."""
 
     automaton: SuffixAutomaton
     state: int = ROOT
@@ -46,7 +46,7 @@ class _Cursor:
 
 @dataclass(slots=True)
 class _Text:
-    """What is known of a sequence's first `n_tokens` tokens: their automaton, and where they stand in other answers."""
+    """A sequence's first `n_tokens` tokens: their automaton, and their position in other answers."""
 
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     others: _Cursor | None = None
@@ -54,7 +54,7 @@ class _Text:
 
 
 class SuffixDrafter(ContinuingDrafter):
-    """`answers` are looked into beside the sequence itself."""
+    """Searches `answers` as well as the sequence itself."""
 
     name = "suffix"
 

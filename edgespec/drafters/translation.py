@@ -1,8 +1,7 @@
-"""A draft model of another vocabulary: which of its tokens are the target's too (Timor et al., 2502.05202, TLI).
+"""A draft model with another vocabulary: which of its tokens the target has too (Timor et al., 2502.05202, TLI).
 
-Guesses are made of shared tokens only: the draft's distribution is restricted to them, in the target's ids, so that
-everything behind it is as with a draft of the same vocabulary. What the target says in other tokens the draft reads in
-its own.
+Only shared tokens are drafted: the draft's distribution is restricted to them, in the target's ids, so everything else
+works as with a draft of the same vocabulary. The draft reads other tokens of the target in its own tokenization.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
 
 
 class Vocabulary(Protocol):
-    """What a model says about its tokens."""
+    """A model's tokens."""
 
     n_vocab: int
 
@@ -38,10 +37,8 @@ class Vocabulary(Protocol):
 
 
 class Translation:
-    """Between the ids of a target and those of a draft, from the bytes of their tokens by id (empty for none).
-
-    `read` makes the draft's tokens of bytes that are no single one of them.
-    """
+    """Between the ids of a target and those of a draft, from the bytes of their tokens by id (empty for none). `read`
+    tokenizes bytes that are not a single token of the draft."""
 
     def __init__(self, target: Sequence[bytes], draft: Sequence[bytes], read: Callable[[bytes], list[int]]) -> None:
         self._target, self._read = target, read
@@ -53,7 +50,7 @@ class Translation:
 
     @classmethod
     def between(cls, target: Vocabulary, draft: Vocabulary) -> Translation:
-        """Control tokens are shared if they have the same part or name; others the draft never reads."""
+        """Control tokens are shared if they have the same role or name; the draft never sees others."""
         pieces = list(_pieces(draft))
         byte = {piece[0]: id for id, piece in reversed(list(enumerate(pieces))) if len(piece) == 1}
 
@@ -77,18 +74,18 @@ class Translation:
         return self._to_draft[token]
 
     def tokens(self, token: int) -> list[int]:
-        """What the draft reads for any of the target's tokens."""
+        """The draft's tokens for any token of the target."""
         own = self._to_draft.get(token)
         return self._read(self._target[token]) if own is None else [own]
 
     def row(self, row: FloatRow) -> FloatRow:
-        """The draft's logits by the target's ids, -inf for tokens that it does not have; valid until the next one."""
+        """The draft's logits in the target's ids, -inf for tokens that it does not have; valid until the next call."""
         self._row[self._ids[:, 0]] = row[self._ids[:, 1]]
         return self._row
 
 
 def _pieces(model: Vocabulary) -> Iterator[bytes]:
-    """What each token stands for; a control token for its part, or its name."""
+    """The bytes of each token; for a control token its role or name."""
     for token in range(model.n_vocab):
         if token == model.bos:
             yield _NO_TEXT + b"begin"

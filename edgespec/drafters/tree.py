@@ -1,8 +1,8 @@
-"""A draft tree that grows best-first: always where it is likeliest to be accepted.
+"""A draft tree that grows best-first: always where it is most likely to be accepted.
 
-A node's reach is the product of the confidences on its path, the estimate that the target gets there. The best draft
-of n tokens are the n nodes of largest reach: with honest confidences no other tree of that size has more accepted
-tokens in the mean (Sequoia, 2402.12374; EAGLE-2, 2406.16858). A sure draft so becomes a chain, an unsure one a bush.
+A node's reach is its path probability, the product of the confidences on its path. The best draft of n tokens is the n
+nodes of largest reach: with calibrated confidences no other tree of that size has more accepted tokens on average
+(Sequoia, 2402.12374; EAGLE-2, 2406.16858). So a confident draft becomes a chain, an uncertain one a bush.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ ROOT = -1
 
 
 class Tree:
-    """Grows by `add`, from the candidates after the last committed token (`ROOT`) on.
-
-    What is kept depends on confidences alone, and of siblings always the first: so no token that was drawn from a
-    distribution is left out for its own sake.
-    """
+    """Grows by `add`, starting with the candidates after the last committed token (`ROOT`). What is kept depends on
+    confidences alone, and of siblings always the first: so no sampled token is left out because of its value."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -30,40 +27,40 @@ class Tree:
         self.parents: list[int] = []
         self.raw: list[float] = []
         self._confidence: list[float] = []
-        self._laws: list[Distribution | None] = []
+        self._distributions: list[Distribution | None] = []
         self._reach: list[float] = []
         self._closed: set[int] = set()
         self._dropped: set[int] = set()
         self._kept: list[int] | None = None
 
-    def add(self, parent: int, guesses: Sequence[DraftCandidate], raw: Sequence[float] = ()) -> range:
-        """Hang candidates for the token after `parent`, best first; returns the new nodes. `raw` are the estimates that
-        their confidences were made from."""
-        self.raw += raw or [guess.confidence for guess in guesses]
+    def add(self, parent: int, candidates: Sequence[DraftCandidate], raw: Sequence[float] = ()) -> range:
+        """Add candidates for the token after `parent`, best first; returns the new nodes. `raw` are their uncalibrated
+        confidences."""
+        self.raw += raw or [candidate.confidence for candidate in candidates]
         reach = self.reach(parent)
-        for guess in guesses:
-            self.tokens.append(guess.token)
+        for candidate in candidates:
+            self.tokens.append(candidate.token)
             self.parents.append(parent)
-            self._confidence.append(guess.confidence)
-            self._laws.append(guess.distribution)
-            self._reach.append(reach * guess.confidence)
+            self._confidence.append(candidate.confidence)
+            self._distributions.append(candidate.distribution)
+            self._reach.append(reach * candidate.confidence)
         self._closed.add(parent)
         self._kept = None
-        return range(len(self.tokens) - len(guesses), len(self.tokens))
+        return range(len(self.tokens) - len(candidates), len(self.tokens))
 
     def reach(self, node: int) -> float:
-        """The estimate that the target gets to `node`."""
+        """The path probability of `node`."""
         return 1.0 if node == ROOT else self._reach[node]
 
     def close(self, node: int) -> None:
-        """Nothing is to hang off this node."""
+        """`node` gets no children."""
         self._closed.add(node)
 
     def children(self, node: int) -> list[int]:
         return [child for child, parent in enumerate(self.parents) if parent == node]
 
     def path(self, node: int) -> list[int]:
-        """The tokens from the first guess to `node`."""
+        """The tokens from the first draft token to `node`."""
         tokens: list[int] = []
         while node != ROOT:
             tokens.append(self.tokens[node])
@@ -71,17 +68,18 @@ class Tree:
         return tokens[::-1]
 
     def frontier(self, n: int) -> list[int]:
-        """The n best nodes whose children, unknown yet, may belong to the draft."""
+        """The n best nodes whose unknown children may belong to the draft."""
         kept = self.kept()
         self._dropped |= self._closed.difference(kept, [ROOT])
         return [node for node in kept[: self.budget.tokens - 1] if node not in self._closed][:n]
 
     def is_worth(self, node: int) -> bool:
-        """Whether guesses below `node` pay, so say the pace and the reach of the nodes there are."""
+        """Whether the draft policy finds it worth expanding `node`, given the path probabilities of the nodes so
+        far."""
         return self.budget.worth([self._reach[kept] for kept in self.kept()], self._reach[node])
 
     def draft(self, source: str) -> Draft:
-        """The best draft within the budget, its likeliest path first."""
+        """The best draft within the budget, its most likely path first."""
         children: dict[int, list[int]] = {ROOT: []}
         for node in self.kept():
             children[self.parents[node]].append(node)
@@ -97,12 +95,13 @@ class Tree:
             [self.tokens[node] for node in order],
             [place[self.parents[node]] for node in order],
             [self._confidence[node] for node in order],
-            [self._laws[node] for node in order],
+            [self._distributions[node] for node in order],
             source,
         )
 
     def kept(self) -> list[int]:
-        """The nodes of largest reach that the budget allows, best first. One with children that has left is gone."""
+        """The nodes of largest path probability within the budget, best first. Expanded nodes that dropped out are
+        gone."""
         if self._kept is None:
             self._kept = self._choose()
         return self._kept

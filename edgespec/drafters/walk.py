@@ -1,4 +1,4 @@
-"""Drafters without a model: they walk from token to token through what they know, and a tree grows on the way."""
+"""Drafters without a model: they walk from token to token through what they have indexed, growing a tree."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.tree import ROOT, Tree
 
 PRIOR = 16.0  # what confidences fitted to real texts weigh, in drafts
-UNLIKELY = 0.05  # reach of nodes behind which nothing is guessed
+UNLIKELY = 0.05  # path probability below which a node is not expanded
 
 Place = TypeVar("Place")
 
 
 @dataclass(slots=True)
 class _Grown:
-    """The last tree of a sequence, behind `n_tokens` tokens. What became of guesses of the first `n_learnt` tokens is
-    learnt already."""
+    """The last tree of a sequence, after `n_tokens` tokens. Draft tokens for the first `n_learnt` tokens have been
+    compared with the text."""
 
     tree: Tree
     n_tokens: int
@@ -31,7 +31,7 @@ class _Grown:
 
 
 class WalkingDrafter(Drafter, Generic[Place]):
-    """Guesses are not drawn from a distribution."""
+    """Draft tokens are not sampled from a distribution."""
 
     def __init__(self) -> None:
         self._grown: dict[int, _Grown] = {}
@@ -39,15 +39,15 @@ class WalkingDrafter(Drafter, Generic[Place]):
 
     @abstractmethod
     def start(self, sequence: DraftContext) -> Place:
-        """Where the walk begins: behind the last token."""
+        """Where the walk begins: after the last token."""
 
     @abstractmethod
     def distribution(self, place: Place, sequence: DraftContext, most: int) -> Mapping[int, float]:
-        """At most so many tokens that may come next, with probabilities of up to 1 in all."""
+        """At most so many possible next tokens, with probabilities that sum to at most 1."""
 
     @abstractmethod
     def step(self, place: Place, token: int) -> Place:
-        """The place behind one of these tokens."""
+        """The place after one of these tokens."""
 
     def state(self) -> dict[str, Any]:
         return self._estimates.state()
@@ -71,22 +71,24 @@ class WalkingDrafter(Drafter, Generic[Place]):
         if last is not None:
             grown.n_learnt = self._estimates.learn(last.tree, sequence, last.n_tokens, last.n_learnt)
         leaves = budget.leaves
-        # For each node where the walk has come to, and which position of the sequence is guessed there.
+        # For each node: the place in the index, and the position of the sequence that is drafted there.
         places = {ROOT: (self.start(sequence), len(sequence.tokens))}
         frontier = [ROOT] if sequence.tokens else []
         while frontier:
             [node] = frontier
             place, position = places.pop(node)
             distribution = self.distribution(place, sequence, leaves + 1) if tree.reach(node) >= UNLIKELY else {}
-            guesses = weighed(sequence.sampler, distribution, position, leaves)
-            for child, guess in zip(self._estimates.hang(tree, node, sequence, guesses), guesses, strict=True):
-                places[child] = self.step(place, guess.token), position + 1
+            candidates = weighed(sequence.sampler, distribution, position, leaves)
+            for child, candidate in zip(
+                self._estimates.hang(tree, node, sequence, candidates), candidates, strict=True
+            ):
+                places[child] = self.step(place, candidate.token), position + 1
             frontier = tree.frontier(1)
         return tree.draft(self.name)
 
 
 class ContinuingDrafter(WalkingDrafter[list[continuation.Place]]):
-    """Goes on as texts did where the same tokens came before: it starts at some places at once, and follows all."""
+    """Continues as texts did after the same tokens: it starts at some places at once, and follows all of them."""
 
     def distribution(self, place: list[continuation.Place], sequence: DraftContext, most: int) -> Mapping[int, float]:
         return continuation.likely(place, most)

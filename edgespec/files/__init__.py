@@ -1,1 +1,1 @@
-"""Where edgespec keeps files, and how they are written whole."""
+"""Where edgespec keeps files, and how it writes them atomically."""

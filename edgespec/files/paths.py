@@ -1,4 +1,4 @@
-"""Where edgespec keeps its own files: settings, things it measured and may forget, and data it must not lose."""
+"""Where edgespec keeps its own files: settings, cached measurements, and user data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def config_dir() -> Path:
-    """Folder of the user's settings; nothing here is created before something is written."""
+    """Folder of the user's settings; it is created when something is written."""
     return _home("config") or platformdirs.user_config_path("edgespec", appauthor=False)
 
 
@@ -33,17 +33,17 @@ def cache_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """Folder of what belongs to the user."""
+    """Folder of the user's data."""
     return _home("data") or platformdirs.user_data_path("edgespec", appauthor=False)
 
 
 def models_dir() -> Path:
-    """Folder of the models that come from packages; those of the hub lie in its own cache."""
+    """Folder of models from packages; those of the hub are in the hub's own cache."""
     return data_dir() / "models"
 
 
 def read_cache(name: str) -> str | None:
-    """What `write_cache` stored under `name`, or None if that cannot be read; "" where bytes were damaged."""
+    """What `write_cache` stored under `name`, or None if that cannot be read; "" if it is damaged."""
     try:
         return (cache_dir() / name).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def read_cache(name: str) -> str | None:
 
 
 def write_cache(name: str, text: str) -> bool:
-    """Store `text` under `name`, whole or not at all; False, and no error, where the cache cannot be written."""
+    """Store `text` under `name` atomically; False, and no error, if the cache cannot be written."""
     file = cache_dir() / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def write_cache(name: str, text: str) -> bool:
 
 
 def write_whole(file: Path, content: str | bytes) -> None:
-    """Write a file as a whole or not at all, even when the power fails. Raises OSError."""
+    """Write a file atomically, even if the power fails. Raises OSError."""
     with becoming(file) as scratch, scratch.open("wb") as opened:
         opened.write(content.encode() if isinstance(content, str) else content)
         opened.flush()
@@ -77,20 +77,20 @@ def write_whole(file: Path, content: str | bytes) -> None:
 
 
 def file_facts(file: Path) -> list[Any]:
-    """Which file it is: its path, size in bytes and time. Raises OSError."""
+    """Identifies a file: its path, size in bytes and time. Raises OSError."""
     stat = file.stat()
     return [str(file.resolve()), stat.st_size, stat.st_mtime_ns]
 
 
 def derived_file(folder: str, source: Path, what: str) -> Path:
-    """Where in the cache a model is kept that is made of `source`, as `what` says."""
+    """The cache path for a model made from `source` in the way `what` describes."""
     facts = [DERIVED_VERSION, *file_facts(source), what.upper()]
     name = sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return cache_dir() / folder / f"{source.stem}-{what.lower()}-{name}.gguf"
 
 
 def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, needs: str, less: str = "") -> None:
-    """Make a folder in the cache for something of `n_bytes`. Raises UsageError, in these words, where it cannot be."""
+    """Create a folder in the cache for `n_bytes`. Raises UsageError with this message if that is not possible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -105,7 +105,7 @@ def make_room(folder: Path, n_bytes: float, *, no_place: str, no_room: str, need
 
 
 def free_in(folder: Path) -> int:
-    """Bytes that are free on the disk of `folder`, which need not be there yet."""
+    """Free bytes on the disk of `folder`, which need not exist yet."""
     for above in (folder, *folder.parents):
         with suppress(OSError):  # not there, or not to be looked into
             return shutil.disk_usage(above).free
@@ -113,7 +113,7 @@ def free_in(folder: Path) -> int:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be made in `folder`, or the folder itself where it is not there yet."""
+    """Whether files can be created in `folder`, or the folder itself if it does not exist yet."""
     there = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent)), folder)
     return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)  # noqa: PTH112 - Path.is_dir may raise
 

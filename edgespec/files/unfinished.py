@@ -1,4 +1,4 @@
-"""What is in the making: files whole at the end, or gone, however the program leaves (but for kill -9)."""
+"""Files being written: complete at the end, or removed, however the program ends (except by kill -9)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _to_undo: set[Callable[[], object]] = set()
 
 
 def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None:
-    """Raises UsageError where no file can be written that is made of `sources` and begins with `magic`."""
+    """Raises UsageError if a file made from `sources`, which begins with `magic`, cannot be written there."""
     if not file.parent.is_dir():
         raise UsageError(f"cannot write {file}", why=f"there is no folder {file.parent}")
     if file.is_dir():
@@ -25,7 +25,7 @@ def check_destination(file: Path, sources: Iterable[Path], magic: bytes) -> None
 
 
 def check_replaceable(file: Path, magic: bytes) -> None:
-    """Raises UsageError for a file that is there and begins with other bytes: it holds something else."""
+    """Raises UsageError if the file exists and begins with other bytes: it holds something else."""
     if not file.is_file():
         return
     with file.open("rb") as there:
@@ -36,7 +36,7 @@ def check_replaceable(file: Path, magic: bytes) -> None:
 
 @contextmanager
 def becoming(file: Path) -> Iterator[Path]:
-    """A file beside `file` to write to, which takes its place when the block has ended well. Raises OSError."""
+    """A file beside `file` to write to, which replaces it when the block succeeds. Raises OSError."""
     scratch = file.with_name(f"{file.name}.{os.getpid()}.part")
     with undoing(partial(scratch.unlink, missing_ok=True)):
         yield scratch
@@ -45,7 +45,7 @@ def becoming(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def undoing(undo: Callable[[], object]) -> Iterator[None]:
-    """Calls `undo` at the end of the block, or where the process ends in the middle of it. Raises OSError as that."""
+    """Calls `undo` at the end of the block, or if the process ends inside it. Raises OSError as it does."""
     _to_undo.add(undo)
     try:
         yield
@@ -55,7 +55,7 @@ def undoing(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def remove_unfinished() -> None:
-    """For whoever ends the process without unwinding it."""
+    """Clean up before the process ends without unwinding."""
     for undo in list(_to_undo):
         with suppress(OSError):
             undo()

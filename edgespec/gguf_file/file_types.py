@@ -1,4 +1,4 @@
-"""What the quantisation of a file is called."""
+"""The name of a file's quantisation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgespec.gguf_file.header import Header
 
 
 def quantisation(header: Header) -> str:
-    """What its quantiser called the mixture of types, or else the type that most of the weights have."""
+    """The quantiser's name for the mixture of types, or else the type of most weights."""
     file_type = header.metadata.get("general.file_type")
     if isinstance(file_type, int) and file_type in FILE_TYPES:
         return FILE_TYPES[file_type]

@@ -1,6 +1,6 @@
 """The header of a GGUF file, read with every bound checked.
 
-Written from ggml's `gguf.cpp`: what it throws or asserts on is refused here, with a reason, in milliseconds.
+Written from ggml's `gguf.cpp`: what it throws or asserts on is rejected here, with a reason, in milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, STRING, Array, Scalar, Wa
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies: `shape` as ggml has it (row length first), `offset` from the start of its file."""
+    """A tensor's location: `shape` as in ggml (row length first), `offset` from the start of its file."""
 
     shape: tuple[int, ...]
     type: str
@@ -33,7 +33,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says about itself. After `check_model` `tensors` and `size_bytes` count all parts of a split."""
+    """The metadata and tensors of a GGUF file. After `check_model`, `tensors` and `size_bytes` count all parts of a
+    split."""
 
     path: Path
     version: int
@@ -62,26 +63,26 @@ class Header:
 
     @property
     def weight_types(self) -> frozenset[str]:
-        """The types that its tensors have, by ggml's names."""
+        """The types of its tensors, by ggml's names."""
         return frozenset(tensor.type for tensor in self.tensors.values())
 
     @property
     def n_params(self) -> int:
-        """How many numbers the weights are."""
+        """The number of weights."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @property
     def head_sizes(self) -> tuple[int, int]:
-        """How many numbers an attention head's key and value have; 0 for a model without attention."""
+        """The sizes of an attention head's key and value; 0 for a model without attention."""
         heads = max(self.head_counts("attention.head_count"), default=0)
         width = self.number("embedding_length") // heads if heads else 0
         return self.number("attention.key_length", width), self.number("attention.value_length", width)
 
     def head_counts(self, key: str) -> list[int]:
-        """One count a layer; none when the file does not say."""
+        """One count per layer; none if the file does not say."""
         value = self.metadata.get(f"{self.architecture}.{key}")
         if isinstance(value, int):
-            # Hybrid models attend in every so many layers only.
+            # Hybrid models have attention in every n-th layer only.
             return [value] * (self.number("block_count") // max(1, self.number("full_attention_interval", 1)))
         return [int(count) for count in self.numbers(f"{self.architecture}.{key}")]
 
@@ -91,12 +92,12 @@ class Header:
         return value if isinstance(value, int) else default
 
     def length(self, key: str) -> int:
-        """How many elements an array has, however long; 0 if there is none."""
+        """The number of elements of an array, however long; 0 if there is none."""
         value = self.metadata.get(key)
         return value.length if isinstance(value, Array) else len(value) if isinstance(value, tuple) else 0
 
     def strings(self, key: str) -> list[bytes]:
-        """The elements of an array of strings, read from the file as bytes, and not to be changed; [] if there is none.
+        """The elements of an array of strings, read from the file as bytes, read-only; [] if there is none.
 
         Raises ModelFileError if the file can no longer be read.
         """
@@ -121,9 +122,9 @@ class Header:
 
 
 def read_header(path: str | Path) -> Header:
-    """Walk the header of one GGUF file.
+    """Read the header of one GGUF file.
 
-    Raises ModelNotFoundError if there is no such file, ModelFileError if it is no well-formed GGUF file.
+    Raises ModelNotFoundError if there is no such file, ModelFileError if it is not a well-formed GGUF file.
     """
     path = Path(path)
     _check_file(path)
@@ -134,7 +135,7 @@ def read_header(path: str | Path) -> Header:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=2)  # a check of a model reads its tokens, and a look at the pair reads them again
+@lru_cache(maxsize=2)  # checking a model reads its tokens, and checking a pair reads them again
 def _strings(path: Path, array: Array, mtime_ns: int) -> list[bytes]:
     with mapped(path) as data:
         return Walk(path, data, array.offset).strings(array.length)
@@ -245,7 +246,7 @@ def _read_tensors(walk: Walk, n: int, alignment: int) -> dict[str, TensorInfo]:
 
 
 def _read_tensor(walk: Walk, name: str) -> TensorInfo:
-    """One tensor; its offset still counts from where the data begin, which is known only after the last one."""
+    """One tensor; its offset is still relative to the data section, whose start is known after the last one."""
     n_dims = walk.u32()
     if n_dims > 4:
         raise walk.damaged(f"tensor {name!r} has {n_dims} dimensions")

@@ -1,6 +1,6 @@
 """Does a GGUF header describe a language model that this llama.cpp can run?
 
-llama.cpp throws on many files it cannot run, but on others it asserts, which ends the process: those are found here.
+llama.cpp throws on many files it cannot run, but on others it asserts, which ends the process: those are detected here.
 Written from llama.cpp's `llama-model-loader.cpp`, `llama-model.cpp`, `llama-vocab.cpp` and `src/models/`.
 """
 
@@ -72,7 +72,7 @@ def _split_count(header: Header) -> int:
 
 
 def _parts(header: Header) -> tuple[Path, ...]:
-    """The files of a split model, of which this has to be the first; () if it is whole."""
+    """The files of a split model, of which this must be the first; () if it is whole."""
     count = _split_count(header)
     if count < 2:
         return ()
@@ -207,7 +207,7 @@ def _check_experts(header: Header) -> None:
 
 
 def _size(header: Header, key: str, low: int, high: int, *, required: bool = True) -> int:
-    """An integer of the architecture between `low` and `high`; 0 if it may be and is missing."""
+    """An integer of the architecture between `low` and `high`; 0 if it is optional and missing."""
     key = f"{header.architecture}.{key}"
     value = header.metadata.get(key)
     if value is None:

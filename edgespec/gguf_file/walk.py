@@ -30,7 +30,7 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A long array (or one of strings), left in the file: `Header.strings` and `Header.numbers` fetch it."""
+    """A long array (or one of strings) that stays in the file: `Header.strings` and `Header.numbers` read it."""
 
     length: int
     offset: int
@@ -66,7 +66,7 @@ class Walk:
         return self.take(self.u64())
 
     def count(self, what: str, least_bytes: int) -> int:
-        """A number of things to come, each of at least `least_bytes`, which must still fit into the file."""
+        """The number of items that follow, each of at least `least_bytes`, which must fit into the file."""
         n = self.u64()
         if n * least_bytes > self.end - self.pos:
             why = f"it claims to hold {n:,} {what}, more than fit into its {self.end:,} bytes"
@@ -128,7 +128,7 @@ def _scalar(element: np.generic[Any]) -> Scalar:
 
 
 def _unnoticed(path: str, flags: int) -> int:
-    """Opens so that a look at the header does not count as use; only Linux has that, for one's own files."""
+    """Open without updating the access time; only on Linux, for the user's own files."""
     try:
         return os.open(path, flags | getattr(os, "O_NOATIME", 0))
     except PermissionError:
@@ -146,6 +146,6 @@ def mapped(path: Path) -> mmap.mmap:
 
 
 def shown(value: object) -> str:
-    """A name or a value of a header as messages have it: not all of it if it is long."""
+    """A name or a value of a header for a message: shortened if it is long."""
     text = repr(value) if not isinstance(value, Array) else f"a list of {value.length:,}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -1,8 +1,8 @@
-"""Chats that are never lost: every message, how each answer came about, and all branches, in one SQLite file.
+"""Chats that are never lost: every message, how each answer was generated, and all branches, in one SQLite file.
 
-A message is known by a hash of what it is and what it follows. So editing, answering again and forking copy nothing,
-and every write may be repeated. An answer in the making has a row of its own; if its program dies, whoever opens the
-store next turns what there is of it into a message that is marked "interrupted".
+A message is identified by a hash of its content and its predecessor. So editing, regenerating and forking copy nothing,
+and every write may be repeated. An answer being generated has a row of its own; if its program dies, the next one to
+open the store turns it into a message marked "interrupted".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from edgespec.history.search import folded_words, holds, matches
 
 __all__ = ["Answer", "Branch", "ChatInfo", "Hit", "Piece", "Store", "StoreError", "Turn", "UnknownChatError"]
 
-CLOCK_S = 2.0  # by which the start of a process may seem to differ from what it was
+CLOCK_S = 2.0  # tolerance for the start time of a process
 NAMES_SHOWN = 5
 
 P = ParamSpec("P")
@@ -53,12 +53,12 @@ log = logging.getLogger(__name__)
 
 
 def new_id() -> str:
-    """A name for a chat that no other has."""
+    """A unique id for a chat."""
     return secrets.token_hex(5)
 
 
 def default_file() -> Path:
-    """Where the user's chats are."""
+    """The file of the user's chats."""
     return data_dir() / "chats.db"
 
 
@@ -81,8 +81,9 @@ def _writes(method: Callable[Concatenate[Store, sqlite3.Connection, P], T]) -> C
 class Store(Closable):
     """The chats in a file, by default the user's. Any number of threads and processes may use it at once.
 
-    Each method is one transaction (`db`, which callers leave out), and those that write may be repeated. `note` hears
-    what users should know. All may raise StoreError, and UnknownChatError for a chat or message that is not there.
+    Each method is one transaction (`db`, which callers leave out), and those that write may be repeated. `note`
+    receives messages for the user. All may raise StoreError, and UnknownChatError for a chat or message that does not
+    exist.
     """
 
     def __init__(self, file: Path | None = None, note: Callable[[str], None] = log.warning) -> None:
@@ -90,12 +91,12 @@ class Store(Closable):
         try:
             if self._is_unsettled():
                 self._settle()
-        except StoreError as error:  # what is there can be read, and the next one to open it tries again
+        except StoreError as error:  # the content can be read, and the next one to open it tries again
             log.debug("answers of dead programs stay as they are: %s", error)
 
     @classmethod
     def in_memory(cls) -> Self:
-        """A store that goes with the program."""
+        """A store that ends with the program."""
         return cls(IN_MEMORY)
 
     @property
@@ -109,7 +110,7 @@ class Store(Closable):
     def create(
         self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any] | None = None, title: str = ""
     ) -> None:
-        """Begin a chat; `chat` is a `new_id()`. Without a title, the first user message gives it one."""
+        """Create a chat; `chat` is a `new_id()`. Without a title, it gets that of its first user message."""
         rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title)
 
     @_reads
@@ -139,24 +140,24 @@ class Store(Closable):
 
     @_reads
     def chat_settings(self, db: sqlite3.Connection, chat: str) -> dict[str, Any]:
-        """What was kept with a chat."""
+        """A chat's settings, as saved."""
         number = rows.chat_number(db, chat)
         return unpack_object(db.execute("SELECT settings FROM chat WHERE number = ?", (number,)).fetchone()[0])
 
     @_writes
     def save_settings(self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any]) -> None:
-        """Keep plain JSON with a chat."""
+        """Save plain JSON with a chat."""
         packed = json.dumps(dict(settings))
         db.execute("UPDATE chat SET settings = ? WHERE number = ?", (packed, rows.chat_number(db, chat)))
 
     @_writes
     def rename(self, db: sqlite3.Connection, chat: str, title: str) -> None:
-        """Give a chat another title."""
+        """Change a chat's title."""
         db.execute("UPDATE chat SET title = ? WHERE number = ?", (rows.one_line(title), rows.chat_number(db, chat)))
 
     @_writes
     def remove(self, db: sqlite3.Connection, chats: Iterable[str]) -> int:
-        """Delete chats, and their messages but for those that others share. How many chats there were."""
+        """Delete chats, and their messages unless other chats share them. Returns how many chats there were."""
         return sum([rows.delete_chat(db, chat) for chat in chats])
 
     @_reads
@@ -184,7 +185,7 @@ class Store(Closable):
 
     @_writes
     def begin(self, db: sqlite3.Connection, chat: str, parent: str | None, answer: Answer) -> str:
-        """Make room for an answer below `parent`; what it is known by until it is finished."""
+        """Make room for an answer below `parent`; returns its id until it is finished."""
         number = rows.chat_number(db, chat)
         above = None if parent is None else rows.member_number(db, number, parent)
         row, now = secrets.token_hex(8), time.time()
@@ -194,7 +195,7 @@ class Store(Closable):
 
     @_writes
     def grow(self, db: sqlite3.Connection, row: str, content: str, ids: Sequence[int], pieces: Sequence[Piece]) -> None:
-        """All there is of an answer by now."""
+        """Save the answer so far."""
         db.execute(
             "UPDATE making SET grown_s = ?, ids = ?, content = ?, pieces = ? WHERE id = ?",
             (time.time(), pack_ids(ids), valid_text(content), pack_pieces(pieces), row),
@@ -218,12 +219,12 @@ class Store(Closable):
 
     @_writes
     def drop(self, db: sqlite3.Connection, row: str) -> None:
-        """Forget an answer in the making."""
+        """Delete an unfinished answer."""
         db.execute("DELETE FROM making WHERE id = ?", (row,))
 
     @_reads
     def pieces(self, db: sqlite3.Connection, key: str) -> list[Piece]:
-        """The tokens of an answer as they were shown; none where that is not known."""
+        """The tokens of an answer as they were shown; empty if unknown."""
         query = "SELECT pieces FROM answer JOIN message ON message = number WHERE key = ?"
         return [piece for (packed,) in db.execute(query, (key,)) for piece in unpack_pieces(packed)]
 
@@ -236,18 +237,18 @@ class Store(Closable):
 
     @_reads
     def branches(self, db: sqlite3.Connection, chat: str) -> list[Branch]:
-        """All ways a chat goes, the newest first; none is current where the head was moved up."""
+        """All branches of a chat, the newest first; none is current if the head was moved up."""
         return rows.read_branches(db, rows.chat_number(db, chat))
 
     @_reads
     def siblings(self, db: sqlite3.Connection, chat: str, key: str) -> list[str]:
-        """The messages of a chat that stand in one place, `key` among them, in the order of their creation."""
+        """The versions of message `key` in a chat, in the order of creation."""
         number = rows.chat_number(db, chat)
         return rows.read_siblings(db, number, rows.member_number(db, number, key))
 
     @_reads
     def latest_leaf(self, db: sqlite3.Connection, chat: str, key: str) -> str:
-        """The newest message of a chat that comes after `key`, or `key` itself."""
+        """The newest message of a chat after `key`, or `key` itself."""
         number = rows.chat_number(db, chat)
         return rows.read_newest_below(db, number, rows.member_number(db, number, key))
 
@@ -267,7 +268,7 @@ class Store(Closable):
 
     @_reads
     def search(self, db: sqlite3.Connection, query: str, limit: int = 50) -> list[Hit]:
-        """The newest messages that hold all words of `query` (see `edgespec.history.search`)."""
+        """The newest messages that have all words of `query` (see `edgespec.history.search`)."""
         about = """SELECT id, title, key, role, message.created_s FROM message
             JOIN member ON message = message.number JOIN chat ON chat.number = chat
             WHERE message.number = ? ORDER BY chat.number LIMIT 1"""
@@ -279,7 +280,7 @@ class Store(Closable):
 
     @_reads
     def preference(self, db: sqlite3.Connection, name: str) -> str | None:
-        """What the user chose before, such as a theme."""
+        """A saved choice of the user, such as a theme."""
         found = db.execute("SELECT value FROM preference WHERE name = ?", (name,)).fetchone()
         return None if found is None else str(found[0])
 
@@ -294,7 +295,7 @@ class Store(Closable):
 
     @_writes
     def _settle(self, db: sqlite3.Connection) -> None:
-        """Answers of programs that died become messages, or go if they had not begun."""
+        """Unfinished answers of programs that died become messages, or are deleted if empty."""
         making = db.execute(
             """SELECT making.id, pid, started_s, grown_s, about, ids, making.content, pieces, chat.id, key,
             head IS making.parent FROM making JOIN chat ON chat.number = making.chat
@@ -312,7 +313,7 @@ class Store(Closable):
 
 @cache
 def _process(pid: int) -> tuple[int, float]:
-    """What tells a process from a later one with its number."""
+    """Distinguishes a process from a later one with its number."""
     import psutil
 
     return pid, psutil.Process(pid).create_time()
@@ -326,5 +327,5 @@ def _is_running(pid: int, started_s: float) -> bool:
         return abs(process.create_time() - started_s) < CLOCK_S and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # it is there, but not ours to look at
+    except psutil.Error:  # it exists, but belongs to another user
         return True

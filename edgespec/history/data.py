@@ -1,4 +1,4 @@
-"""What the store of chats holds, as plain data, and how answers are packed into rows."""
+"""The content of the store of chats, as plain data, and how answers are packed into rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of an answer as it was shown: `text` is "" while bytes are held back, `source` the drafter that guessed
-    it or "" for the target itself, `round` the target pass of this answer."""
+    """One token of an answer as it was shown: `text` is "" while bytes are held back, `source` the drafter that
+    proposed it or "" for the target itself, `round` the number of the target pass of this answer."""
 
     id: int
     text: str
@@ -25,11 +25,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How an assistant's message came about.
-
-    `finish_reason` is stop, length, cancelled, error, interrupted (the program died) or generating; `settings` and
-    `stats` are plain JSON; `ids` are the tokens as they were generated, of the vocabulary `vocabulary`.
-    """
+    """How an assistant's message was generated. `finish_reason` is stop, length, cancelled, error, interrupted (the
+    program died) or generating; `settings` and `stats` are plain JSON; `ids` are the generated tokens, in the
+    vocabulary `vocabulary`."""
 
     model: str = ""
     draft_model: str | None = None
@@ -68,7 +66,7 @@ class ChatInfo:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that a search found; in `snippet`, which is one line, what was found stands between \\x02 and \\x03."""
+    """A message that a search found; in `snippet`, which is one line, matches are between \x02 and \x03."""
 
     chat: str
     title: str
@@ -80,7 +78,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One of the ways a chat goes, known by its last message."""
+    """One branch of a chat, identified by its last message."""
 
     leaf: str
     n_turns: int
@@ -90,17 +88,17 @@ class Branch:
 
 
 def key_of(before: str, role: str, content: str) -> str:
-    """What a message is known by; `before` is its parent's key, or the chat's id for a first message."""
+    """The key of a message; `before` is its parent's key, or the chat's id for a first message."""
     return hashlib.blake2b(json.dumps([before, role, content]).encode(), digest_size=16).hexdigest()
 
 
 def valid_text(text: str) -> str:
-    """`text` without halves of characters, which no file can hold."""
+    """`text` without lone surrogates, which no file can hold."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def first_line(text: str, length: int = 60) -> str:
-    """The first line that says something, shortened."""
+    """The first line that is not empty, shortened."""
     line = " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
@@ -120,7 +118,7 @@ def pack_answer(answer: Answer) -> tuple[str, bytes]:
 
 
 def unpack_answer(about: str, ids: bytes) -> Answer:
-    """The answer of a row; what is damaged in it is as if it had never been said."""
+    """The answer of a row; damaged parts are left out."""
     known = unpack_object(about)
     return Answer(**{name: known[name] for name in _ABOUT if name in known}, ids=tuple(_unpacked(ids)))
 

@@ -1,7 +1,7 @@
-"""The SQLite file that chats are kept in, which may be locked, full, read-only, newer than this program or damaged.
+"""The SQLite file of the chats, which may be locked, full, read-only, newer than this program or damaged.
 
-A damaged file is moved aside and what can be read of it goes into a new one. Another process that has it open notices
-that it lies elsewhere now, and goes on with the new one too.
+A damaged file is moved aside and its readable content goes into a new one. Another process that has it open detects the
+move, and uses the new one too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from edgespec.history.schema import MIGRATIONS, migrate, version_of
 T = TypeVar("T")
 
 IN_MEMORY = Path(":memory:")
-LOCK_S = 1.0  # a screen waits as long
+LOCK_S = 1.0  # a screen blocks that long
 
 
 class StoreError(EdgespecError):
-    """The store of chats cannot be read or written now; what is in it stays as it is."""
+    """The store of chats cannot be read or written now; its content is unchanged."""
 
 
 class StoreFile(Closable):
-    """A file of chats, made if there is none. Any thread may use it, one at a time. Raises StoreError."""
+    """A file of chats, created if missing. Any thread may use it, one at a time. Raises StoreError."""
 
     def __init__(self, file: Path, note: Callable[[str], None]) -> None:
         self.path = file
@@ -42,13 +42,13 @@ class StoreFile(Closable):
         self._mended(self._reopen)
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
-        """Do `work` in one transaction. If the file is damaged it is done again on a new one. Raises StoreError."""
+        """Do `work` in one transaction. If the file is damaged, it is repeated on a new one. Raises StoreError."""
         with self._lock:
             return self._mended(lambda: self._transaction(work, write))
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()  # and what is asked of it from now on is an error
+            self._connection.close()  # and every later use is an error
 
     def _mended(self, attempt: Callable[[], T]) -> T:
         try:
@@ -66,7 +66,7 @@ class StoreFile(Closable):
             raise self._explained(error) from error
 
     def _shows_damage(self, error: Exception) -> bool:
-        """Also if the tables are not those that were made, or hold what SQLite has not noticed cannot be."""
+        """Also true if the tables are not ours, or hold impossible values that SQLite does not detect."""
         if isinstance(error, sqlite3.Error):
             code, text = _code(error), str(error)
             not_ours = text.startswith("no such ") and _NO_INDEX not in text
@@ -160,7 +160,7 @@ class StoreFile(Closable):
         self._note(f"the chats in {damaged} were damaged ({reason}): moved to {aside.name}; {saved}")
 
     def _explained(self, error: Exception) -> Exception:
-        """What users are told; a mistake of the program is none of their business."""
+        """The message for users; a bug of the program is raised as it is."""
         if not isinstance(error, sqlite3.Error):
             return error
         code, file = _code(error), f"the chats in {self.path}"
@@ -193,7 +193,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _place(file: Path) -> tuple[int, int] | None:
-    """Which file it is that lies there now."""
+    """Identifies the file at this path now."""
     try:
         found = file.stat()
     except OSError:
@@ -208,7 +208,7 @@ def _free_name(file: Path) -> Path:
 
 
 def _share(db: sqlite3.Connection) -> None:
-    """Readers and one writer at a time do not wait for each other, and a killed program loses nothing it committed."""
+    """Readers and one writer do not block each other, and a killed program loses no committed data."""
     patience_ends = time.monotonic() + LOCK_S
     while True:
         try:
@@ -222,5 +222,5 @@ def _share(db: sqlite3.Connection) -> None:
 
 
 def _text(data: bytes) -> str:
-    """Text of a damaged page may be none."""
+    """Text of a damaged page may not be text."""
     return data.decode("utf-8", "replace")

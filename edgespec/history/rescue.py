@@ -1,6 +1,6 @@
-"""What can still be read of a damaged store of chats goes into a new one.
+"""Copy what is readable in a damaged store of chats to a new one.
 
-A table is read from both ends up to where it is damaged. Messages whose chat is lost get one of their own.
+A table is read from both ends up to the damage. Messages whose chat is lost get a chat of their own.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ Row = tuple[Any, ...]
 
 
 def rescue(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[int, int]:
-    """Copy what is readable in `source` to `target`, where others may have begun to write; messages and chats copied.
-
-    Raises sqlite3.Error for `target` alone.
-    """
-    source.execute("PRAGMA writable_schema = ON")  # a file that was cut off can be read with this alone
+    """Copy the readable content of `source` to `target`, where others may have begun to write; returns the number of
+    messages and chats copied. Raises sqlite3.Error for `target` only."""
+    source.execute("PRAGMA writable_schema = ON")  # a truncated file can be read only with this
     target.execute("BEGIN IMMEDIATE")
     try:
         chats = {
@@ -58,7 +56,7 @@ _MAKING_TYPES = (str, int, _OPTIONAL, int, float, float, str, bytes, str, bytes)
 def _copy_messages(
     source: sqlite3.Connection, target: sqlite3.Connection
 ) -> tuple[dict[int | None, int], dict[int, int | None]]:
-    """The new number of each message, and the old number of its parent; one whose parent is lost begins a path."""
+    """The new number of each message, and the old number of its parent; one whose parent is lost starts a path."""
     numbers: dict[int | None, int] = {}
     parents: dict[int, int | None] = {}
     depths: dict[int | None, int] = {None: 0}
@@ -75,7 +73,7 @@ def _copy_messages(
 def _members(
     source: sqlite3.Connection, parents: dict[int, int | None], chats: dict[int, Row]
 ) -> dict[int | None, set[int]]:
-    """The chats of each message: those that list it or what follows it, else its parent's, else a new one."""
+    """The chats of each message: those that list it or its descendants, else its parent's, else a new one."""
     members: dict[int | None, set[int]] = {number: set() for number in parents}
     for chat, message in _rows(source, "member", _MEMBER, (int, int)):
         if message in members:
@@ -95,7 +93,8 @@ def _copy_chats(
     members: dict[int | None, set[int]],
     numbers: dict[int | None, int],
 ) -> dict[int, int]:
-    """Write the chats and who is in them, add lost ones to `chats`; their new numbers. A lost head is the newest."""
+    """Write the chats and their members, add lost ones to `chats`; returns their new numbers. A lost head becomes the
+    newest message."""
     newest = {chat: message for message, known in members.items() for chat in known}
     for chat in newest.keys() - chats.keys():
         chats[chat] = (chat, secrets.token_hex(5), "", "{}", "", newest[chat], time.time(), time.time())
@@ -112,7 +111,7 @@ def _copy_chats(
 
 
 def _rows(source: sqlite3.Connection, table: str, columns: str, types: tuple[Any, ...]) -> Iterator[Row]:
-    """The sound rows of a table in order; those between two damaged places are left out."""
+    """The undamaged rows of a table in order; those between two damaged places are left out."""
     key = columns.split(", ")[: 2 if table == "member" else 1]
     last: Row = ()
     try:
@@ -141,6 +140,6 @@ def _is_sound(row: Row, types: tuple[Any, ...]) -> bool:
 
 
 def _insert(target: sqlite3.Connection, table: str, columns: str, row: Row) -> None:
-    """Unless it is there."""
+    """Insert unless it exists."""
     places = ", ".join("?" * len(row))
     target.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})", row)

@@ -1,4 +1,4 @@
-"""How chats and messages are found and written within one transaction of the store."""
+"""Queries for chats and messages within one transaction of the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgespec.text.thinking import without_thinking
 
 
 class UnknownChatError(StoreError, UsageError):
-    """There is no such chat or message, or a short name fits several chats."""
+    """No such chat or message, or a short name that fits several chats."""
 
 
 def chat_number(db: sqlite3.Connection, chat: str) -> int:
@@ -51,7 +51,7 @@ def read_chats(db: sqlite3.Connection, limit: int | None = None) -> dict[int, Ch
 
 
 def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, model: str = "") -> int:
-    """The number of the chat, which may be there already."""
+    """The number of the chat, which may exist already."""
     now = time.time()
     db.execute(
         "INSERT OR IGNORE INTO chat (id, title, settings, model, created_s, updated_s) VALUES (?, ?, ?, ?, ?, ?)",
@@ -61,13 +61,13 @@ def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, mo
 
 
 def new_turn(chat: str, parent: str | None, role: str, content: str, answer: Answer | None) -> Turn:
-    """A message as it will be stored."""
+    """A message in the form in which it will be stored."""
     role, content = valid_text(role), valid_text(content)
     return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
 
 
 def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *, is_head: bool) -> Turn:
-    """Make it a message of the chat, which may be there already: then it keeps its time. Raises UnknownChatError."""
+    """Add a message to the chat; an existing one keeps its time. Raises UnknownChatError."""
     in_chat = chat_number(db, chat)
     parent = None if turn.parent is None else member_number(db, in_chat, turn.parent)
     db.execute(
@@ -83,14 +83,14 @@ def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *,
     if turn.role == "user":
         db.execute("UPDATE chat SET title = ? WHERE number = ? AND title = ''", (first_line(turn.content), in_chat))
     if turn.answer is not None:
-        known = "IGNORE" if turn.answer.finish_reason == "interrupted" else "REPLACE"  # a whole one says more
+        known = "IGNORE" if turn.answer.finish_reason == "interrupted" else "REPLACE"  # a complete one says more
         db.execute(f"INSERT OR {known} INTO answer VALUES (?, ?, ?, ?)", (number, *pack_answer(turn.answer), pieces))
         db.execute("UPDATE chat SET model = ? WHERE number = ?", (turn.answer.model, in_chat))
     return replace(turn, created_s=created_s)
 
 
 def delete_chat(db: sqlite3.Connection, chat: str) -> bool:
-    """Delete a chat and the messages that no other one shares; whether it was there."""
+    """Delete a chat and the messages that no other one shares; returns whether it existed."""
     found = db.execute("SELECT number FROM chat WHERE id = ?", (chat,)).fetchone()
     if found is None:
         return False
@@ -119,13 +119,13 @@ def read_path(db: sqlite3.Connection, head: str) -> list[Turn]:
 
 
 def insert_path(db: sqlite3.Connection, chat: int, head: str) -> None:
-    """Make the path to `head` the chat's too, and open it."""
+    """Add the path to `head` to the chat, and open it."""
     db.execute(f"{_UP} INSERT OR IGNORE INTO member SELECT :chat, number FROM up", {"head": head, "chat": chat})
     db.execute("UPDATE chat SET head = (SELECT number FROM message WHERE key = ?) WHERE number = ?", (head, chat))
 
 
 def read_branches(db: sqlite3.Connection, chat: int) -> list[Branch]:
-    """The messages of a chat that nothing follows in it, the newest first."""
+    """The messages of a chat without successors in it, the newest first."""
     query = """SELECT key, depth, content, message.created_s, number = (SELECT head FROM chat WHERE number = :chat)
         FROM member JOIN message ON number = member.message WHERE member.chat = :chat AND NOT EXISTS (
             SELECT 1 FROM message AS next CROSS JOIN member AS within ON within.message = next.number
@@ -138,14 +138,14 @@ def read_branches(db: sqlite3.Connection, chat: int) -> list[Branch]:
 
 
 def read_siblings(db: sqlite3.Connection, chat: int, message: int) -> list[str]:
-    """The messages of a chat that follow the same one, in the order of their creation."""
+    """The messages of a chat with the same predecessor, in the order of creation."""
     query = """SELECT key FROM message JOIN member ON member.message = number AND chat = ?
         WHERE parent IS (SELECT parent FROM message WHERE number = ?) ORDER BY number"""
     return [key for (key,) in db.execute(query, (chat, message))]
 
 
 def read_newest_below(db: sqlite3.Connection, chat: int, message: int) -> str:
-    """The newest message of a chat that comes after `message`, or it itself."""
+    """The newest message of a chat after `message`, or that message."""
     query = """WITH RECURSIVE below (number) AS (
             SELECT ? UNION ALL SELECT next.number FROM below CROSS JOIN message AS next ON next.parent = below.number
             CROSS JOIN member ON member.message = next.number AND chat = ? WHERE next.number > below.number

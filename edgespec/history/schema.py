@@ -73,7 +73,7 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """Take the tables to the newest version, each step whole or not at all. Raises sqlite3.Error."""
+    """Migrate the tables to the newest version, each step atomically. Raises sqlite3.Error."""
     for version, statements in enumerate(migrations, start=1):
         if version_of(db) >= version:
             continue

@@ -1,7 +1,7 @@
-"""Finds messages by their words: all must occur, the last one perhaps unfinished; if none does, by parts of words.
+"""Finds messages by their words: all must occur, the last one may be unfinished; if none matches, by parts of words.
 
-What is typed is never syntax. A word with other signs than letters and digits in it must occur as it stands, and
-scripts that write without spaces are searched for parts of words at once.
+A query has no syntax. A word with characters other than letters and digits must occur literally, and scripts without
+spaces are searched for parts of words at once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from edgespec.history.data import valid_text
 
-BEGIN, END = "\x02", "\x03"  # of what was found, in an excerpt
-INDEXED_WORDS = 32  # of a query; further ones are looked for as they stand
+BEGIN, END = "\x02", "\x03"  # of context in an excerpt
+INDEXED_WORDS = 32  # of a query; further ones are matched literally
 EXCERPT_WORDS = 16
 EXCERPT_CHARACTERS = 100
 
@@ -35,12 +35,12 @@ def matches(db: sqlite3.Connection, query: str, *, excerpts: bool = True) -> Ite
 
 
 def folded_words(query: str) -> list[str]:
-    """What `holds` looks for."""
+    """The words that `holds` searches for."""
     return [word.casefold() for word in valid_text(query).replace("\0", " ").split()]
 
 
 def holds(text: str, words: Sequence[str]) -> bool:
-    """Do all of these folded words occur in `text`, also as parts of words?"""
+    """Whether all of these folded words occur in `text`, also as parts of words."""
     folded = text.casefold()
     return all(word in folded for word in words)
 
@@ -72,7 +72,7 @@ def _by_parts(db: sqlite3.Connection, words: Sequence[str], excerpts: bool) -> I
 
 
 def _around(content: str, words: Sequence[str]) -> str:
-    """An excerpt with the first word that stands there as it was typed, but for its case."""
+    """An excerpt around the first literal, case-insensitive match."""
     bare = re.sub(f"[{BEGIN}{END}]", "", content)
     found = re.search("|".join(map(re.escape, words)), bare, re.IGNORECASE)
     at, end = found.span() if found else (0, 0)

@@ -1,6 +1,6 @@
-"""What people write where a grammar, a JSON schema or a regular expression is wanted: it, or the file it is in.
+"""A grammar, a JSON schema or a regular expression as users write it: the text itself, or the file that contains it.
 
-The parsing is llguidance's, which needs no model for it: what is wrong is said before one is loaded.
+llguidance parses it without a model: errors are reported before one is loaded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from edgespec.errors import UsageError
 from edgespec.settings import CONSTRAINTS, Constraint
 
 MOST_BYTES = 4_000_000  # far beyond any grammar
-MOST_WORDS = 400  # characters of what llguidance says; it quotes whole expressions
-# Models that may write blanks do so without end; what may not differ can be guessed. A schema can say x-guidance.
+MOST_WORDS = 400  # characters of llguidance's message; it quotes whole expressions
+# Models that may write blanks write them endlessly; forced whitespace can be drafted. A schema can set x-guidance.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 def settled(kind: Constraint, given: str) -> str:
-    """The same, with a file named by its whole path. Raises UsageError for one that cannot be read or used."""
+    """The constraint, with a file replaced by its absolute path. Raises UsageError for one that cannot be read or
+    used."""
     if not given:
         return given
     if is_text(kind, given):
@@ -49,14 +50,14 @@ def constraint_text(kind: Constraint, given: str) -> str:
 
 
 def is_text(kind: Constraint, given: str) -> bool:
-    """Whether this is no file's name."""
+    """Whether this is not a file's name."""
     if kind == "json_schema":
         return given.lstrip().startswith(("{", "[")) or given.strip() in ("true", "false")
     return kind == "regex" or "::=" in given or given.lstrip().startswith("%llguidance")
 
 
 def compiled(kind: Constraint, text: str, name: str = "") -> str:
-    """The text as llguidance's own grammar. Raises UsageError, saying what is wrong and where; `name` is what for."""
+    """The text as llguidance's own grammar. `name` is the option. Raises UsageError, saying what is wrong and where."""
     from llguidance import LLMatcher, LLParserLimits
     from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
@@ -82,7 +83,7 @@ def compiled(kind: Constraint, text: str, name: str = "") -> str:
 
 
 def readable(said: str) -> str:
-    """What llguidance says is wrong, without what is meant for its own developers."""
+    """llguidance's message without what is meant for its developers."""
     if broken := re.search(r"regex parse error:\n    (.*)\n( *)\^+\nerror: (.*)", said):
         pattern, blanks, why = broken.groups()
         return f"{pattern}, column {len(blanks) - 3}: {why}"
@@ -97,7 +98,7 @@ def readable(said: str) -> str:
 
 
 def _schema_object(text: str) -> str:
-    """The schema as an object, which `true` and `false` can be written as too. Raises ValueError."""
+    """The schema as an object; `true` and `false` are schemas too. Raises ValueError."""
     schema = json.loads(text)  # says where it is wrong
     if schema is False:
         raise ValueError("nothing can match it")

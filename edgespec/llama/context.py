@@ -1,7 +1,7 @@
 """A decoding context: the KV cache of one model and the one call that fills it.
 
 Sequences share one unified cache, so that a token can belong to several of them (a tree), or have a stream each, which
-is as it would be alone. Everything about batches, output rows, cancel flags and return codes stays in here.
+computes as if each were alone. Batches, output rows, cancel flags and return codes are handled only here.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
 class CacheFullError(Exception):
-    """There is no room for the batch in the KV cache; nothing was decoded."""
+    """The KV cache has no room for the batch; nothing was decoded."""
 
 
 class CancelledError(Exception):
-    """The cancel flag stopped a decode; what it left behind must be truncated."""
+    """The cancel flag stopped a decode; the sequences of its batch must be truncated."""
 
 
 class Context(Closable):
@@ -96,8 +96,8 @@ class Context(Closable):
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
         self._bounds = kernels.exact_bounds(types) if exact else kernels.FAST
         cells = n_ctx * sequences + scratch
-        # Whether memory has room is for those to ask who know all that is loaded (`fitting`). But cells are counted in
-        # 32 bits: of more of them llama.cpp would make a small cache without a word.
+        # `fitting`, which knows everything that is loaded, checks the memory. But llama.cpp counts cells in 32 bits:
+        # asked for more it would silently make a small cache.
         if cells > MOST_CELLS:
             raise OutOfMemoryError(
                 f"a context of {cells} tokens does not fit",
@@ -139,7 +139,7 @@ class Context(Closable):
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
     def close(self) -> None:
-        """Free the cache; what is asked of it later raises UsageError, forgetting what it held does nothing."""
+        """Free the cache; later calls raise UsageError, but `forget` does nothing."""
         if self._native is not None:
             api.llama_free(self._native)
             self._native = None
@@ -205,9 +205,9 @@ class Context(Closable):
         api.llama_set_embeddings(self._handle, on)
 
     def watch_layers(self, layers: Sequence[int]) -> None:
-        """Keep what flows into these layers, and no others, from the next decode on (`layer_inputs`), prompts included.
+        """Keep the inputs of these layers, and no others, from the next decode on (`layer_inputs`), prompts included.
 
-        Raises UsageError where this model or build does not give it.
+        Raises UsageError where this model or build does not provide them.
         """
         if numbers := [layer for layer in layers if layer != STATE]:
             check_layers(self.model.header.architecture, self.model.n_layer, numbers)
@@ -232,7 +232,7 @@ class Context(Closable):
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def length(self, sequence: int) -> int:
-        """How many positions the cache holds of a sequence."""
+        """The number of cached positions of a sequence."""
         return int(api.llama_memory_seq_pos_max(self._memory(), sequence)) + 1
 
     @property
@@ -262,7 +262,7 @@ class Context(Closable):
     def copy(self, source: int, destination: int, start: int = 0, end: int = -1) -> None:
         """Let `destination` share the cells of `source` from position `start` to `end` (-1: all); costs no memory.
 
-        With streams it gets a copy of its own, in place of all it held.
+        With streams it gets a copy of its own, which replaces everything it held.
         """
         if self.streams:
             api.llama_memory_seq_cp(self._memory(), source, destination, -1, -1)
@@ -282,21 +282,21 @@ class Context(Closable):
         return branch
 
     def adopt(self, sequence: int, branch: int, start: int, end: int) -> None:
-        """Let `sequence` go on from position `start` as `branch` does, up to `end`."""
+        """Let `sequence` continue as `branch` does from position `start`, up to `end`."""
         self.truncate(sequence, start)
         self.copy(branch, sequence, start, end)
 
     def release(self, branches: Iterable[int]) -> None:
-        """Drop branches; what they do not share with others is free again."""
+        """Remove branches; cells that they do not share with others are free again."""
         for branch in branches:
             self.forget(branch)
             self._branches.append(branch)
 
     def _kept_starts(self, positions: Sequence[int], sequence_ids: Sequence[tuple[int, ...]]) -> dict[int, int]:
-        """Where in this decode each sequence began; later in it a recurrent memory can be set back, once.
+        """Where in this decode each sequence began; a recurrent memory can be rolled back to a later position, once.
 
-        llama.cpp would restore other states without a word: those of a decode before, and those of three or more
-        sequences of different lengths. It decodes these in turns, and moves cells in between but not their old states.
+        llama.cpp would silently restore wrong states: those of an earlier decode, and those of three or more sequences
+        of different lengths. It decodes these in turns, and moves cells in between but not their old states.
         """
         starts: dict[int, int] = {}
         lengths: Counter[int] = Counter()
@@ -310,7 +310,7 @@ class Context(Closable):
 
 
 def _cache_type(name: str, head_size: int) -> CacheType:
-    """The type of that name, if heads of this size can be stored in it."""
+    """The type of that name, if it can store heads of this size."""
     cache_type = CACHE_TYPES.get(name)
     if cache_type is None:
         raise UsageError(f"unknown KV cache type {name}", hint=f"one of: {', '.join(CACHE_TYPES)}")
@@ -331,9 +331,9 @@ def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
 
 
 def _is_set_function() -> Any:
-    """An abort callback that asks whether a C string is not empty: `strlen` over the flag's one byte.
+    """An abort callback that checks whether a C string is not empty: `strlen` over the flag's one byte.
 
-    llama.cpp calls it for every graph node, so that a Python function would slow decoding down.
+    llama.cpp calls it for every graph node, where a Python function would slow decoding down.
     """
     libc = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
     return ctypes.cast(libc.strlen, api.ggml_abort_callback)

@@ -1,6 +1,6 @@
-"""What an answer may be made of: grammars, JSON schemas and regular expressions, as masks over a model's tokens.
+"""Constraints of an answer: grammars, JSON schemas and regular expressions, as masks over a model's tokens.
 
-A matcher of llguidance has a state; here it follows whatever prefix it is asked about.
+A matcher of llguidance has a state; here it follows any prefix it is asked about.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITS = LLParserLimits(verbose_errors=False)
 
 
 class Grammars:
-    """Compiles what a model's answers are to be made of. The first time takes a second where a vocabulary is large."""
+    """Compiles constraints for a model's vocabulary. The first one takes a second if the vocabulary is large."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -37,12 +37,12 @@ class Grammars:
         self._compiled(kind, text)
 
     def constraint(self, kind: Constraint, text: str, start: int) -> GrammarConstraint:
-        """The tokens of a sequence from `start` on are to fit. Raises UsageError."""
+        """A constraint for the tokens of a sequence from `start` on. Raises UsageError."""
         return GrammarConstraint(self._compiled(kind, text).deep_copy(), kind, start, self._model.n_vocab)
 
     def _compile(self, kind: Constraint, text: str) -> LLMatcher:
         matcher = LLMatcher(self._llguidance, compiled(kind, text), log_level=0, limits=LIMITS)
-        trial = matcher.deep_copy()  # some that nothing fits show it in the first token alone
+        trial = matcher.deep_copy()  # some that nothing matches fail only at the first token
         if not trial.is_error():
             trial.compute_bitmask()
         if not trial.is_error():
@@ -62,19 +62,16 @@ class Grammars:
 
 
 class GrammarConstraint:
-    """Which tokens may follow a prefix, for `core.choose`. Raises UsageError where the grammar turns out to be too much
-    work, or a dead end."""
+    """Which tokens may follow a prefix, for `core.choose`. Raises UsageError where the grammar becomes too much work,
+    or a dead end."""
 
     def __init__(self, matcher: LLMatcher, kind: Constraint, start: int, n_vocab: int) -> None:
         self._matcher, self._kind, self._start, self._n_vocab = matcher, kind, start, n_vocab
         self._read: list[int] = []
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
-        """bool[V]: which ids may follow `tokens`, prompt and answer; at the end of what the grammar has, end tokens.
-
-        All may behind what does not fit itself: the distribution there is never drawn from, but block verification
-        looks at it.
-        """
+        """bool[V]: which ids may follow `tokens`, prompt and answer; at the end of the grammar, end tokens. All after a
+        prefix that does not match: its distribution is never sampled, but block verification reads it."""
         if not self._go_to(tokens):
             return np.ones(self._n_vocab, np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
@@ -82,11 +79,11 @@ class GrammarConstraint:
         return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
-        """What must follow `tokens`, as the vocabulary would usually spell it; empty where there is a choice."""
+        """The tokens that must follow `tokens`, in the vocabulary's usual spelling; empty where there is a choice."""
         return self._matcher.compute_ff_tokens() if self._go_to(tokens) else []
 
     def _go_to(self, tokens: Sequence[int]) -> bool:
-        """Whether these tokens fit, and the matcher stands behind them."""
+        """Advance the matcher to the end of these tokens; whether they match."""
         answer = list(tokens[self._start :])
         agreed = common_prefix(self._read, answer)
         if agreed < len(self._read):

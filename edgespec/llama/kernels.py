@@ -1,6 +1,6 @@
-"""Bounds in the CPU kernels of this build, within which a token's logits do not depend on what shares its pass.
+"""Bounds in this build's CPU kernels, within which a token's logits do not depend on the other tokens of its pass.
 
-scripts/llama/kernels.h says which kernels they are. Builds made elsewhere have no bounds, GPUs kernels of their own.
+scripts/llama/kernels.h names the kernels. Builds made elsewhere have no bounds, GPUs have kernels of their own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NARROW = 63
 Bounds = tuple[int, int, int, int, int]
 
 STOCK: Bounds = (2, 2, 8, 512, 0)
-"""As llama.cpp has them."""
+"""llama.cpp's own."""
 FAST: Bounds = (2, 2, 8, 512, 1)
-"""The same with edgespec's own kernels, as far as they change no bits."""
+"""With edgespec's kernels, where they do not change any bits."""
 _SGEMM_DIFFERS = {"IQ4_NL"}  # of other quantised weights llamafile's sums are those of single rows, and need no bound
 _REPACKED_ALIKE = {"Q4_0"}  # whose repacked kernels for one row and for several agree
 
@@ -40,23 +40,24 @@ def exact_bounds(types: Iterable[str]) -> Bounds:
 
 
 def use(bounds: Bounds) -> None:
-    """Set the bounds for the decodes that follow in this process, in all its threads: one must not set others while
-    another decodes."""
+    """Set the bounds for all later decodes of this process, in all threads: no thread may set others while one
+    decodes."""
     global _used
     if bounds != _used and _bounds is not None:
         _bounds[:] = _used = bounds
 
 
 def repacking_differs(types: Iterable[str]) -> bool:
-    """Whether weights of these types round differently from single rows once this build has repacked them.
+    """Whether rows of weights of these types round differently from single rows once this build has repacked them.
 
-    AMX keeps its layout: its kernels differ too, but doing without them costs most of the speed of prompts.
+    AMX keeps its layout: its kernels differ too, but prompts would lose most of their speed without them.
     """
     return "AMX_INT8 = 1" not in build_flags() and bool(repacked_types().intersection(types) - _REPACKED_ALIKE)
 
 
 def _find() -> Any:
-    """The array of the loaded CPU backend. Asked of the library that depends on it: a copy loaded by name is not it."""
+    """The array in the loaded CPU backend. Looked up in the library that depends on it: a copy loaded by name is
+    another one."""
     library: Any = libggml
     if os.name == "nt":  # where a library does not answer for those it depends on
         path = Path(library_path()).with_name("ggml-cpu.dll")

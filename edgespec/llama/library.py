@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-# GNU OpenMP reads this when it is loaded: how long threads spin before they sleep, until the next pass, and in builds
-# made elsewhere until the others are as far. They would spin for milliseconds, and two programs on the same cores slow
+# GNU OpenMP reads this when it is loaded: how long threads spin before they sleep, waiting for the next pass and, in
+# builds made elsewhere, for each other. By default they spin for milliseconds, and two programs on the same cores slow
 # each other down a hundredfold (docs/performance.md).
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
@@ -30,7 +30,7 @@ api: Any = llama_cpp.llama_cpp
 """The ctypes binding, for this package only."""
 
 logger = logging.getLogger("edgespec.llama")
-# A library does not write to a user's terminal; the command line decides what is shown.
+# A library does not write to the terminal; the command line decides what is shown.
 logger.addHandler(logging.NullHandler())
 
 # ggml_log_level: none, debug, info, warn, error, and the continuation of a line
@@ -42,7 +42,7 @@ _complaints: collections.deque[str] = collections.deque(maxlen=8)
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes | None, _user_data: Any) -> None:
-    """Route one line of llama.cpp's log to `logging`, and keep its errors to explain a failure with."""
+    """Send one line of llama.cpp's log to `logging`, and keep its errors to explain a failure."""
     line = (text or b"").decode("utf-8", "replace").strip()
     if not line or line == ".":
         return
@@ -58,7 +58,7 @@ api.llama_backend_init()
 
 @contextmanager
 def complaints() -> Iterator[collections.deque[str]]:
-    """The errors llama.cpp logs inside the block, oldest first."""
+    """The errors that llama.cpp logs inside the block, oldest first."""
     _complaints.clear()
     yield _complaints
 
@@ -110,7 +110,7 @@ def devices() -> list[Device]:
 
 
 def gpus() -> list[Device]:
-    """Those that layers would be spread over: integrated ones only where there are no others."""
+    """Those that layers would be spread over: integrated ones only if there are no others."""
     found = devices()
     return [device for device in found if device.kind == "GPU"] or [
         device for device in found if device.kind == "integrated GPU"
@@ -118,7 +118,7 @@ def gpus() -> list[Device]:
 
 
 def supports_gpu() -> bool:
-    """Whether layers can be offloaded: the build has a GPU backend and a device is there."""
+    """Whether layers can be offloaded: the build has a GPU backend and there is a device."""
     return bool(api.llama_supports_gpu_offload()) and bool(gpus())
 
 
@@ -128,7 +128,7 @@ def build_flags() -> str:
 
 
 def repacked_types() -> frozenset[str]:
-    """Types of weights that this build copies into a layout of its own, where it may (`use_extra_bufts`).
+    """Weight types that this build may copy into a layout of its own (`use_extra_bufts`).
 
     After `ggml_repack_get_optimal_repack_type` and `qtype_has_amx_kernels` in ggml-cpu.
     """
@@ -151,13 +151,13 @@ def library_path() -> Path:
 
 
 def build_id() -> str:
-    """Names this build on this machine: what was learnt about one need not hold for another."""
+    """Identifies this build on this machine: measurements of one need not hold for another."""
     stat = library_path().stat()
     return f"{llama_cpp.__version__}-{stat.st_size}-{stat.st_mtime_ns}-{platform.node()}-{platform.machine()}"
 
 
 def default_threads() -> int:
-    """Physical cores this process may use; hyper-threads only slow the matrix products down."""
+    """Physical cores this process may use; hyper-threads only slow down matrix products."""
     physical = _performance_cores() or psutil.cpu_count(logical=False) or os.cpu_count() or 1
     try:
         allowed = len(os.sched_getaffinity(0))
@@ -167,7 +167,7 @@ def default_threads() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Memory a new allocation can have, the control group's limit included where there is one."""
+    """Memory that a new allocation can get, within the control group's limit if there is one."""
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = (int((_CGROUP / name).read_text("ascii")) for name in ("memory.max", "memory.current"))
@@ -179,7 +179,7 @@ def available_memory_bytes() -> int:
 
 
 def _performance_cores() -> int:
-    """Apple's fast cores, without the efficient ones that the others would wait for; 0 elsewhere."""
+    """The number of Apple's performance cores, which would wait for the efficiency cores; 0 elsewhere."""
     if sys.platform != "darwin":
         return 0
     asked = subprocess.run(["sysctl", "-n", "hw.perflevel0.physicalcpu"], capture_output=True, text=True, check=False)

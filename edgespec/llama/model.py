@@ -1,4 +1,4 @@
-"""A GGUF model in memory: its weights, its vocabulary, what it can do."""
+"""A GGUF model in memory: its weights, its vocabulary, its properties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.text.figures import count_of
 
-SAMPLED_TOKENS = 1024  # by which vocabularies are told apart
+SAMPLED_TOKENS = 1024  # that identify a vocabulary
 _NO_DEVICES = (ctypes.c_void_p * 1)(None)
 _READ = 0  # LLAMA_LOAD_MODE_NONE, which llama-cpp-python does not name
 
@@ -103,7 +103,7 @@ class Model(Closable):
         return int(api.llama_model_get_vocab(self.handle))
 
     def close(self) -> None:
-        """Free the weights; what is asked of the model later raises UsageError."""
+        """Free the weights; later calls raise UsageError."""
         if self._native is not None:
             api.llama_model_free(self._native)
             self._native = None
@@ -126,7 +126,7 @@ class Model(Closable):
     def description(self) -> str:
         """In a few words, such as "llama 134.5M Q4_1".
 
-        llama.cpp's own summary names a size by the number of layers, which is that of another model now and then.
+        llama.cpp's own summary names a size by the number of layers, which is sometimes that of another model.
         """
         return f"{self.architecture} {count_of(self.n_params)} {quantisation(self.header)}"
 
@@ -152,7 +152,7 @@ class Model(Closable):
 
     @cached_property
     def can_roll_back(self) -> bool:
-        """Whether tokens can be taken out of its memory again: not so for recurrent and hybrid models."""
+        """Whether tokens can be removed from its memory: not in recurrent and hybrid models."""
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
 
     @cached_property
@@ -178,7 +178,7 @@ class Model(Closable):
 
     @cached_property
     def vocabulary_id(self) -> str:
-        """Names the vocabulary: token ids mean the same in models of the same name, but for bad luck."""
+        """Identifies the vocabulary: token ids mean the same in models with the same id, barring collisions."""
         digest = sha256(f"{self.n_vocab} {self.bos} {self.eos}".encode())
         for token in range(0, self.n_vocab, max(1, self.n_vocab // SAMPLED_TOKENS)):
             digest.update(self.token_bytes(token, special=True) + b"\0")
@@ -205,15 +205,15 @@ class Model(Closable):
 
     @cached_property
     def end_tokens(self) -> tuple[int, ...]:
-        """All ids that end a generation; asks the whole vocabulary once."""
+        """All ids that end a generation; searches the whole vocabulary once."""
         return tuple(token for token in range(self.n_vocab) if self.is_end(token))
 
     def is_control(self, token: int) -> bool:
         return bool(api.llama_vocab_is_control(self.vocabulary_handle, token))
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        """Text to ids. `add_special` adds what the model wants around a prompt (BOS), `parse_special` lets control
-        tokens written in the text stand for themselves."""
+        """Text to ids. `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses
+        control tokens written in the text."""
         data = text.encode("utf-8")
         room = len(data) + 16
         while True:
@@ -226,7 +226,7 @@ class Model(Closable):
             room = -count
 
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes one id stands for; control tokens are empty unless `special`."""
+        """The bytes of one id; control tokens are empty unless `special`."""
         key = token if not special else ~token
         piece = self._pieces.get(key)
         if piece is None:

@@ -1,4 +1,4 @@
-"""llama-cpp-python's own `Llama` over the same file, to compare with: plain, or with its prompt lookup."""
+"""llama-cpp-python's own `Llama` with the same file, for comparison: plain, or with its prompt lookup."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LOOKUP_TOKENS = 10
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswer:
-    """Ids, seconds up to the first token and from there to the last, and of each pass behind the prompt's how wide it
-    was and how many tokens it gave."""
+    """Ids, seconds until the first token and from there to the last, and for each pass after the prompt's its width and
+    the number of tokens it yielded."""
 
     tokens: list[int]
     prompt_s: float
@@ -36,10 +36,8 @@ class PeerAnswer:
 
 
 class Peer(Closable):
-    """One `Llama` for both ways of decoding, as settings and `context` have the model. Holds up to `n_ctx` tokens.
-
-    Raises GenerationError if it cannot be loaded.
-    """
+    """One `Llama` for both ways of decoding, with the model's settings and those of `context`. Holds up to `n_ctx`
+    tokens. Raises GenerationError if it cannot be loaded."""
 
     def __init__(self, context: Context, settings: LoadSettings, n_ctx: int) -> None:
         model = context.model
@@ -81,7 +79,7 @@ class Peer(Closable):
         seed: int,
         reference: Sequence[int] = (),
     ) -> PeerAnswer:
-        """`n` tokens after a prompt, those of `reference` if it is given; fewer if `cancel` is set."""
+        """`n` tokens after a prompt, those of `reference` if given; fewer if `cancel` is set."""
         llama = self._llama
         kernels.use(kernels.STOCK)  # passes of `context` set theirs again
         llama.reset()
@@ -114,7 +112,7 @@ class Peer(Closable):
 
 
 class _CountingLlama(Llama):  # type: ignore[misc]
-    """Keeps the widths of its passes; the prompt counts as one."""
+    """Records the widths of its passes; the prompt counts as one."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self.widths: list[int] = []
@@ -126,7 +124,7 @@ class _CountingLlama(Llama):  # type: ignore[misc]
 
 
 class _Forced:
-    """A logits processor that leaves one token of a reference after the other."""
+    """A logits processor that allows only the next token of a reference."""
 
     def __init__(self, reference: Sequence[int]) -> None:
         self._next = iter(reference)

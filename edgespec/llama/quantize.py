@@ -1,7 +1,5 @@
-"""Writing a GGUF file again with smaller weights, by llama.cpp's own quantiser.
-
-It cannot be stopped, so it runs in a child process, which says tensor by tensor how far it is.
-"""
+"""Requantise a GGUF file with llama.cpp's own quantiser, in a child process that reports progress tensor by tensor: the
+quantiser cannot be stopped."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ def quantize(
 ) -> None:
     """Write the model `source`, whose weights are F32, F16 or BF16, as `type` ("Q4_K_M") to `destination`.
 
-    `again` takes one that is quantised already too, which loses twice.
-    K-quants take rows of 256 weights; llama.cpp gives other rows a type near by. `destination` appears when it is
-    complete and replaces what was there. Raises UsageError, ModelNotFoundError, ModelFileError.
+    `again` accepts one that is quantised already, which loses quality twice. K-quants need rows of 256 weights;
+    llama.cpp uses a similar type for other rows. `destination` appears when it is complete and replaces an existing
+    file. Raises UsageError, ModelNotFoundError, ModelFileError.
     """
     type = type.upper()
     if type not in TYPES:
@@ -65,7 +63,7 @@ def quantize(
 
 
 def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, deque[str]]:
-    """The child's exit status, and the errors that llama.cpp told."""
+    """The child's exit status, and the errors that llama.cpp logged."""
     errors = deque[str]()
     with subprocess.Popen(
         command,
@@ -89,7 +87,7 @@ def _run(command: list[str], progress: Callable[[float], None]) -> tuple[int, de
 
 
 def is_quantised(header: Header) -> bool:
-    """Whether weights have lost something already."""
+    """Whether the weights are quantised already."""
     return bool(_lossy_types(header))
 
 

@@ -1,8 +1,8 @@
-"""How much a row of logits depends on how many tokens share its batch: the rounding of kernels, measured.
+"""How much a row of logits depends on the number of tokens in its batch: the rounding of kernels, measured.
 
-The same tokens after the same prefix give the same row by the mathematics, whatever the width of the batch. Kernels
-sum in another order for another width, so in practice rows can differ in their last bits. Verifying drafts decodes
-wider batches than plain decoding, and where the best two tokens are closer than the difference, the text changes.
+Mathematically, the same tokens after the same prefix give the same row, whatever the width of the batch. Kernels sum in
+another order for another width, so rows can differ in their last bits. Verifying drafts decodes wider batches than
+plain decoding, and where the best two tokens are closer than the difference, the text changes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 ROWS = 32
 # A cache is attended to in steps of 256 tokens; rows on both sides of the first step are measured before an answer.
 NEAR_STEP, FEW_ROWS = 250, 1 + MAX_STRICT_DRAFT
-# What branches do to a cache shows in some rows only.
+# The effect of branches on a cache shows in some rows only.
 BRANCH_ROWS = 48
-# Within bounds the width decides nothing else; other kernels may treat each number of leftover rows in its own way.
+# Within bounds nothing else depends on the width; other kernels may treat each number of leftover rows differently.
 _BOUNDED_WIDTHS = (*range(2, 9), 12, 15, 16, 24, 31, 32, 48)
 _OTHER_WIDTHS = (*range(2, 17), 24, 31, 32, 48)
 # Large weights take half a minute of that on two cores. Decided by their size, since the result decides about texts: a
@@ -42,11 +42,11 @@ _TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What changed when the same `n_rows` tokens after `n_past` others were decoded `widths[i]` at a time.
+    """The effect of decoding the same `n_rows` tokens after `n_past` others `widths[i]` at a time.
 
     Differences are the largest of any logit in any row, 0.0 when all are bit-identical. `changed_choices` counts the
-    rows whose best token is another one than at width 1, `gaps` holds how far the best token is above the second best
-    in each row at width 1, smallest first.
+    rows whose best token differs from that at width 1, `gaps` holds the lead of the best token over the second best in
+    each row at width 1, smallest first.
     """
 
     n_past: int
@@ -67,7 +67,7 @@ class Rounding:
 
     @property
     def n_close(self) -> int:
-        """Rows in which a difference of that size could make another token the best one."""
+        """Rows in which a difference of that size could change the best token."""
         return sum(gap < 2 * self.max_difference for gap in self.gaps)
 
     def summary(self) -> str:
@@ -100,7 +100,7 @@ def measure_rounding(
     widest: int = WIDTHS[-1],
     progress: Callable[[float], None] | None = None,
 ) -> Rounding:
-    """Let the model go on from `n_past` tokens, its best token each time, then decode the same again in wider batches.
+    """Generate greedily after `n_past` tokens, then decode the same tokens again in wider batches.
 
     Takes about a hundred passes. Uses sequence 0 of `context`, which is empty afterwards, and needs `widest` outputs.
     `progress` is called with 0..1. Raises ValueError when the context is too small or its memory cannot be rolled back.
@@ -138,8 +138,8 @@ class Widths:
 
     `max_difference` is the largest of any logit between plain decoding and any of the widths. From `exact_from` on a
     row depends neither on the width nor on the token's place in the batch; None if it always does. Passes of up to
-    `exact_to` tokens give each the row of a pass of its own. `exact_from` is at least 2 where kernels have no bounds:
-    single tokens go through others there, and a short measurement misses what a long text does not.
+    `exact_to` tokens give each token the row of a single-token pass. `exact_from` is at least 2 where kernels have no
+    bounds: single tokens use other kernels there, and a short measurement can miss differences of a long text.
     """
 
     widest: int
@@ -149,7 +149,7 @@ class Widths:
 
 
 def measured_widths(context: Context, widest: int, progress: Callable[[float], None] | None = None) -> Widths | None:
-    """What `measure_widths` found for this model, machine and context, remembered from the first time on.
+    """The result of `measure_widths` for this model, machine and context, cached on disk.
 
     None where it cannot be measured: a memory that cannot be rolled back, or a context of a few tokens.
     """
@@ -173,8 +173,8 @@ def measure_widths(
 ) -> Widths:
     """Decode the same tokens at widths up to `widest`, each in two places of its batch.
 
-    Uses sequence 0, which is empty afterwards, and needs `widest` outputs. What branches do to the rows that come after
-    them counts among the differences. Of a model of `LARGE_BYTES`, fewer are looked at within the bounds.
+    Uses sequence 0, which is empty afterwards, and needs `widest` outputs. The effect of branches on later rows counts
+    among the differences. For a model of `LARGE_BYTES`, fewer widths are measured within the bounds.
     """
     looked_at, n_few, n_rows = _OTHER_WIDTHS, FEW_ROWS, BRANCH_ROWS
     if context.exact:
@@ -219,7 +219,7 @@ def measure_widths(
 
 
 class _Steps:
-    """Turns decoded tokens into a fraction of the work; a prompt token costs far less than a pass."""
+    """Converts decoded tokens into a fraction of the work; a prompt token costs far less than a pass."""
 
     def __init__(self, n_past: int, n_passes: int, progress: Callable[[float], None] | None) -> None:
         self._done, self._progress = 0.0, progress
@@ -289,9 +289,9 @@ def _decode_once(
 def _decode_on_branches(
     context: Context, tokens: list[int], n_past: int, every: int, steps: _Steps
 ) -> NDArray[np.float32]:
-    """The rows float32[n, V] after `tokens`, of which each `every`-th and the one behind it come on a second branch.
+    """The rows float32[n, V] after `tokens`, of which each `every`-th and the one after it are on a second branch.
 
-    What lay on the branch is taken over as the engine does: decoded again in an exact context, else kept.
+    The branch is taken over as the engine does: decoded again in an exact context, else kept.
     """
     rows = np.empty((len(tokens), context.model.n_vocab), np.float32)
     context.truncate(0, n_past)
@@ -324,7 +324,7 @@ def _decode_on_branches(
 
 
 def _difference(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    # Equal infinities, as of forbidden tokens, differ by nothing.
+    # Equal infinities, as of banned tokens, do not differ.
     return float(np.abs(rows - others, where=rows != others, out=np.zeros_like(rows)).max())
 
 

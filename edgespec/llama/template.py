@@ -24,7 +24,7 @@ MARK = re.compile("\ue000(\\d+)\ue001")
 
 
 class ChatTemplate:
-    """The template `text` of a model, by default its own. A broken one raises UsageError when it is used."""
+    """A model's chat template, or `text` instead of it. A broken one raises UsageError when it is used."""
 
     def __init__(self, model: Model, text: str | None = None) -> None:
         self._model = model
@@ -57,13 +57,13 @@ class ChatTemplate:
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
         """The prompt as ids. Control tokens written inside a message stay text unless `special`.
 
-        An assistant's message at the end is one to go on with. The model's BOS comes first, but not twice; what else a
-        tokenizer adds to prompts is the template's affair.
+        An assistant's message at the end is continued. The model's BOS comes first, but not twice; other tokens that a
+        tokenizer adds to prompts are left to the template.
         """
         model = self._model
         begun = messages[-1] if messages and messages[-1].role == "assistant" else None
         messages = messages[:-1] if begun else messages
-        # Mark contents where what a message says and what the template says have to be told apart once rendered.
+        # Mark contents, to separate text of messages from text of the template in the rendered prompt.
         marked = [
             replace(message, content=f"\ue000{index}\ue001") if self._stands_apart(message, special) else message
             for index, message in enumerate(messages)
@@ -90,12 +90,12 @@ class ChatTemplate:
 
     @cached_property
     def opens_thinking(self) -> bool:
-        """Whether answers begin in the middle of thinking, since the template has opened it."""
+        """Whether answers start inside a thinking block that the template opened."""
         return self._probe(Message("user", "a")).rstrip().endswith(OPEN)
 
     @cached_property
     def drops_thinking(self) -> bool:
-        """Whether the template leaves out what was thought in earlier answers."""
+        """Whether the template leaves out the reasoning of earlier answers."""
         thought = "xyzzy"
         answer = Message("assistant", f"{OPEN}\n{thought}\n{CLOSE}\n\nb")
         shown = self._probe(Message("user", "a"), answer, Message("user", "c"))
@@ -111,10 +111,10 @@ class ChatTemplate:
 def tokenize_leniently(
     template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
 ) -> tuple[list[int], tuple[str, ...]]:
-    """The prompt as ids, whatever the template does, and what ends an answer to it beside the model's own end tokens.
+    """The prompt as ids, whatever the template does, and the strings that end an answer besides the model's end tokens.
 
-    What it refuses is told to `note`. Then its messages are merged so that user and assistant take turns, and if it
-    refuses those too, ChatML takes its place.
+    Rejections are reported to `note`. Then messages are merged so that user and assistant alternate; if the template
+    rejects those too, ChatML replaces it.
     """
     try:
         return template.tokenize(messages, special=special), ()
@@ -136,7 +136,7 @@ def tokenize_leniently(
 
 
 def _taking_turns(messages: Sequence[Message]) -> list[Message]:
-    """Messages of user and assistant in turns, what the system says at the beginning of the user's."""
+    """Alternating messages of user and assistant, with the system prompt at the beginning of the user's."""
     as_user = [replace(message, role="user") if message.role == "system" else message for message in messages]
     groups = [list(group) for _, group in groupby(as_user, key=lambda message: message.role)]
     return [

@@ -1,9 +1,9 @@
-"""Trying files out in a child process, so that a native crash kills the child and not the program.
+"""Try files in a child process, so that a native crash ends the child and not the program.
 
-Two things can only be found by trying. A build of llama.cpp may crash with every quantised model (GCC 12 miscompiles
-its AMX kernels); then the weight repacking that leads there is switched off for this build. And a damaged file may
-pass every check of its header and still run into an assertion. Both answers are remembered: a build is tried once a
-machine, a file once. What ended for another reason (Ctrl-C, no memory) was no trial, and is not.
+Two faults only show when tried. A build of llama.cpp may crash with every quantised model (GCC 12 miscompiles its AMX
+kernels); then the weight repacking that uses them is disabled for this build. And a damaged file may pass every check
+of its header and still trigger an assertion. Both results are cached: a build is tried once per machine, a file once. A
+trial that ended for another reason (Ctrl-C, no memory) does not count and is not cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHILD = (sys.executable, "-P", "-m", "edgespec.llama.trial")
 KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
-SLOWEST_DISK = 10e6  # bytes a second
+SLOWEST_DISK = 10e6  # bytes per second
 _CRASHES = {
     getattr(signal, name)
     for name in ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
@@ -48,8 +48,8 @@ def extra_buffers_work(
     """Whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
     Tries the file the first time it is seen. `warn` gets one line when this build has to run without repacking. Raises
-    ModelFileError when llama.cpp dies of the file, GenerationError when it dies of a good one too, and what the file is
-    refused with.
+    ModelFileError when the file crashes llama.cpp, GenerationError when a known good one does too, and the error with
+    which the file is rejected.
     """
     check = self_check(child)
     if check == "crashes":
@@ -79,7 +79,7 @@ def extra_buffers_work(
 
 
 def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
-    """How this build takes a quantised model that is known to be good; tried once a build and machine."""
+    """How this build handles a quantised model that is known to be good; tried once per build and machine."""
     key: dict[str, object] = {"build": build_id(), "check": "quantised model"}
     known = _recall(key)
     for answer in ("works", "works without extra buffers", "crashes"):
@@ -99,8 +99,8 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
 def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> bool:
     """Load the file in a child and decode a few tokens; False when the child crashes.
 
-    Raises the child's error when it refuses the file, and GenerationError, OutOfMemoryError or KeyboardInterrupt when
-    it ended before it could tell.
+    Raises the child's error when it rejects the file, and GenerationError, OutOfMemoryError or KeyboardInterrupt when
+    it ended before it could report.
     """
     command = [*child, str(path), "1" if extra_buffers else "0", str(gpu_layers)]
     patience_s = 120 + path.stat().st_size / SLOWEST_DISK
@@ -145,7 +145,7 @@ _WINDOWS_CTRL_C = 0xC000013A
 
 
 def _is_crash(code: int) -> bool:
-    """Whether a process that ended with `code` died of its own doing."""
+    """Whether a process that ended with `code` crashed."""
     if os.name == "posix":
         return -code in _CRASHES
     return code != _WINDOWS_CTRL_C and (code == 3 or code >= 0xC0000000)  # 3 is how abort() ends
@@ -155,7 +155,7 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
     if os.name == "posix":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is an answer, not something to look into
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is a result, not an incident to report
     from edgespec.llama.context import Context
     from edgespec.llama.model import Model
 

@@ -1,7 +1,7 @@
-"""The target's own answers to many prompts, as data to train a draft on: what it learns from is what it has to guess.
+"""The target's own answers to many prompts, as training data for a draft: it learns from the text that it has to draft.
 
-JSON lines in the form that fine-tuning tools take: `messages` of a chat, or `prompt` and `completion`. Each one is
-written as soon as it is complete, so whatever ends the program costs one answer, and a second run goes on from there.
+JSON lines in the format of fine-tuning tools: `messages` of a chat, or `prompt` and `completion`. Each line is written
+as soon as it is complete, so a killed program loses at most one answer, and a second run resumes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def collect(
     progress: Callable[[str, float], None] = lambda what, done: None,
     cancel: CancelFlag | None = None,
 ) -> tuple[int, list[str]]:
-    """Answer the items that `out` has no answer to; says how many these were, and what could not be asked.
+    """Answer the items that `out` has no answer to; returns how many these were, and which could not be asked.
 
-    Of several turns only the first is asked. Raises EdgespecError where the file cannot be written, UsageError for one
-    that holds something else.
+    Of several turns only the first is asked. Raises EdgespecError if the file cannot be written, UsageError if it holds
+    something else.
     """
     cancel = cancel or CancelFlag()
     known, kept = _begun(out)
@@ -82,8 +82,7 @@ def _line(item: Item, answer: str, *, chat: bool) -> bytes:
 
 
 def _begun(out: Path) -> tuple[set[str], bytes]:
-    """The ids in a file that `collect` has begun, and the file without what a program that was killed had written of a
-    line."""
+    """The ids in a file that `collect` began, and the file without the partial last line of a killed program."""
     try:
         data = out.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which draft model goes with a target, and how it guesses with a vocabulary of its own."""
+"""Which draft model belongs to a target, and how it drafts with another vocabulary."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from edgespec.settings import AUTO_DRAFT, HEAD, MODEL_DRAFTERS, MTP, LoadSetting
 def find_draft(
     settings: LoadSettings, header: Header, default: Path | None, progress: Progress, note: Callable[[str], None]
 ) -> Path | None:
-    """The file of the draft that the settings mean, one that the target makes of itself too; `default` comes with it.
+    """The file of the draft that the settings name, also a self-draft; `default` is the target's default draft.
 
-    `note` hears which one "auto" has chosen. Raises UsageError, ModelNotFoundError, ModelFileError.
+    The draft that "auto" chose is reported to `note`. Raises UsageError, ModelNotFoundError, ModelFileError.
     """
     if settings.draft_n_max > 0 and settings.self_draft is not None:
         from edgespec.models.pair.self_draft import self_draft
@@ -42,7 +42,7 @@ def find_draft(
 
 
 def _best_draft(header: Header, note: Callable[[str], None]) -> Path | None:
-    """The best draft of this machine for the target, if there is one."""
+    """The best draft on this machine for the target, if there is one."""
     from edgespec.models.names.local import local_models
     from edgespec.models.pair.suggest import best, suggestions
 
@@ -75,7 +75,7 @@ def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) 
 
 
 def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
-    """Drafting with a draft model was asked for by name."""
+    """The error for a draft model that was requested but is missing."""
     name = header.path.name
     has_none = f"no model here can draft for {name}" if settings.draft_model else f"none comes with {name}"
     get_one = f"'edgespec pull {missing}' downloads one" if missing else "'edgespec pair suggest' lists what would fit"
@@ -87,7 +87,7 @@ def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> Usag
 
 
 def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> Translation | None:
-    """How to guess with another vocabulary, if it is another one. Raises PairError where too little is shared."""
+    """The translation to another vocabulary; None if it is the same. Raises PairError if too few tokens are shared."""
     reason = vocabulary_difference(target.header, draft.header)
     if not reason:
         return None

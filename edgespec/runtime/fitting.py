@@ -1,4 +1,4 @@
-"""Before anything is loaded: what of it goes to the GPUs of this machine, and whether the rest fits into its memory."""
+"""Before loading: how much goes to this machine's GPUs, and whether the remainder fits into its memory."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def fitted(
     *,
     may_shrink: bool = False,
 ) -> Plan:
-    """The plan as it is to be loaded: with layers on GPUs as they are wanted there, "auto" as many as fit, and with a
-    smaller context if that one does not fit and `may_shrink`.
+    """The plan to load: with layers on GPUs as requested, "auto" as many as fit, and with a smaller context if that one
+    does not fit and `may_shrink`.
 
-    Mapped weights do not count: too many of them make it slow. GPUs' drivers refuse by themselves. `note` hears what
-    users should know. Raises OutOfMemoryError with what would fit.
+    Mapped weights do not count: too large ones make it slow, not impossible. GPU drivers reject by themselves. `note`
+    receives messages for the user. Raises OutOfMemoryError with what would fit.
     """
     free_vram = _free_vram()
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
@@ -68,8 +68,8 @@ def fitted(
 
 
 def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draft: Offload = "auto") -> int:
-    """How many answers like the one that is planned can be made at a time: as many as a pass has room for, and as half
-    of the memory that would be left has."""
+    """How many answers like the planned one can be decoded together: as many as a pass has room for, and as half of the
+    remaining memory holds."""
     free_vram = _free_vram()
     plan = _repacked(placed(plan, gpu_layers, gpu_layers_draft, free_vram))
     one = estimate(plan)
@@ -85,42 +85,42 @@ def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draf
 
 
 def _times(plan: Plan, sequences: int) -> Plan:
-    """The plan of one sequence with more of them."""
+    """The plan of one sequence, for several."""
     several = replace(plan, sequences=sequences, max_outputs=plan.max_outputs * sequences, streams=plan.can_stream)
     draft = plan.draft and replace(plan.draft, sequences=sequences, max_outputs=plan.draft.max_outputs * sequences)
     return replace(several, draft=draft)
 
 
 def _is_left_out(plan: Plan, wanted: Offload) -> bool:
-    """Whether layers stay on the CPU though nobody said that they should."""
+    """Whether layers stay on the CPU although no setting says so."""
     return wanted == "auto" and plan.gpu_layers < plan.n_layers
 
 
 def can_be_exact(gpu_layers: Offload = "auto") -> bool:
-    """Whether passes can give each token the logits of a pass of its own: not on GPUs, nor in all builds."""
+    """Whether passes can give each token the logits of a single-token pass: not on GPUs, nor in all builds."""
     return have_bounds() and (gpu_layers == 0 or not supports_gpu())
 
 
 def repacks(plan: Plan) -> bool:
-    """Whether weights may be repacked: not where that crashes, nor where it would make exact passes differ."""
+    """Whether weights may be repacked: not if that crashes, nor if exact passes would differ."""
     return self_check() == "works" and not (plan.exact and repacking_differs(plan.header.weight_types))
 
 
 def copies(plan: Plan) -> bool:
-    """Whether weights are read into memory rather than mapped: this build puts them on huge pages there, which makes
-    narrow passes faster. Not where they take half of what is free: mapped ones the system can drop."""
+    """Whether weights are read into memory rather than mapped: this build then uses huge pages, which makes narrow
+    passes faster. Not if they take half of the free memory: the system can drop mapped ones."""
     has_huge_pages = sys.platform == "linux" and have_bounds()
     return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
 
 
 def _free_vram() -> list[int]:
-    """Free bytes of every GPU that layers can go to; one that does not tell how many it has takes main memory."""
+    """Free bytes of every GPU that layers can go to; main memory for one that does not report its own."""
     found = gpus() if supports_gpu() else []
     return [gpu.free_bytes if gpu.total_bytes else available_memory_bytes() for gpu in found]
 
 
 def _repacked(plan: Plan) -> Plan:
-    """The plan with what this build does to weights, unless that crashes. Beside layers on a GPU it leaves those that
-    stay as they are, in the GPU's own kind of main memory."""
+    """The plan with this build's repacking, unless that crashes. Beside layers on a GPU it leaves those that stay as
+    they are, in the GPU's own kind of main memory."""
     types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
     return replace(plan, repacked=types, draft=_repacked(plan.draft) if plan.draft else None)

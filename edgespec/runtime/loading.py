@@ -48,14 +48,15 @@ from edgespec.settings import (
     fixed_length,
 )
 
-LEAST_NARROW = 4  # tokens of a pass; with room for fewer, drafting would not pay
-CHAINS = {"lookup", "grammar"}  # drafters that guess no trees
+LEAST_NARROW = 4  # tokens of a pass; with room for fewer, drafting does not pay off
+CHAINS = {"lookup", "grammar"}  # drafters that draft no trees
 
 
 class ModelSession(Closable):
-    """A target, its draft if it has one, their contexts and the engine over them. `note` hears what users should know.
+    """A target, its draft if it has one, their contexts and the engine over them.
 
-    Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    `note` receives messages for the user. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError,
+    UsageError.
     """
 
     model: Model
@@ -98,12 +99,12 @@ class ModelSession(Closable):
 
     @property
     def self_draft(self) -> str | None:
-        """What kind of draft of itself the target has, if any."""
+        """The kind of self-draft that the target has, if any."""
         return self._settings.self_draft
 
     @property
     def rounding(self) -> float | None:
-        """By how much a logit may depend on how drafts are decoded; None where that is unknown, or cannot matter."""
+        """By how much a logit may depend on how drafts are decoded; None if unknown or irrelevant."""
         if self._widths is None or self._settings.strict:
             return None
         return 0.0 if self._narrow <= self._widths.exact_to else self._widths.max_difference
@@ -197,7 +198,7 @@ class ModelSession(Closable):
         return measured
 
     def _open_corpus(self) -> Corpus | None:
-        """What is to be looked into, if anything is. Raises UsageError."""
+        """The corpus to retrieve from, if any. Raises UsageError."""
         settings = self._settings
         if "corpus" not in settings.drafters or self._n_max == 0:
             return None
@@ -236,7 +237,7 @@ class ModelSession(Closable):
         )
 
     def _plan(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
-        """What is to be loaded, in what contexts, and where; settles how many sequences there are, and their context.
+        """What is loaded, in what contexts, and where; decides the number of sequences and their context.
 
         Raises OutOfMemoryError.
         """
@@ -251,7 +252,7 @@ class ModelSession(Closable):
         return fitted(wanted, self._note, *offload, may_shrink=not settings.ctx_size)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
-        """What the settings say."""
+        """The plan that the settings ask for."""
         settings = self._settings
         sequences, branches = settings.sequences, self._branches(leaves)
         width = self._widest if drafts or settings.strict else 1
@@ -289,7 +290,7 @@ class ModelSession(Closable):
         return with_room(plan, settings)
 
     def _drafted(self, n_max: int) -> int:
-        """The most tokens of drafts in one pass, over all sequences."""
+        """The maximum number of draft tokens in one pass, over all sequences."""
         settings, most = self._settings, n_max * self._settings.sequences
         if settings.spec_draft_n_max is not None or fixed_length(settings.pace) is not None:
             return most
@@ -297,12 +298,12 @@ class ModelSession(Closable):
 
     @property
     def _is_exact(self) -> bool:
-        """Whether passes are to give each token the logits of a pass of its own."""
+        """Whether passes must give each token the logits of a single-token pass."""
         return self._settings.exact and can_be_exact(self._settings.gpu_layers)
 
     @property
     def sequences(self) -> int:
-        """How many answers are made at a time."""
+        """The number of answers decoded together."""
         return self._settings.sequences
 
     def _open_target_context(self, plan: Plan) -> Context:
@@ -319,7 +320,7 @@ class ModelSession(Closable):
         return 1 << self._n_max.bit_length() if self._settings.strict else 1 + self._n_max
 
     def _measure_widths(self, *, drafts: bool) -> None:
-        """Find out which widths of the target's passes round alike, where exactness or --strict needs it."""
+        """Measure which widths of the target's passes round alike, if exactness or --strict needs it."""
         settings = self._settings
         if self._n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
             widest = min(self._widest * settings.sequences, kernels.NARROW, self.context.max_outputs)
@@ -329,7 +330,8 @@ class ModelSession(Closable):
 
     @property
     def _narrow(self) -> int:
-        """Tokens of a pass that drafts may fill: where some do, as many as give each the logits of its own pass."""
+        """Tokens of a pass with drafts: the number that gives each token the logits of a single-token pass, if some
+        number does."""
         if not self.context.exact:
             return self.context.n_batch
         if self._widths is None:
@@ -340,7 +342,7 @@ class ModelSession(Closable):
         return min(self.context.n_batch, self.context.max_outputs)
 
     def _why_plain(self) -> str:
-        """Why this target cannot have drafts; empty if it can."""
+        """Why this target cannot use drafts; empty if it can."""
         if not self.context.rollback:
             return f"the state of a {self.model.architecture} model cannot be rolled back"
         if self._settings.strict and (self._widths is None or self._widths.exact_from is None):

@@ -1,5 +1,4 @@
-"""The keywords of `Runtime.generate`, `chat` and `complete`, so that editors and type checkers know them, and the
-requests that they make."""
+"""Keywords of `Runtime.generate`, `chat`, `complete` and `batch`, for editors and type checkers, and their requests."""
 
 from __future__ import annotations
 
@@ -15,28 +14,15 @@ from edgespec.settings import Message, Request, bias_pairs, schema_text
 Messages = Sequence[Message | dict[str, Any]]
 
 
-class AnswerOptions(TypedDict, total=False):
-    """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
-
-    Beyond those, `stop` may be a list, `json_schema` a dict, and `logit_bias` a dict from token id to bias.
-    `sampling` sets all sampling settings; single ones given beside it take precedence.
-    """
-
+class _Options(TypedDict, total=False):
     max_tokens: int
-    sampling: SamplingSettings
-    seed: int
-    sample: int
     verify: VerifyRule
-    reference: tuple[int, ...]
     stop: tuple[str, ...] | list[str]
-    logprobs: int | None
     special: bool
     ignore_eos: bool
     grammar: str
     json_schema: str | Mapping[str, Any] | bool
     regex: str
-    left: int
-    lenient: bool
 
     temperature: float
     top_k: int
@@ -50,8 +36,37 @@ class AnswerOptions(TypedDict, total=False):
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
 
 
+class AnswerOptions(_Options, total=False):
+    """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
+
+    Beyond those, `stop` may be a list, `json_schema` a dict, and `logit_bias` a dict from token id to bias.
+    `sampling` sets all sampling settings; single ones given beside it take precedence.
+    """
+
+    sampling: SamplingSettings
+    seed: int
+    sample: int
+    reference: tuple[int, ...]
+    logprobs: int | None
+    left: int
+    lenient: bool
+
+
+class BatchOptions(_Options, total=False):
+    """Defaults of a batch's rows, by the names that rows use (docs/batch.md); `n` is the number of samples per row.
+
+    With `ordered` results come in the order of the rows; with `timings` they have times, and differ between runs.
+    """
+
+    system: str
+    n: int
+    logprobs: int
+    ordered: bool
+    timings: bool
+
+
 def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
-    """What `complete` is asked for."""
+    """The prompt or messages that `complete` was given."""
     return (
         request_of(options, prompt=prompt) if isinstance(prompt, str) else request_of(options, messages=turns(prompt))
     )
@@ -65,7 +80,7 @@ def turns(messages: Messages) -> tuple[Message, ...]:
 
 
 def request_of(options: AnswerOptions, **what: Any) -> Request:
-    """Sort keywords into the request and its sampling settings. Raises UsageError for one that neither knows."""
+    """Sort keywords into the request and its sampling settings. Raises UsageError for an unknown one."""
     settings: dict[str, Any] = {**options}
     sampling_names = SamplingSettings.__dataclass_fields__
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}

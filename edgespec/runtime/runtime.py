@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
 from edgespec.runtime.answering import Answering, Job, attempted
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.options import AnswerOptions, Messages, asked, request_of, turns
+from edgespec.runtime.options import AnswerOptions, BatchOptions, Messages, asked, request_of, turns
 from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
@@ -46,12 +46,12 @@ Answers = Generator[tuple[int, TokenEvent], None, None]
 
 
 class Runtime(Closable):
-    """A loaded target, with its draft model if it has one. `notes` are messages for the user about how it runs,
-    `stats` those of the answer that was begun last (each answer has its own: `Completion.stats`, and `stats` of its
-    last event).
+    """A loaded target, with its draft model if it has one.
 
-    `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the part that is done, 0 to 1.
-    Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    `notes` are messages for the user about how it runs, `stats` those of the answer that was started last (each answer
+    has its own: `Completion.stats`, and `stats` of its last event). `progress` is called with "loading", "making",
+    "rounding", "costs" or "prompt" and the fraction that is done, 0 to 1. Raises ModelNotFoundError, ModelFileError,
+    PairError, OutOfMemoryError, UsageError.
     """
 
     def __init__(self, settings: LoadSettings, progress: Progress | None = None) -> None:
@@ -245,13 +245,13 @@ class Runtime(Closable):
         return self.answer(request_of(options, prompt=prompt), cancel)
 
     def chat(self, messages: Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer the last of `messages` through the model's chat template; the rest as in `generate`."""
+        """Answer the last of `messages` through the model's chat template; everything else as in `generate`."""
         return self.answer(request_of(options, messages=turns(messages)), cancel)
 
     def complete(
         self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
     ) -> Completion:
-        """The whole answer at once: to a text as `generate` completes it, to messages as `chat` answers them."""
+        """The whole answer at once: `prompt` as in `generate`, or messages as in `chat`."""
         return Completion.of(self.answer(asked(prompt, options), cancel))
 
     def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
@@ -274,17 +274,17 @@ class Runtime(Closable):
 
     def batch(
         self,
-        rows: Iterable[dict[str, Any]],
+        rows: Iterable[Mapping[str, Any] | None],
         *,
         chat: bool | None = None,
         seed: int = 0,
         cancel: CancelFlag | None = None,
-        **settings: Any,
+        **options: Unpack[BatchOptions],
     ) -> Generator[dict[str, Any], None, None]:
-        """The results of rows as they finish, in the format of `edgespec batch` (`batch.answer_rows`).
+        """The results of rows as they finish, in the format of `edgespec batch`; None in `rows` means "none ready yet".
 
         Up to `sequences` answers are decoded together. `chat` says whether prompts are user messages; None means if the
-        model has a template. Keywords are `answer_rows`' and fields of `Request` and `SamplingSettings`.
+        model has a template. `seed` is the base of the rows' seeds. Raises UsageError for invalid options.
         """
         from edgespec.batch import answer_rows
 
@@ -296,7 +296,7 @@ class Runtime(Closable):
             chat=self.has_chat_template if chat is None else chat,
             seed=seed,
             cancel=cancel,
-            **settings,
+            **options,
         )
 
     def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
@@ -379,7 +379,7 @@ class Runtime(Closable):
         return self._prompts.of(request).tokens
 
     def _note_limits(self, rule: VerifyRule) -> None:
-        """Say what a verify rule cannot do with these drafters."""
+        """Note what a verification rule cannot do with these drafters."""
         for drafter in self.engine.speculator.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
             if rule in ("rejection", "block") and named:

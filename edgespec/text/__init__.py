@@ -1,1 +1,1 @@
-"""Text as users read it."""
+"""Text for users."""

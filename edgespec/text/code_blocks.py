@@ -1,4 +1,4 @@
-"""Markdown as answers are read: by the screen that draws it, and by who wants the code in it alone."""
+"""Markdown as answers are read: by the screen that draws it, and by commands that copy code from it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrou
 
 
 def code_blocks(text: str) -> list[str]:
-    """The code blocks of a Markdown text, fenced and indented ones, in their order."""
+    """The code blocks of a Markdown text, fenced and indented ones, in order."""
     kinds = ("fence", "code_block")
     return [token.content.removesuffix("\n") for token in parser.parse(text) if token.type in kinds]

@@ -1,14 +1,14 @@
-"""Figures as one reads them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-NEAR_DAYS = 30  # of which a time is told by how long ago it was
+NEAR_DAYS = 30  # within which a time is shown as an age
 
 
 def rate(per_s: float) -> str:
-    """A rate, with a digit after the point where it matters."""
+    """A rate, with a decimal where it matters."""
     return f"{per_s:.0f}" if per_s >= 9.95 else f"{per_s:.1f}"
 
 
@@ -49,5 +49,5 @@ def when(time_s: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in whole per cent; 100 only of what is whole."""
+    """A share in whole per cent; 100 only if it is exactly 1."""
     return f"{min(share, 0.99) if share < 1 else share:.0%}".replace("%", " %")

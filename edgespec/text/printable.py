@@ -1,4 +1,4 @@
-"""What a model, a file or a user wrote, made fit for a terminal: it must not be able to drive one."""
+"""Text of a model, a file or a user, made safe for a terminal: it must not be able to control one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd") | {ord("\
 
 
 def printable(text: str) -> str:
-    """Control characters but tab and newline become U+FFFD, so that the length stays the same."""
+    """Replace control characters but tab and newline with U+FFFD; the length stays the same."""
     return text.translate(_CONTROL)
 
 
 def wrapped(text: str, width: int, column: int | None = None, *, breaks_words: bool = False) -> str:
-    """The text with lines of more than `width` characters broken at blanks; what follows begins at `column`, or else
-    below the first word, or below what stands behind a gap, as in two columns. Words longer than a line stay whole, to
+    """The text with lines of more than `width` characters broken at spaces. Continuation lines begin at `column`, or
+    else below the first word, or below the text after a gap, as in two columns. Words longer than a line stay whole, to
     be copied, unless `breaks_words`."""
     lines = []
     for line in text.split("\n"):

@@ -1,4 +1,4 @@
-"""Notices an answer that loops: the same few tokens over and over at its end."""
+"""Detects an answer that loops: the same few tokens over and over at its end."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ REPEATS = 5  # times in a row; fewer are a refrain
 FEWEST = 96  # tokens in all; fewer are a ruler or a row of a table
 LONGEST = 128  # tokens of what is repeated
 WINDOW = REPEATS * LONGEST
-EVERY = 16  # tokens between looks, each of which takes a tenth of a millisecond
+EVERY = 16  # tokens between checks, each of which takes a tenth of a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """`tokens` in a row that are the same `period` tokens over and over."""
+    """`tokens` consecutive tokens repeat the same `period` tokens."""
 
     period: int
     tokens: int
@@ -43,7 +43,7 @@ class RepetitionDetector:
         self._until_look = FEWEST
 
     def add(self, token: int) -> bool:
-        """Whether with this token a loop has been noticed for the first time in this answer."""
+        """Whether this token reveals the first loop of this answer."""
         loop = self._loop
         if loop is not None:
             goes_on = self._tail[-loop.period] == token
@@ -62,9 +62,9 @@ class RepetitionDetector:
 
 
 def repetition(tokens: Sequence[int] | deque[int]) -> Repetition | None:
-    """The loop with the shortest period that `tokens` end in, as far back as it goes.
+    """The loop with the shortest period at the end of `tokens`, as far back as it goes.
 
-    Knuth, Morris and Pratt's failure function of the reversed tokens gives the period of every end of them.
+    Knuth, Morris and Pratt's failure function of the reversed tokens gives the period of every suffix.
     """
     backwards = list(tokens)[::-1]
     borders = [0] * len(backwards)

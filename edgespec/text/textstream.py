@@ -1,4 +1,4 @@
-"""Turns the bytes of tokens into text that may be shown: whole characters only, and nothing of a stop string."""
+"""Converts the bytes of tokens into text that may be shown: whole characters only, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class TextStream:
         self._held = ""
 
     def push(self, piece: bytes) -> str:
-        """The text that `piece`, the bytes of one token, makes certain."""
+        """The text that is certain after `piece`, the bytes of one token."""
         return self._advance(self._decoder.decode(piece))
 
     def flush(self) -> str:
-        """The rest, when the answer is over."""
+        """The held-back text, when the answer is over."""
         certain = self._advance(self._decoder.decode(b"", final=True))
         rest, self._held = self._held, ""
         return certain + rest
@@ -50,13 +50,13 @@ class TextStream:
 
 
 def _first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Where the stop string that ends first begins."""
+    """The start of the stop string that ends first."""
     found = [(start + len(string), start) for string in stop if (start := text.find(string)) >= 0]
     return min(found)[1] if found else None
 
 
 def _undecided(text: str, stop: Sequence[str]) -> int:
-    """Length of the longest end of `text` with which a stop string begins."""
+    """Length of the longest suffix of `text` that a stop string begins with."""
     longest = max((len(string) for string in stop), default=0) - 1
     for length in range(min(longest, len(text)), 0, -1):
         end = text[-length:]

@@ -1,4 +1,4 @@
-"""Tells what a model thinks aloud (`<think>...</think>`) from what it answers, also while the text streams."""
+"""Separates a model's reasoning (`<think>...</think>`) from its answer, also while the text streams."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ Part = tuple[Kind, str]
 
 
 class ThinkingStream:
-    """Splits a text that comes in pieces.
-
-    Thinking counts at the beginning alone: whoever writes about `<think>` later on only writes about it.
-    """
+    """Splits a text that arrives in pieces. Only reasoning at the beginning counts: `<think>` later on is part of the
+    text."""
 
     def __init__(self) -> None:
         self._held = ""  # what may yet become a mark
         self._kind: Kind | None = None
 
     def push(self, text: str) -> list[Part]:
-        """The parts of what is settled by now, marks left out."""
+        """The parts that are certain by now, without marks."""
         self._held += text
         parts: list[Part] = []
         if self._kind is None:
@@ -47,13 +45,13 @@ class ThinkingStream:
         return parts
 
     def end(self) -> list[Part]:
-        """What was held back, once no more comes."""
+        """The held-back text, once the stream has ended."""
         held, self._held = self._held, ""
         return [(self._kind or "answer", held)] if held else []
 
 
 def split(content: str) -> list[Part]:
-    """Thinking and answer of a whole message, without marks and the blank lines between them."""
+    """Reasoning and answer of a whole message, without marks and the blank lines between them."""
     stream = ThinkingStream()
     parts = [*stream.push(content), *stream.end()]
     if len(parts) > 1 or (parts and parts[0][0] == "thinking"):

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,9 @@ class Answers:
         self._self_written: list[str] = []
         self._n_sampling = 0
         asked = {(row.text, row.temperature) for row in writer.rows}
-        first = [(prompt, t) for prompt in held_out(chat=self._template is not None) for t in _CHAINS] if measures else []
+        first = (
+            [(prompt, t) for prompt in held_out(chat=self._template is not None) for t in _CHAINS] if measures else []
+        )
         first += [(prompt, random.Random(n).choice([*_CHAINS])) for n, prompt in enumerate(own)]
         self._first = [(prompt, t) for prompt, t in first if (prompt.text, t) not in asked]
         self._seeds = seeds(self._number, passages)

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec.training.features import Document, Features, Row
 from edgespec.training.eagle3 import Texts
+from edgespec.training.features import Document, Features, Row
 
 FEWEST_ANSWER = 8  # tokens
 

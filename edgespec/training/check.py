@@ -44,7 +44,9 @@ def check_head(path: Path, shape: Shape, vocabulary: NDArray[np.int64], model: M
 
 
 @torch.no_grad()
-def _computed(path: Path, shape: Shape, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+def _computed(
+    path: Path, shape: Shape, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]
+) -> NDArray[np.float32]:
     n, weights = len(tokens), read_head(path, shape)
     embedding = torch.from_numpy(read_rows(model.header, "token_embd.weight"))
     texts = Texts(

@@ -61,7 +61,9 @@ def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, dept
 
 
 @torch.no_grad()
-def acceptance(weights: Weights, shape: Shape, teacher: Teacher, batches: Iterable[tuple[float, Batch]], depth: int) -> Acceptance:
+def acceptance(
+    weights: Weights, shape: Shape, teacher: Teacher, batches: Iterable[tuple[float, Batch]], depth: int
+) -> Acceptance:
     """Measured on batches, each with the temperature of its answers."""
     hits, overlaps = torch.zeros(depth), torch.zeros(depth)
     n_hits, n_overlaps = torch.zeros(depth), torch.zeros(depth)

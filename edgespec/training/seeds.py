@@ -98,7 +98,9 @@ def seed_prompt(index: int, passage: str = "") -> tuple[str, str]:
         case "questions" | "writing":
             return kind, _one(drawn, ASK if kind == "questions" else WRITE).format(*drawn.sample(_list(SUBJECTS), 2))
         case "coding":
-            return kind, _one(drawn, CODE).format(_one(drawn, DEEDS).format(_one(drawn, THINGS)), _one(drawn, LANGUAGES))
+            return kind, _one(drawn, CODE).format(
+                _one(drawn, DEEDS).format(_one(drawn, THINGS)), _one(drawn, LANGUAGES)
+            )
         case "maths":
             return kind, _one(drawn, SUMS).format(drawn.randint(20, 400), drawn.randint(3, 20), drawn.randint(2, 12))
         case "translation":

@@ -126,9 +126,7 @@ def measure(shape: Shape, weights: Weights, teacher: Teacher, features: Features
     return _measure(weights, shape, teacher.on(settings.device), judged, settings)
 
 
-def _step(
-    weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, settings: Settings, optimizers: Any
-) -> float:
+def _step(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, settings: Settings, optimizers: Any) -> float:
     with torch.autocast(settings.device, torch.bfloat16):
         loss = loss_of(weights, shape, teacher, batch, settings.depth)
     loss.backward()
@@ -191,21 +189,29 @@ def _measure(
         return acceptance(weights, shape, teacher, judged, settings.depth)
 
 
-def _begun(shape: Shape, teacher: Teacher, output_norm: Tensor, checkpoint: Path) -> tuple[Weights, Progress, list[Any]]:
+def _begun(
+    shape: Shape, teacher: Teacher, output_norm: Tensor, checkpoint: Path
+) -> tuple[Weights, Progress, list[Any]]:
     """The state of a training that was interrupted, or the beginning of one. Raises UsageError for another head's."""
     if not checkpoint.exists():
         return initial(shape, teacher.output.cpu(), output_norm), Progress(), []
     try:
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
         if saved["shape"] != asdict(shape):
-            raise UsageError(f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work")
+            raise UsageError(
+                f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work"
+            )
         progress = Progress(**(saved["progress"] | {"acceptance": Acceptance(**saved["progress"]["acceptance"])}))
         return saved["weights"], progress, saved["optimizers"]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
-        raise UsageError(f"{checkpoint} cannot be read", why=str(error), hint="delete it to start training over") from error
+        raise UsageError(
+            f"{checkpoint} cannot be read", why=str(error), hint="delete it to start training over"
+        ) from error
 
 
-def _save(checkpoint: Path, shape: Shape, weights: Weights, optimizers: list[tuple[Any, float]], progress: Progress) -> None:
+def _save(
+    checkpoint: Path, shape: Shape, weights: Weights, optimizers: list[tuple[Any, float]], progress: Progress
+) -> None:
     from edgespec.files.unfinished import becoming
 
     state = {
@@ -218,4 +224,6 @@ def _save(checkpoint: Path, shape: Shape, weights: Weights, optimizers: list[tup
         with becoming(checkpoint) as scratch:
             torch.save(state, scratch)
     except (OSError, RuntimeError) as error:  # a full disk is a RuntimeError of PyTorch's
-        raise EdgespecError(f"cannot write {checkpoint}", why=str(error), hint="free some space and start again") from error
+        raise EdgespecError(
+            f"cannot write {checkpoint}", why=str(error), hint="free some space and start again"
+        ) from error

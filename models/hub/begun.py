@@ -1,4 +1,4 @@
-"""Which model a download that was not completed is of, as far as that can be told: of the file only a hash is kept."""
+"""Which model an incomplete download belongs to, if that can be known: the cache keeps only a hash of the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.models.names.spec import HubSpec, cached
 
 
 def begun_model(repository: str) -> str:
-    """A spec of the model of which some parts are here and others are not; empty where no model is split so."""
+    """A spec of the model of which some parts are here and others are not; empty if no split model is incomplete."""
     names = _names_here(repository)
     for name in sorted(names):
         parts = parts_of(name)
@@ -24,8 +24,7 @@ def begun_model(repository: str) -> str:
 
 
 def absent_entries(repository: str) -> list[Entry]:
-    """The entries of the catalogue for models of a repository that are not here; none while the user's file has
-    errors."""
+    """The catalogue entries for models of a repository that are not here; none while the user's file has errors."""
     with suppress(UsageError):
         entries = [entry for entry in catalogue().values() if entry.repository == repository]
         return [entry for entry in entries if cached(HubSpec(repository, quant=entry.quant)) is None]
@@ -33,7 +32,7 @@ def absent_entries(repository: str) -> list[Entry]:
 
 
 def _names_here(repository: str) -> set[str]:
-    """The names of the files of all revisions that are here."""
+    """The file names of all revisions that are here."""
     snapshots = repository_folder(repository) / "snapshots"
     files = (path for path in snapshots.glob("*/**/*") if path.name.lower().endswith(".gguf") and path.is_file())
     return {Path(*path.relative_to(snapshots).parts[1:]).as_posix() for path in files}

@@ -1,4 +1,4 @@
-"""The Hugging Face cache as it lies on the disk, read without huggingface_hub, whose import takes half a second.
+"""The Hugging Face cache on disk, read without huggingface_hub, whose import takes half a second.
 
 A repository has a folder with `refs` (the commit of each branch or tag) and `snapshots` (a folder for each commit, its
 files links to blobs or the files themselves).
@@ -14,13 +14,13 @@ _PREFIX = "models--"
 
 
 def hub_cache() -> Path:
-    """Where huggingface_hub keeps what it downloads."""
+    """Where huggingface_hub keeps its downloads."""
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return _expanded(hub) if hub else _hub_home() / "hub"
 
 
 def token_file() -> Path:
-    """Where huggingface_hub keeps the token of who has logged in."""
+    """Where huggingface_hub keeps the user's token."""
     file = os.environ.get("HF_TOKEN_PATH")
     return _expanded(file) if file else _hub_home() / "token"
 
@@ -39,7 +39,7 @@ def cached_repositories() -> list[str]:
 
 
 def begun_files(repository: str) -> list[Path]:
-    """What was begun to be downloaded of a repository, and is not whole."""
+    """A repository's incomplete downloads."""
     return sorted(path for path in (repository_folder(repository) / "blobs").glob("*.incomplete") if path.is_file())
 
 
@@ -55,7 +55,7 @@ def cached_files(repository: str, revision: str = "main") -> dict[str, Path]:
 
 
 def commit_of(repository: str, revision: str) -> str:
-    """The commit that a branch or tag stood for when it was last asked for; empty where that is not known."""
+    """The last known commit of a branch or tag; empty if unknown."""
     if re.fullmatch("[0-9a-f]{40}", revision):
         return revision
     try:
@@ -66,7 +66,7 @@ def commit_of(repository: str, revision: str) -> str:
 
 
 def repository_of(path: Path) -> tuple[str, str] | None:
-    """The repository that a file of the cache belongs to, and its name there; None for a file from elsewhere."""
+    """The repository of a file of the cache, and its name there; None for other files."""
     try:
         parts = path.absolute().relative_to(hub_cache()).parts
     except ValueError:
@@ -77,7 +77,7 @@ def repository_of(path: Path) -> tuple[str, str] | None:
 
 
 def _repository_called(folder: str) -> str:
-    """The repository whose folder has this name."""
+    """The repository of a folder with this name."""
     return folder.removeprefix(_PREFIX).replace("--", "/", 1)
 
 

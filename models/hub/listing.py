@@ -1,4 +1,4 @@
-"""What the hub tells about the files of a repository, read with care: paths on this machine are made of it."""
+"""The hub's listing of a repository, read with care: paths on this machine are made from it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ETAG = "[0-9a-f]{40}|[0-9a-f]{64}"
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository. `etag`, the name of its content, is the SHA-256 of it, or for one that is kept in git
-    itself the SHA-1 that git gives it; it is empty, and the size 0, where the hub does not tell them."""
+    """A file of a repository. `etag`, the name of its content, is its SHA-256, or the SHA-1 of git if it is kept in git
+    itself; it is empty, and the size 0, if the hub does not report them."""
 
     name: str
     size_bytes: int
@@ -28,19 +28,19 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The GGUF files of a repository by name, as they were at a commit."""
+    """The GGUF files of a repository by name, at a commit."""
 
     name: str
     commit: str
     files: dict[str, RemoteFile]
 
     def offers(self) -> list[Offer]:
-        """The models in it that can be fetched, the smallest first."""
+        """Its models that can be downloaded, the smallest first."""
         return offers({name: file.size_bytes for name, file in self.files.items()})
 
 
 def read_listing(about: ModelInfo, name: str) -> Repository:
-    """What a listing says, from which paths on this machine are made. Raises DownloadError."""
+    """A parsed listing, from which paths on this machine are made. Raises DownloadError."""
     files = {}
     for sibling in about.siblings or []:
         file = sibling.rfilename
@@ -55,7 +55,7 @@ def read_listing(about: ModelInfo, name: str) -> Repository:
 
 
 def _content(sibling: RepoSibling) -> tuple[int, str]:
-    """Size and etag of a file, as far as they are told."""
+    """Size and etag of a file, if reported."""
     size, etag = sibling.size, sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     if not isinstance(size, int) or size < 0 or not isinstance(etag, str):
         return 0, ""

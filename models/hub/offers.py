@@ -1,4 +1,4 @@
-"""What a repository offers: its models, how large each is, and how one names it."""
+"""What a repository offers: its models, their sizes and their specs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model of a repository: its file, of a split one the first, with the size of all parts.
-
-    `quant` stands behind the repository's name to mean it; it is empty where only the file's name does.
-    """
+    """A model of a repository: its file, of a split one the first, with the size of all parts. `quant` after the
+    repository's name selects it; it is empty if only the file's name does."""
 
     file: str
     quant: str
@@ -24,8 +22,10 @@ class Offer:
 
 
 def offers(sizes: Mapping[str, int]) -> list[Offer]:
-    """The models among these files, whose sizes in bytes are given, the smallest first. Those with missing parts, and
-    with a size that is not known (0), cannot be fetched and are left out."""
+    """The models among these files, whose sizes are in bytes, the smallest first.
+
+    Those with missing parts, and of unknown size (0), cannot be downloaded and are left out.
+    """
     found = []
     for file in models_in(list(sizes)):
         parts = parts_of(file)

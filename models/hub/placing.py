@@ -1,4 +1,4 @@
-"""How a file that was fetched becomes part of the shared Hugging Face cache, in the way of huggingface_hub."""
+"""How a downloaded file becomes part of the shared Hugging Face cache, as huggingface_hub does it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore", message="flock not supported")
 
 
 def lock(repository: str, etag: str) -> FileLock:
-    """What a program holds while it works on a file of a repository, huggingface_hub too; not acquired yet."""
+    """The lock of a repository's file, which huggingface_hub uses too; not acquired yet."""
     path = hub_cache() / ".locks" / repository_folder(repository).name / f"{etag}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path, mode=0o664)
@@ -52,8 +52,8 @@ def alone(held: FileLock, waits: Callable[[], object], check: Callable[[], objec
 
 
 def link(blob: Path, place: Path, *, is_new: bool) -> None:
-    """Show the blob in the snapshot; where there are no links a new one moves there, and of an older one, which other
-    snapshots may show, it is a copy."""
+    """Link the blob into the snapshot; without links a new one is moved there, and an older one, which other snapshots
+    may use, is copied."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     try:
@@ -67,14 +67,14 @@ def link(blob: Path, place: Path, *, is_new: bool) -> None:
 
 
 def remember_commit(download: Download) -> None:
-    """Only now does the revision stand for this commit: until all of it was here, an older one could be used."""
+    """Only now does the revision refer to this commit: until all of it was here, an older one could be used."""
     repository, revision = download.wanted.repository, download.wanted.revision
     if commit_of(repository, revision) == download.commit:
         return
     folder = repository_folder(repository)
     ref = folder / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    noted = folder / f"commit.{os.getpid()}"  # every file in refs, whatever its name, is taken for a branch
+    noted = folder / f"commit.{os.getpid()}"  # every file in refs, whatever its name, counts as a branch
     try:
         write_whole(noted, download.commit)
         noted.replace(ref)
@@ -84,7 +84,7 @@ def remember_commit(download: Download) -> None:
 
 @contextmanager
 def disk_errors(download: Download) -> Iterator[None]:
-    """Turns what the disk refuses into DownloadError."""
+    """Converts errors of the disk to DownloadError."""
     try:
         yield
     except OSError as error:

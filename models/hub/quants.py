@@ -1,4 +1,4 @@
-"""Which files of a repository a quantisation means, told from their names."""
+"""Which files of a repository a quantisation selects, by their names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgespec.errors import ModelNotFoundError
 
 USUAL = "Q4_K_M"
 _QUANTS = (
-    r"(?:Q4_0|IQ4_NL)_\d_\d",  # rows of several together; before Q4_0, which each begins with
+    r"(?:Q4_0|IQ4_NL)_\d_\d",  # several rows together; before Q4_0, with which each begins
     r"(?:UD-)?I?Q[1-8]_(?:K_(?:XXS|XS|S|M|L|XL)|K|[01]|XXS|XS|S|M|NL)",
     "TQ[12]_0",
     "MXFP4(?:_MOE)?",
@@ -27,17 +27,17 @@ _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
 
 
 class SeveralFitError(ModelNotFoundError):
-    """A repository holds more than one model in a quantisation."""
+    """A repository has more than one model in a quantisation."""
 
 
 def quant_of(name: str) -> str:
-    """The quantisation in the name of a file, `spelt`; empty where it has none."""
+    """The quantisation in the name of a file, `spelt`; empty if it has none."""
     found = _QUANT.findall(_PART.sub("", name).removesuffix(".gguf"))
     return spelt(found[-1]) if found else ""
 
 
 def spelt(quant: str) -> str:
-    """A quantisation as it is compared: in capitals, and F16 for what some call FP16."""
+    """A quantisation in its canonical spelling: in capitals, and F16 for FP16."""
     return _SPELLINGS.get(quant.upper(), quant.upper())
 
 
@@ -54,15 +54,15 @@ def parts_of(name: str) -> list[str]:
 
 
 def models_in(names: Sequence[str]) -> list[str]:
-    """The files that are models, of a split one the first part; projectors and the like are none."""
+    """The files that are models, of a split one the first part; not projectors and the like."""
     ggufs = [name for name in names if name.lower().endswith(".gguf") and not _NO_MODELS.search(name)]
     return sorted(name for name in ggufs if part_of(name)[0] == 1)
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:
-    """The model among the files of a repository that has this quantisation; without one `USUAL`, or the only one.
+    """The model among the files of a repository with this quantisation; without one `USUAL`, or the only one.
 
-    Raises ModelNotFoundError that says which there are, and of these SeveralFitError.
+    Raises ModelNotFoundError that lists them, including SeveralFitError.
     """
     models = models_in(names)
     if not models:
@@ -73,7 +73,7 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
         return models[0]
     wanted = spelt(quant) or USUAL
     fitting = [name for name in models if quant_of(name) == wanted]
-    whole = [name for name in fitting if part_of(name) == (1, 1)]  # some hold the same in one file and in parts
+    whole = [name for name in fitting if part_of(name) == (1, 1)]  # some have the same model in one file and in parts
     if len(fitting) == 1 or len(whole) == 1:
         return (whole or fitting)[0]
     if fitting:
@@ -86,7 +86,7 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
 
 
 def _instead(models: Sequence[str], quant: str, where: str) -> str:
-    """What to ask for where none of these models has the quantisation."""
+    """What to request if none of these models has the quantisation."""
     quants = list(filter(None, map(quant_of, models)))
     if quants:
         best = min(quants, key=lambda other: _distance(other, spelt(quant) or USUAL))
@@ -102,7 +102,7 @@ def _by_file(name: str, where: str) -> str:
 
 
 def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
-    """How far one is from the other: first by bits, rather more of them; then by kind; then by size, rather less."""
+    """The distance between two: first by bits, preferring more; then by kind; then by size, preferring less."""
     (bits, kind, size), (wanted_bits, wanted_kind, wanted_size) = _traits(quant), _traits(wanted)
     return (
         abs(bits - wanted_bits),
@@ -114,12 +114,13 @@ def _distance(quant: str, wanted: str) -> tuple[int, bool, bool, int, bool]:
 
 
 def _traits(quant: str) -> tuple[int, str, int]:
-    """Bits, kind (K, I, F or other) and size of a quantisation, whole or begun; of what is none those of `USUAL`."""
+    """Bits, kind (K, I, F or other) and size of a quantisation, complete or a prefix; for anything else those of
+    `USUAL`."""
     match = re.match(r"(?:UD-)?([A-Z]+)(\d+)", quant)
     if match is None:
         return _traits(USUAL)
     size = quant.rpartition("_")[2]
-    is_usual = "_K" in quant or quant == f"Q{match[2]}"  # which those who write Q4 may know
+    is_usual = "_K" in quant or quant == f"Q{match[2]}"  # which users who type Q4 may know
     kind = match[1][0] if match[1][0] in "IBF" else "K" if is_usual else ""
     return int(match[2]), kind.replace("B", "F"), _SIZES.index(size if size in _SIZES else "M")
 

@@ -1,4 +1,4 @@
-"""Deleting models from this machine: first what would go with them, then its removal."""
+"""Delete models from this machine: first list what would be deleted, then delete it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,8 @@ from edgespec.models.packages.wheels import (
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """A file that is to go, as its user knows it; `remark` tells what is special.
-
-    `repository` is that of the hub whose copy it is part of. `freed_bytes` is 0 where another name keeps the content.
-    """
+    """A file to delete, as its user knows it; `remark` is a special property. `repository` is that of the hub whose
+    copy it is part of. `freed_bytes` is 0 if another name keeps the content."""
 
     path: Path
     repository: str
@@ -52,7 +50,7 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What deleting some models means: `files` for people, and `paths` in the order in which they are deleted."""
+    """What deleting some models means: `files` for people, and `paths` in the order of deletion."""
 
     files: tuple[Going, ...]
     paths: tuple[Path, ...]
@@ -66,8 +64,8 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A file of a repository that was not downloaded completely; which one is not written anywhere. Of a package
-    `repository` is the model's name in the catalogue."""
+    """An incompletely downloaded file of a repository; which one is not recorded. For a package `repository` is the
+    model's name in the catalogue."""
 
     repository: str
     path: Path
@@ -75,11 +73,11 @@ class Unfinished:
 
 
 def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: bool = False) -> Removal:
-    """What goes with these models; with a file of the hub's cache also what was not downloaded completely beside it.
+    """What is deleted with these models; with a file of the hub's cache also incomplete downloads beside it.
 
-    `unfinished_only` takes just that of the repositories which `specs` name, and `whole` all models in them. Raises
-    ModelNotFoundError for what is not here, UsageError for what is no model of the user's, EdgespecError for what
-    cannot be deleted or is in use.
+    `unfinished_only` selects only those of the repositories in `specs`, and `whole` all models in them. Raises
+    ModelNotFoundError for what is not here, UsageError for what is not a user's model, EdgespecError for what cannot be
+    deleted or is in use.
     """
     find = _unfinished_in if unfinished_only else _all_in if whole else _meant
     meant = [find(spec) for spec in dict.fromkeys(specs)]
@@ -110,7 +108,7 @@ def plan_removal(specs: Sequence[str], *, unfinished_only: bool = False, whole: 
 
 
 def remove(removal: Removal) -> None:
-    """Delete what is planned, and the folders that get empty. Raises EdgespecError."""
+    """Delete what is planned, and empty folders. Raises EdgespecError."""
     gone = next((path for path in removal.paths if not os.path.lexists(path)), None)
     if gone is not None:
         raise EdgespecError(
@@ -130,7 +128,7 @@ def remove(removal: Removal) -> None:
 
 
 def unfinished(repository: str = "") -> list[Unfinished]:
-    """What was begun to be downloaded, of one repository or of all."""
+    """Incomplete downloads, of one repository or of all."""
     found = []
     for name in [repository] if repository else cached_repositories():
         for path in begun_files(name):
@@ -144,11 +142,11 @@ def unfinished(repository: str = "") -> list[Unfinished]:
     return found
 
 
-# --- what a spec means ------------------------------------------------------------------------------------------------
+# --- the spec --------------------------------------------------------------------------------------------------------
 
 
 def _meant(spec: str) -> tuple[list[Path], str | PackageSpec]:
-    """The files of a model, all parts of it that are here, and the repository or package they are of."""
+    """The files of a model, all parts of it that are here, and their repository or package."""
     try:
         path = _without_dots(resolve(spec).path.absolute())
     except NotFetchedError as error:
@@ -167,12 +165,12 @@ def _meant(spec: str) -> tuple[list[Path], str | PackageSpec]:
 
 
 def _without_dots(path: Path) -> Path:
-    """The same file, named so that one sees which it is; a link stays the link."""
+    """The same file, without dots in its path; a link stays the link."""
     return path.parent.resolve() / path.name if ".." in path.parts else path
 
 
 def _remains(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:
-    """The parts that are here of a model that is not whole. Raises ModelNotFoundError where there are none."""
+    """The parts that are here of an incomplete model. Raises ModelNotFoundError if there are none."""
     files = cached_files(wanted.repository, wanted.revision)
     split = [name for name in files if part_of(name)[1] > 1]
     if wanted.file:
@@ -195,7 +193,7 @@ def _not_here(missing: NotFetchedError, name: str, *, has_begun: bool) -> ModelN
 
 
 def _say_which(wanted: HubSpec, names: list[str]) -> None:
-    """Raises ModelNotFoundError with what there is, each as one types it; nothing where the quantisation is there."""
+    """Raises ModelNotFoundError that lists the specs here; returns if the quantisation is here."""
     where = f"{wanted.repository} on this machine"
     try:
         choose(names, wanted.quant, where=where)
@@ -252,7 +250,7 @@ def _unfinished_in(spec: str) -> tuple[list[Path], str | PackageSpec]:
 
 
 def _going(path: Path, repository: str, links: dict[Path, str]) -> tuple[Going, list[Path]]:
-    """A file, and with it the blob that it is a link to, if no other link needs that."""
+    """A file, and its blob, if no other link needs that."""
     if not path.is_symlink():
         return Going(path, repository, path.stat().st_size), [path]
     blob = path.resolve()
@@ -273,7 +271,7 @@ def _snapshot_files(repository: str) -> Iterator[Path]:
 
 
 def _without_files(repository: str, links: dict[Path, str]) -> Iterator[Path]:
-    """What the cache notes about revisions of which no file is left: their branches, and files they do not have."""
+    """The cache's records about revisions without files: their branches, and files they do not have."""
     folder = repository_folder(repository)
     left = {path.relative_to(folder).parts[1] for path in _snapshot_files(repository) if path not in links}
     for reference in sorted(path for path in (folder / "refs").rglob("*") if path.is_file()):
@@ -285,7 +283,7 @@ def _without_files(repository: str, links: dict[Path, str]) -> Iterator[Path]:
             yield path
 
 
-# --- what stands in the way -------------------------------------------------------------------------------------------
+# --- obstacles --------------------------------------------------------------------------------------------------------
 
 
 def _check_writable(removal: Removal) -> None:
@@ -295,7 +293,7 @@ def _check_writable(removal: Removal) -> None:
 
 
 def _check_unused(removal: Removal) -> None:
-    """Windows deletes nothing that is in use by itself; other systems let the space be taken until the program ends."""
+    """Windows deletes no file that is in use; on other systems its space stays occupied until the program ends."""
     if os.name == "nt":
         return
     files = {os.path.realpath(path) for path in removal.paths if not path.is_symlink()}
@@ -308,8 +306,8 @@ def _check_unused(removal: Removal) -> None:
 
 @contextmanager
 def _without_downloads(removal: Removal) -> Iterator[None]:
-    """Keeps downloads out of the repositories meanwhile. Raises EdgespecError where one runs: while it waits for the
-    network, it has nothing but its lock."""
+    """Prevent downloads into the repositories meanwhile. Raises EdgespecError if one runs: while it waits for the
+    network, it has only its lock."""
     held = [(package.name, package_lock(package)) for package in removal.packages]
     for repository in removal.repositories:
         paths = (hub_cache() / ".locks" / repository_folder(repository).name).glob("*.lock")
@@ -324,13 +322,13 @@ def _without_downloads(removal: Removal) -> Iterator[None]:
                     why="a download from it is running",
                     hint="wait for it to finish, or end that program first",
                 ) from error
-            except OSError:  # another user's: whether it is held cannot be told
+            except OSError:  # another user's: whether it is held is unknown
                 continue
         yield
 
 
 def _use_of(process: psutil.Process) -> tuple[str, set[str]]:
-    """What was typed to start a process, in short, and the files that it has open or mapped into its memory."""
+    """The command that started a process, shortened, and the files that it has open or mapped."""
     try:
         used = {file.path for file in process.open_files()}
         if hasattr(process, "memory_maps"):  # macOS has none
@@ -341,7 +339,7 @@ def _use_of(process: psutil.Process) -> tuple[str, set[str]]:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """A command line as one knows it again: without the folders of the program, and without the Python it is run by."""
+    """A recognisable command line: without the folders of the program, and without the Python that runs it."""
     command = list(words)
     if command and re.match(r"python[\d.]*(\.exe)?$", PurePath(command[0]).name, re.IGNORECASE):
         script = next((at for at, word in enumerate(command) if at > 0 and not word.startswith("-")), 0)

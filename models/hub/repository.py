@@ -1,4 +1,4 @@
-"""The Hugging Face hub: what a repository holds, and which of its files a model is."""
+"""The Hugging Face hub: the content of a repository, and which of its files a model needs."""
 
 from __future__ import annotations
 
@@ -46,11 +46,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """What is to be fetched for a model: its files, all parts of it in order, and how much of each is here already.
-
-    `offers` is what else its repository has, and `damaged` are files that are here with another content than they
-    should have.
-    """
+    """The download of a model: its files, all parts of it in order, and how much of each is here already. `offers`
+    lists the other models of its repository, and `damaged` are existing files with wrong content."""
 
     wanted: HubSpec
     commit: str
@@ -88,10 +85,8 @@ class Download:
 
 
 def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
-    """What has to be fetched for a model. Offline it is what is here, if all of it is.
-
-    Raises ModelNotFoundError, DownloadError.
-    """
+    """What to download for a model. Offline it is what is here, if that is complete. Raises ModelNotFoundError,
+    DownloadError."""
     if is_offline():
         return _plan_offline(wanted)
     repository = look_up(wanted, tell)
@@ -114,11 +109,9 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
 
 
 def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """The repository as it is at the wanted revision. Waits and asks again where the hub is busy, which it tells.
-
-    Raises ModelNotFoundError, DownloadError.
-    """
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # or the first request of a day is one about this machine
+    """The repository at the requested revision. Waits and retries, with a note, if the hub is busy. Raises
+    ModelNotFoundError, DownloadError."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # or the first request of a day reports on this machine
     check_endpoint()
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError
@@ -143,7 +136,7 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
 
 
 def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
-    """The repository of a model, which holds at least one. Raises ModelNotFoundError, DownloadError."""
+    """The repository of a model, which contains at least one. Raises ModelNotFoundError, DownloadError."""
     if is_offline():
         raise DownloadError(
             f"the contents of {wanted.repository} are not known offline", hint="'edgespec ls' shows what is downloaded"
@@ -154,10 +147,8 @@ def look_at_offers(wanted: HubSpec, tell: Tell = _logger.info) -> Repository:
 
 
 def check_access(download: Download, tell: Tell = _logger.info) -> None:
-    """Ask whether the files may be fetched, which the listing of a gated repository does not tell.
-
-    Nothing of them is fetched. Raises DownloadError.
-    """
+    """Check access to the files, which the listing of a gated repository does not show. Downloads nothing. Raises
+    DownloadError."""
     missing = [file for file in download.files if not is_whole(download.place(file), file)] + [*download.damaged]
     if not missing or is_offline():
         return
@@ -167,14 +158,14 @@ def check_access(download: Download, tell: Tell = _logger.info) -> None:
 
     def ask() -> None:
         answer = session().head(url, headers=headers(), timeout=timeout_s(), follow_redirects=False)
-        if answer.is_error:  # a redirection is none: it leads to the content
+        if answer.is_error:  # a redirection is not: it leads to the content
             answer.raise_for_status()
 
     _answered(ask, download.wanted, tell)
 
 
 def is_offline() -> bool:
-    """Whether the network is not to be touched."""
+    """Whether the network must not be used."""
     asked = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return asked.upper() in ("1", "ON", "YES", "TRUE")
 
@@ -187,12 +178,12 @@ def is_whole(path: Path, file: RemoteFile) -> bool:
 
 
 def free_bytes() -> int:
-    """The space that is left where the hub's files are kept."""
+    """The free space where the hub's files are kept."""
     return free_in(hub_cache())
 
 
 def _chosen(repository: Repository, quant: str) -> str:
-    """The file of a quantisation. Raises ModelNotFoundError, which says what there is."""
+    """The file of a quantisation. Raises ModelNotFoundError, which lists the available ones."""
     _check_any_model(repository)
     try:
         return choose(list(repository.files), quant, where=repository.name)
@@ -210,8 +201,7 @@ def _check_any_model(repository: Repository) -> None:
 
 
 def _answered(ask: Callable[[], Answer], wanted: HubSpec, tell: Tell) -> Answer:
-    """What the hub answers, asked again after a wait, which is told, where it is busy. Raises DownloadError,
-    ModelNotFoundError."""
+    """The hub's answer, with noted waits and retries if it is busy. Raises DownloadError, ModelNotFoundError."""
     patience, notes = Patience(retries.LOOKING_S), Notes(tell)
     while True:
         try:
@@ -251,7 +241,7 @@ def _plan_offline(wanted: HubSpec) -> Download:
 
 
 def _file_here(name: str, path: Path) -> RemoteFile:
-    """A file of the cache; the blob that it is a link to is called by its etag."""
+    """A file of the cache; the blob that it links to is named by its etag."""
     blob = path.resolve().name
     return RemoteFile(name, path.stat().st_size, blob if re.fullmatch(ETAG, blob) else "")
 

@@ -1,4 +1,4 @@
-"""Requests to the Hugging Face hub: what they carry, and what their failures mean for a user."""
+"""Requests to the Hugging Face hub: their headers, and what their failures mean for a user."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ class OtherAnswerError(ConnectionError):
 
 
 def check_endpoint() -> None:
-    """Raises DownloadError for a HF_ENDPOINT with which huggingface_hub cannot even be imported, or nothing found."""
+    """Raises DownloadError for a HF_ENDPOINT with which huggingface_hub cannot even be imported, or finds nothing."""
     address = os.environ.get("HF_ENDPOINT")
-    if address == "":  # as if it were not set, which huggingface_hub takes it for an address
+    if address == "":  # as if it were not set; huggingface_hub takes it for an address
         del os.environ["HF_ENDPOINT"]
     elif address is not None and not shown(address):
         raise DownloadError("HF_ENDPOINT is not a web address", hint="set it to https://host/path, or unset it")
 
 
 def shown(address: str) -> str:
-    """A web address as it may be printed: without the name and password in it. Empty for what is none."""
+    """A web address that is safe to print: without name and password. Empty for an invalid one."""
     match = _ADDRESS.fullmatch(address)
     return f"{match['scheme']}{match['place']}".rstrip("/") if match else ""
 
 
 def page_of(repository: str) -> str:
-    """The address of a repository, as in messages."""
+    """The address of a repository, for messages."""
     return f"{shown(_endpoint())}/{repository}"
 
 
 def host() -> str:
-    """The hub's name, as in messages."""
+    """The hub's name, for messages."""
     return shown(_endpoint()).partition("://")[2]
 
 
 def session() -> Any:
-    """The Client, httpx's or httpx2's, that sends requests. Raises DownloadError where its settings cannot be used."""
+    """The Client, httpx's or httpx2's, that sends requests. Raises DownloadError if its settings cannot be used."""
     from huggingface_hub import get_session
 
     try:
@@ -67,14 +67,14 @@ def session() -> Any:
             raise
         why = getattr(error, "strerror", None) or str(error)
         if kind(error, "InvalidURL"):
-            why = "one of them is not an address"  # its own words may hold part of a password
+            why = "one of them is not an address"  # its message may contain part of a password
         names = [name for name in os.environ if name.upper() in _CONNECTING and os.environ[name]]
         hint = f"check {', '.join(names)}" if names else ""
         raise DownloadError("the proxy or certificate settings cannot be used", why=why, hint=hint) from error
 
 
 def token() -> str:
-    """The token of the user, or none. Raises DownloadError where it cannot be read or sent."""
+    """The user's token, if any. Raises DownloadError if it cannot be read or sent."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
@@ -89,27 +89,27 @@ def token() -> str:
 
 
 def headers() -> dict[str, str]:
-    """Who asks, with the token of the user if there is one."""
+    """The user agent, with the user's token if there is one."""
     agent = {"user-agent": f"edgespec/{__version__}", "accept-encoding": "identity"}
     return agent | ({"authorization": f"Bearer {found}"} if (found := token()) else {})
 
 
 def timeout_s() -> float:
-    """How long the hub may say nothing."""
+    """How long the hub may be silent."""
     from huggingface_hub import constants
 
     return constants.HF_HUB_DOWNLOAD_TIMEOUT
 
 
 def http_error() -> type[Exception]:
-    """What goes wrong with requests: a class of httpx, or of httpx2, whichever huggingface_hub uses."""
+    """The base class of request errors: httpx's, or httpx2's, whichever huggingface_hub uses."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return next(each for each in HfHubHTTPError.__mro__ if each.__name__ == "HTTPError")
 
 
 def how_to_log_in() -> str:
-    """The command with which one does, as it works here, where that program may be beside Python alone."""
+    """The command to log in, in the form that works here: the program may only exist beside Python."""
     program = "hf" if shutil.which("hf") else shutil.which("hf", path=sysconfig.get_path("scripts"))
     if not program:
         return f"set HF_TOKEN to a token from {shown(_endpoint())}/settings/tokens"
@@ -122,12 +122,12 @@ def kind(error: Exception, *names: str) -> bool:
 
 
 def status_of(error: Exception) -> int:
-    """The number of the answer; 0 where there was none."""
+    """The status code; 0 if there was no answer."""
     return int(getattr(getattr(error, "response", None), "status_code", 0))
 
 
 def header_of(error: Exception, name: str) -> str:
-    """A header of the answer; empty where there is none."""
+    """A header of the answer; empty if missing."""
     response = getattr(error, "response", None)
     return str(response.headers.get(name, "")) if response is not None else ""
 
@@ -144,14 +144,14 @@ def reason(error: Exception) -> str:
 
 
 def how_to_resume(repository: str) -> str:
-    """What becomes of a download that did not end, as a part of a hint."""
+    """What happens to an incomplete download, as a part of a hint."""
     if any(path.stat().st_size for path in begun_files(repository)):
         return "the part already downloaded is kept, and the same command resumes"
     return "the same command tries again"
 
 
 def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
-    """A failed request as a user can act on it."""
+    """A failed request as an error that a user can act on."""
     again = how_to_resume(wanted.repository)
     code, status, page = header_of(error, "X-Error-Code"), status_of(error), page_of(wanted.repository)
     if code == "RevisionNotFound":
@@ -180,7 +180,7 @@ def explained(error: Exception, wanted: HubSpec) -> EdgespecError:
         return DownloadError(
             f"{host()} has a problem right now", why=f"it responds with status {status}", hint=f"try later: {again}"
         )
-    if status:  # the error's own words hold the address
+    if status:  # the error's message contains the address
         return DownloadError(f"{host()} refuses {wanted.repository}", why=f"it responds with status {status}")
     if isinstance(error, OtherAnswerError):
         hint = f"does this network require a login? {again}"
@@ -225,12 +225,12 @@ def _not_found(error: Exception, wanted: HubSpec) -> ModelNotFoundError:
 
 
 def _similar(repository: str) -> list[str]:
-    """Repositories with GGUF files that are called like it; none where the hub does not say."""
+    """Repositories with GGUF files and a similar name; none if the hub does not say."""
     from huggingface_hub import constants
 
     name = re.sub("[-_.]?gguf$", "", repository.rpartition("/")[2], flags=re.IGNORECASE)
     try:
-        answer = session().get(  # HfApi.list_models would wait for ever
+        answer = session().get(  # HfApi.list_models would wait forever
             f"{_endpoint()}/api/models",
             params={"search": name, "filter": "gguf", "limit": 5},
             headers=headers(),

@@ -1,4 +1,4 @@
-"""When a request to the hub that failed is sent again, for how long that goes on, and what is said about it."""
+"""When a failed request to the hub is retried, for how long, and which notes are shown."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from edgespec.models.hub.requests import header_of, kind, reason, status_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 LONGEST_ASKED_S = 300.0  # the hub counts requests over five minutes
-FETCHING_S = 600.0  # of waits in which no byte came: a network may be gone that long
-LOOKING_S = 60.0  # of waits before anything is fetched, while somebody may sit there
-TOLD_EVERY_S = 30.0  # of what goes on for the same reason
+FETCHING_S = 600.0  # of waits without a byte: a network may be gone that long
+LOOKING_S = 60.0  # of waits before the download starts, while the user may be watching
+TOLD_EVERY_S = 30.0  # between notes for the same reason
 
 _PASSING = ("TimeoutException", "NetworkError", "RemoteProtocolError", "ConnectionError")
 
 
 class Patience:
-    """The waits between the failures of one request: they grow, and end once `patience_s` were waited in vain.
+    """The waits between the failures of one request: they grow, and end once `patience_s` were waited without success.
 
     Time asleep, of a laptop for instance, is not counted.
     """
@@ -29,12 +29,12 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """Something came: the waits begin anew."""
+        """Data came: start again with short waits."""
         self.left_s = self._patience_s
         self._next_s = FIRST_WAIT_S
 
     def wait_s(self, error: Exception) -> float | None:
-        """How long to wait after this failure; None where trying again is of no use."""
+        """How long to wait after this failure; None if a retry is useless."""
         status = status_of(error)
         passes = status in (408, 429) or status >= 500 or kind(error, *_PASSING)
         if not passes or self.left_s <= 0:
@@ -46,7 +46,7 @@ class Patience:
 
 
 class Notes:
-    """What is said about retries: each reason at once, and while it stays now and then, with how often it was."""
+    """Notes on retries: each reason at once, and while it lasts from time to time, with the number of retries."""
 
     def __init__(self, tell: Callable[[str], object], clock: Callable[[], float] = monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -55,7 +55,7 @@ class Notes:
         self._alone = threading.Lock()
 
     def waits(self, error: Exception, wait_s: float, patience: Patience) -> None:
-        """A request failed, and is sent again after this wait."""
+        """A request failed, and is retried after this wait."""
         why = reason(error)
         with self._alone:
             times = self._times[why] = self._times.get(why, 0) + 1
@@ -68,7 +68,7 @@ class Notes:
 
 
 def _asked_wait_s(error: Exception) -> float:
-    """How long the hub asks to be left alone."""
+    """How long the hub asks to wait."""
     after = header_of(error, "Retry-After") or next(
         iter(re.findall(r"\br=0;\s*t=(\d+)", header_of(error, "RateLimit"))), ""
     )

@@ -1,4 +1,4 @@
-"""Whether there is room for what is to be fetched, and what of the same repository there would be room for."""
+"""Whether there is room for a download, and what of the same repository would fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.text.figures import size_of
 
 
 def check_space(downloads: Sequence[Download]) -> None:
-    """Raises DownloadError where what is missing of all these has no place or no room."""
+    """Raises DownloadError if what is missing of all these has no place or no room."""
     missing_bytes = {
         download.blob(file): file.size_bytes - here_bytes
         for download in downloads
@@ -34,7 +34,7 @@ def check_space(downloads: Sequence[Download]) -> None:
 
 
 def _that_fits(download: Download, free: int) -> str:
-    """The largest smaller model of the repository that there is room for, as a part of a hint."""
+    """The largest smaller model of the repository that would fit, as a part of a hint."""
     fitting = [offer for offer in download.offers if offer.size_bytes <= min(free, download.size_bytes - 1)]
     if not fitting:
         return ""

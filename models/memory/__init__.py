@@ -1,1 +1,1 @@
-"""What loading a model takes, and what fits."""
+"""The memory that loading a model takes, and what fits."""

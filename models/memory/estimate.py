@@ -1,4 +1,4 @@
-"""What loading a model will take, from its header alone: an estimate of the buffers that llama.cpp would make.
+"""The memory that loading a model takes, from its header alone: an estimate of llama.cpp's buffers.
 
 Derived from llama.cpp 0c1e57098 (`llama-context.cpp`, `llama-kv-cache.cpp`, `llama-memory-recurrent.cpp`, the graphs in
 `src/models/` and the allocator in `ggml-alloc.c`); tests/support/check_memory.py sets it beside what llama.cpp reports.
@@ -16,17 +16,17 @@ from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
 from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
 
 CELLS = 256  # llama.cpp rounds a cache up to so many tokens
-WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files tell of a window that llama.cpp leaves out
+WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 _F32 = 4
 _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """One model and the context it is to be loaded with, in the words of `Context`; the draft that goes with it.
+    """One model and its context, in the terms of `Context`, and its draft.
 
-    `header` is as `check_model` gives it. `gpu_layers` counts as llama.cpp does: the output first, then layers from the
-    last one down. `repacked` are the types of weights that the build copies into another layout for the CPU.
+    `header` is from `check_model`. `gpu_layers` counts as llama.cpp does: the output first, then layers from the last
+    one down. `repacked` are the weight types that the build repacks for the CPU.
     """
 
     header: Header
@@ -54,23 +54,23 @@ class Plan:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What `Context` is to be made with, beside the model."""
+        """The arguments of `Context`, besides the model."""
         others = ("header", "gpu_layers", "repacked", "draft")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
     def n_layers(self) -> int:
-        """How many layers could lie on a GPU, the output among them."""
+        """The number of layers that can be on a GPU, including the output."""
         return max(1, self.header.number("block_count")) + 1
 
 
 @dataclass(slots=True, frozen=True)
 class Estimate:
-    """Bytes that a plan takes.
+    """Bytes that a plan takes. `work` is what the CPU uses while it computes, which llama.cpp does not report.
 
-    `work` is what the CPU takes while it computes, which llama.cpp does not report. Of it all `own_layers_on_gpu` lie
-    on GPUs, spread over them, and `own_compute_on_gpu` on each of them. `own_mapped` are weights that are read where
-    the file is mapped: too many are read from the disk again and again, while too much of the rest ends the program.
+    `own_layers_on_gpu` of all are on GPUs, spread over them, and `own_compute_on_gpu` on each of them. `own_mapped` are
+    weights read from the mapped file: too many of them are read from the disk again and again, while too much of
+    everything else ends the program.
     """
 
     weights: int
@@ -85,43 +85,43 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """All of it, with the draft's, on one GPU or none."""
+        """All of it, including the draft's, on one GPU or none."""
         own = self.weights + self.kv + self.compute + self.output + self.work
         return own + (self.draft.total if self.draft else 0)
 
     @property
     def layers_on_gpu(self) -> int:
-        """Weights and caches on GPUs, with the draft's."""
+        """Weights and caches on GPUs, including the draft's."""
         return self.own_layers_on_gpu + (self.draft.layers_on_gpu if self.draft else 0)
 
     @property
     def compute_on_gpu(self) -> int:
-        """What each GPU takes to compute with, with the draft's."""
+        """Compute buffers on each GPU, including the draft's."""
         return self.own_compute_on_gpu + (self.draft.compute_on_gpu if self.draft else 0)
 
     @property
     def vram(self) -> int:
-        """What lies on a GPU, if there is one, with the draft's."""
+        """GPU memory, if there is one GPU, including the draft's."""
         return self.layers_on_gpu + self.compute_on_gpu
 
     @property
     def ram(self) -> int:
-        """What lies in main memory, with the draft's."""
+        """Main memory, including the draft's."""
         return self.total - self.vram
 
     @property
     def mapped(self) -> int:
-        """Weights that are mapped, with the draft's."""
+        """Mapped weights, including the draft's."""
         return self.own_mapped + (self.draft.mapped if self.draft else 0)
 
     @property
     def allocated(self) -> int:
-        """What main memory has to have room for: all but the mapped weights."""
+        """What main memory must have room for: everything but the mapped weights."""
         return self.ram - self.mapped
 
 
 def estimate(plan: Plan) -> Estimate:
-    """What loading this would take; nothing but the header is looked at."""
+    """The memory that loading this takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
     on_gpu = min(plan.gpu_layers, n_layers + 1)
     widths = _Widths.of(header)
@@ -134,7 +134,7 @@ def estimate(plan: Plan) -> Estimate:
     elif on_gpu:
         # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
         compute_on_gpu = compute + weights.largest_elsewhere
-        compute += compute_on_gpu  # the CPU needs as much for the layers it has left
+        compute += compute_on_gpu  # the CPU needs as much for its own layers
     return Estimate(
         weights=weights.total,
         kv=kv,
@@ -155,7 +155,7 @@ def estimate(plan: Plan) -> Estimate:
 class _Weights:
     """Bytes of all weights, of those on GPUs, of those that stay mapped, and of the largest one in no GPU's layer.
 
-    Repacked ones (`CPU_REPACK`) count once: nobody reads the mapped pages that they were copied from again.
+    Repacked ones (`CPU_REPACK`) count once: the mapped pages that they were copied from are not read again.
     """
 
     total: int
@@ -165,7 +165,7 @@ class _Weights:
 
     @classmethod
     def of(cls, plan: Plan, first_on_gpu: int) -> _Weights:
-        """Of layers from `first_on_gpu` on the GPU, the output being the last."""
+        """For layers from `first_on_gpu` on the GPU, the output being the last."""
         header, output_layer = plan.header, plan.header.number("block_count")
         total = on_gpu = mapped = largest = 0
         for name, tensor in header.tensors.items():
@@ -180,7 +180,7 @@ class _Weights:
                 mapped += tensor.size_bytes
         embedding = header.tensors.get("token_embd.weight")
         if embedding is not None and "output.weight" not in header.tensors:
-            # The embedding stays mapped where it is looked up; an output tied to it is a copy on a GPU, or repacked.
+            # The embedding stays mapped for look-ups; an output tied to it is copied to a GPU, or repacked.
             if first_on_gpu <= output_layer:
                 total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
             elif _is_repacked(embedding, plan.repacked):
@@ -193,18 +193,18 @@ def _is_repacked(tensor: TensorInfo, types: frozenset[str]) -> bool:
 
 
 def _layer(name: str, output_layer: int) -> int:
-    """The layer that a tensor belongs to; -1 for the embeddings."""
+    """The layer of a tensor; -1 for the embeddings."""
     match = _IN_LAYER.match(name)
     return int(match[1]) if match else output_layer if name.startswith("output") else -1
 
 
 def _cells(plan: Plan) -> int:
-    """Tokens the cache has room for; sliding windows save nothing (`swa_full`)."""
+    """The number of tokens in the cache; sliding windows save nothing (`swa_full`)."""
     return _attended(plan) * (plan.sequences if plan.streams else 1)
 
 
 def _attended(plan: Plan) -> int:
-    """Tokens a pass looks at: all that sequences share, or those of the stream of one."""
+    """Tokens a pass attends to: all that sequences share, or those of one stream."""
     shared = plan.n_ctx if plan.streams else plan.n_ctx * plan.sequences + plan.scratch
     return -(-shared // CELLS) * CELLS
 
@@ -215,7 +215,7 @@ def _cache(plan: Plan) -> int:
 
 
 def _states(plan: Plan) -> int:
-    """Of recurrent layers: the state of every sequence and its old ones, in F32 whatever the type of the cache."""
+    """Recurrent layers: the state of every sequence and its old ones, in F32 whatever the type of the cache."""
     n_layers = sum(name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight")) for name in plan.header.tensors)
     return sum(_state_values(plan.header)) * _F32 * n_layers * _state_rows(plan)
 
@@ -227,7 +227,7 @@ def _state_rows(plan: Plan) -> int:
 
 
 def _state_values(header: Header) -> tuple[int, int]:
-    """How many numbers a recurrent layer keeps of a sequence: the last inputs of its convolution, and its state."""
+    """The size of a sequence's state in a recurrent layer: the last inputs of its convolution, and its state."""
     if kernel := header.number("shortconv.l_cache"):
         return header.number("embedding_length") * (kernel - 1), 0
     inner, state, groups = (header.number(f"ssm.{key}") for key in ("inner_size", "state_size", "group_count"))
@@ -235,16 +235,16 @@ def _state_values(header: Header) -> tuple[int, int]:
 
 
 def _outputs(plan: Plan) -> int:
-    """Rows of logits that a decode may give."""
+    """Rows of logits of one decode."""
     return max(min(plan.max_outputs, plan.n_batch), plan.sequences + plan.branches)
 
 
-# --- what a pass computes with ----------------------------------------------------------------------------------------
+# --- compute buffers -------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, frozen=True)
 class _Widths:
-    """Numbers that a token has in the widest layer, from the shapes of the weights."""
+    """The widest layer's values per token, from the shapes of the weights."""
 
     residual: int
     query: int
@@ -270,7 +270,7 @@ class _Widths:
         dense = _gated(rows_out["ffn_up"] + rows_out["ffn_gate"], rows_in["ffn_down"])
         expert = rows_out["ffn_up_exps"] + rows_out["ffn_gate_exps"] + rows_out["ffn_gate_up_exps"]
         experts = used * _gated(expert, rows_in["ffn_down_exps"])
-        if width > expert:  # what the experts give does not fit where their gates were
+        if width > expert:  # the experts' output does not fit into the place of their gates
             experts += used * width
         return cls(
             residual=width,
@@ -282,15 +282,15 @@ class _Widths:
 
 
 def _gated(up: int, down: int) -> int:
-    """A product of two halves lies beside them; without a gate it is computed in place."""
+    """The product of two halves needs its own buffer; without a gate it is computed in place."""
     return up + down if up > down else up
 
 
 def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
-    """The buffer that a pass of `n_batch` tokens computes in, what of it is inputs, and the CPU's scratch beside it.
+    """The compute buffer of a pass of `n_batch` tokens, the inputs in it, and the CPU's scratch beside it.
 
-    Inputs stay for the whole pass. Beside them the buffer has to hold what lives at once in the widest part of a layer,
-    or the rows of logits; everything is F32, and two residuals live through all of it.
+    Inputs live for the whole pass. Beside them the buffer must hold what lives at the same time in the widest part of a
+    layer, or the rows of logits; everything is F32, and two residuals live through all of it.
     """
     cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
@@ -298,7 +298,7 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     residuals = 2 * widths.residual
 
     inputs = tokens * widths.residual * _F32
-    if attends:  # who attends to whom, for full layers and for those with a window
+    if attends:  # the attention masks, for full layers and for those with a window
         windows = plan.header.number("attention.sliding_window") and plan.header.architecture not in WITHOUT_WINDOWS
         masks = 2 if windows else 1
         inputs += masks * cells * tokens * (2 if flash else _F32)
@@ -308,16 +308,16 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     if flash and attends:  # whose kernels take no F32 keys and values: they are copied as F16, a layer at a time
         in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
-    # Where the queries were stays a gap that nothing of a feed-forward network fits into.
+    # The queries leave a gap that nothing of a feed-forward network fits into.
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
     in_layers = inputs + max(attention + scores, feed_forward, _recurrence(plan, tokens))
-    at_the_end = (tokens * residuals + _outputs(plan) * plan.header.n_vocab) * _F32  # where the masks are gone
+    at_the_end = (tokens * residuals + _outputs(plan) * plan.header.n_vocab) * _F32  # after the masks are gone
     compute = max(in_layers, at_the_end)
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
 
 
 def scores_bytes(plan: Plan) -> int:
-    """What attention scores take without flash attention: as F32, and as F16 to be multiplied with values."""
+    """Attention scores without flash attention: as F32, and as F16 to be multiplied with values."""
     return _scores(plan, _Widths.of(plan.header)) * 3 // 2
 
 
@@ -327,7 +327,7 @@ def _scores(plan: Plan, widths: _Widths) -> int:
 
 
 def _recurrence(plan: Plan, tokens: int) -> int:
-    """What a recurrent layer computes with: five times its inner width, states before and after."""
+    """A recurrent layer's buffers: five times its inner width, states before and after."""
     inner, state = plan.header.number("ssm.inner_size"), _state_values(plan.header)[1]
     rows = plan.sequences + plan.branches + _state_rows(plan)
     return (tokens * (2 * plan.header.number("embedding_length") + 5 * inner) + rows * state) * _F32 if inner else 0

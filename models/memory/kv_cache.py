@@ -1,4 +1,4 @@
-"""How much a token adds to a KV cache, from the header alone."""
+"""The size of a token in a KV cache, from the header alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from edgespec.settings import CACHE_TYPES
 
 
 def values_per_token(header: Header) -> tuple[int, int]:
-    """How many numbers a token adds to the caches of keys and of values, all layers together.
+    """The number of values that a token adds to the key and value caches of all layers.
 
-    Counted as llama.cpp caches them: not in layers that use the cache of earlier ones, nor in those that predict
-    further tokens, which are not run; of latent attention (MLA) no values, which are a part of the keys.
+    Counted as llama.cpp caches them: not in layers that share the cache of earlier ones, nor in those that predict
+    further tokens, which are not run; for latent attention (MLA) no values, which are a part of the keys.
     """
     unused = header.number("attention.shared_kv_layers") + header.number("nextn_predict_layers")
     n_layers = max(0, header.number("block_count") - unused)
@@ -22,14 +22,14 @@ def values_per_token(header: Header) -> tuple[int, int]:
         if keys is not None:
             k += math.prod(keys.shape[1:])
             v += math.prod(header.tensors.get(f"blk.{layer}.attn_v.weight", keys).shape[1:])
-    if not k:  # keys come out of a matrix that makes more than keys
+    if not k:  # keys come from a matrix that produces more than keys
         heads = header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")
         k, v = (sum(heads[:n_layers]) * size for size in header.head_sizes)
     return (k, 0) if header.number("attention.key_length_mla") else (k, v)
 
 
 def bytes_per_token(header: Header, cache_type_k: str = "f16", cache_type_v: str = "f16") -> float:
-    """Bytes that a token takes in caches of these types."""
+    """Bytes of a token in caches of these types."""
     k, v = values_per_token(header)
     return k * _value_bytes(cache_type_k) + v * _value_bytes(cache_type_v)
 

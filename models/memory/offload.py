@@ -1,4 +1,4 @@
-"""Which layers go to GPUs: those that are wanted there, or as many as fit."""
+"""Which layers go to GPUs: a requested number, or as many as fit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 
-GPU_RESERVE_BYTES = 500_000_000  # of a GPU's memory: what its driver and the scratch of its kernels take
+GPU_RESERVE_BYTES = 500_000_000  # of a GPU's memory, for its driver and its kernels' scratch
 
 
 def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Sequence[int]) -> Plan:
-    """The plan with layers on GPUs that have so much free memory each: as many as are wanted, "auto" as many as fit.
+    """The plan with layers on GPUs that have so much free memory each: the requested number, or "auto" as many as fit.
 
-    A draft comes first, whole or not at all, as every guess takes a pass of it; the target takes what is left.
+    A draft comes first, completely or not at all, as every draft token takes a pass of it; the target gets what is
+    left.
     """
     if not free_bytes:
         return replace(plan, gpu_layers=0, draft=replace(plan.draft, gpu_layers=0) if plan.draft else None)
@@ -31,12 +32,12 @@ def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_byte
 
 
 def _number_of(plan: Plan, wanted: Offload) -> int:
-    """The number for what is wanted; none yet for "auto"."""
+    """The number that is requested; none yet for "auto"."""
     return plan.n_layers if wanted == "all" else 0 if wanted == "auto" else min(wanted, plan.n_layers)
 
 
 def gpu_layers_that_fit(plan: Plan, free_bytes: Sequence[int]) -> int:
-    """The most layers of the target that can go to GPUs with so much free memory each, beside what the draft takes."""
+    """The most layers of the target that fit on GPUs with so much free memory each, beside the draft."""
     choices = range(1, plan.n_layers + 1)
     return bisect_right(
         choices, False, key=lambda layers: not fits_on_gpus(replace(plan, gpu_layers=layers), free_bytes)
@@ -44,10 +45,10 @@ def gpu_layers_that_fit(plan: Plan, free_bytes: Sequence[int]) -> int:
 
 
 def fits_on_gpus(plan: Plan, free_bytes: Sequence[int]) -> bool:
-    """Whether what is to lie on GPUs fits there, a reserve left to the driver of each.
+    """Whether the part on GPUs fits, leaving a reserve to each driver.
 
-    llama.cpp gives each a share of the layers by its free memory. What each takes beside them is hardest to fit into
-    the smallest; where there are several, its share may be rounded up by a layer.
+    llama.cpp gives each a share of the layers by its free memory. The per-GPU buffers are hardest to fit into the
+    smallest one; with several GPUs, its share may be rounded up by a layer.
     """
     expected, smallest, total = estimate(plan), min(free_bytes), sum(free_bytes)
     n_layers = max(1, plan.gpu_layers + (plan.draft.gpu_layers if plan.draft else 0))
@@ -57,7 +58,7 @@ def fits_on_gpus(plan: Plan, free_bytes: Sequence[int]) -> bool:
 
 
 def placement(plan: Plan, free_bytes: Sequence[int]) -> str:
-    """What goes to GPUs, and how full they are then."""
+    """The part on GPUs, and how full they are then."""
     draft = f", {plan.draft.gpu_layers} of {plan.draft.n_layers} of the draft's" if plan.draft else ""
     layers = f"{plan.gpu_layers} of {plan.n_layers} layers{draft} on the GPU"
     expected = estimate(plan)

@@ -1,4 +1,4 @@
-"""What would fit into main memory where a plan does not: a smaller context, cache, or model."""
+"""What would fit into main memory if a plan does not: a smaller context, cache, or model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from edgespec.models.memory.estimate import CELLS, Plan, estimate
 from edgespec.settings import CACHE_TYPES
 from edgespec.text.figures import size_of
 
-# Bits a weight has in quantisations that most repositories offer, the scales and the larger tensors of a mix among them
+# Bits per weight in quantisations that most repositories offer, including scales and the larger tensors of a mix
 QUANT_BITS = {"Q8_0": 8.5, "Q6_K": 6.6, "Q5_K_M": 5.7, "Q4_K_M": 4.9, "Q3_K_M": 4.0, "Q2_K": 3.2}
-WORTHWHILE = 0.95  # of the bits there are: another file for less than that is no remedy
+WORTHWHILE = 0.95  # of the current bits: a larger file is not a remedy
 
 
 def largest_context(plan: Plan, free_bytes: int) -> int:
-    """The most tokens of context with which the plan fits into main memory: a multiple of 256, and no more than the
-    model was trained for; 0 where none fits."""
+    """The largest context that fits into main memory: a multiple of 256, and at most what the model was trained for; 0
+    if none fits."""
     trained = plan.header.number("context_length") or plan.n_ctx
     choices = range(CELLS, trained + 1, CELLS)
     fitting = bisect_right(choices, free_bytes, key=lambda n_ctx: estimate(with_context(plan, n_ctx)).ram)
@@ -25,14 +25,14 @@ def largest_context(plan: Plan, free_bytes: int) -> int:
 
 
 def what_would_fit(plan: Plan, free_bytes: int) -> list[str]:
-    """What one can change so that the plan fits into main memory, and what it would take then: one thing at a time, or
-    several at once where none alone would do. Empty where the weights alone are too much."""
+    """Changes with which the plan fits into main memory, and the memory it takes then: one at a time, or several at
+    once if none alone suffices. Empty if the weights alone are too large."""
     fitting = [change for change in _changes(plan, free_bytes) if change[1] <= free_bytes]
     return [f"{what}: {size_of(needed)}" for what, needed in fitting or _all_at_once(plan, free_bytes)]
 
 
 def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
-    """What may be changed, and what main memory is needed then; some may not do."""
+    """Possible changes, and the main memory needed then; some may not suffice."""
     quantised = [(name, estimate(cached).ram) for name in ("q8_0", "q4_0") if (cached := _with_cache(plan, name))]
     for name, needed in [choice for choice in quantised if choice[1] <= free_bytes][:1]:
         yield f"a {name} KV cache (-ctk {name} -ctv {name})", needed
@@ -50,7 +50,7 @@ def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
 
 
 def _all_at_once(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
-    """No draft, the smallest cache and the largest context that fits then, if one does."""
+    """No draft, the smallest cache and the largest context that fits then, if any."""
     alone = replace(plan, draft=None)
     quantised = _with_cache(alone, "q4_0")
     n_ctx = min(plan.n_ctx, largest_context(quantised or alone, free_bytes))
@@ -60,7 +60,7 @@ def _all_at_once(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
 
 
 def with_context(plan: Plan, n_ctx: int) -> Plan:
-    """A draft follows its target, unless it had a context of its own."""
+    """A draft follows its target, unless it has a context of its own."""
     draft = plan.draft
     if draft is not None and draft.n_ctx == plan.n_ctx:
         draft = replace(draft, n_ctx=n_ctx)
@@ -68,7 +68,7 @@ def with_context(plan: Plan, n_ctx: int) -> Plan:
 
 
 def _with_cache(plan: Plan, name: str) -> Plan | None:
-    """The plan, and a draft that follows it, with keys and values in this type; None if they cannot be stored so."""
+    """The plan, and a draft that follows it, with keys and values in this type; None if that is not possible."""
     if plan.flash_attention == "off" or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):
         return None
     draft, types = plan.draft, (plan.cache_type_k, plan.cache_type_v)

@@ -1,1 +1,1 @@
-"""What users type to name a model, and the file that it means."""
+"""The names of models, and the files that they refer to."""

@@ -1,7 +1,7 @@
-"""The catalogue: short names of models people know, where each is downloaded from, and which small ones draft for which
-large ones.
+"""The catalogue: short names of popular models, their download sources, and which small ones draft for which large
+ones.
 
-The user's `models.toml` extends it, and names folders that models lie in.
+The user's `models.toml` extends it, and lists folders with models.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from edgespec.models.hub.quants import quant_of, spelt
 SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
 DEFAULT_QUANT = "Q4_K_M"
-FOLDERS = "folders"  # the one key that stands above the models' tables
+FOLDERS = "folders"  # the only key above the models' tables
 
-VALUES = {  # the keys of a model's table, and what may stand behind them
+VALUES = {  # the keys of a model's table, and their types
     "repository": 'a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"',
     "quant": f'a quantisation, such as "{DEFAULT_QUANT}"',
     "drafts": 'a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]',
@@ -39,18 +39,18 @@ VALUES = {  # the keys of a model's table, and what may stand behind them
     "sha256": "the SHA-256 of that file, 64 hexadecimal digits",
     "size_bytes": "the size of that file in bytes",
 }
-SETTINGS = ("system", "temperature", "top_p")  # which answers begin with
+SETTINGS = ("system", "temperature", "top_p")  # defaults of answers
 PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model of the catalogue: where it comes from, the quantisation to take, and its drafts.
+    """A model of the catalogue: its source, its quantisation, and its drafts.
 
     It comes from a `repository` of the hub, or from a `package` of the package index ("name==version"), in whose wheel
-    `member` is the GGUF file; there `quant` is what is made of the file, by default nothing else. `drafts` are names of
-    other entries, best first; an empty `licence` is an unknown one. `system`, `temperature` and `top_p` are what the
-    model answers with where nobody says otherwise.
+    `member` is the GGUF file; there `quant` is the type to convert the file to, by default none. `drafts` are names of
+    other entries, best first; an empty `licence` is an unknown one. `system`, `temperature` and `top_p` are the model's
+    defaults.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Entry:
 
     @property
     def settings(self) -> dict[str, str | float]:
-        """What the model answers with where nobody says otherwise."""
+        """The model's own defaults."""
         given = {name: getattr(self, name) for name in SETTINGS}
         return {name: value for name, value in given.items() if value not in ("", None)}
 
@@ -82,9 +82,9 @@ class Entry:
 
 
 def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
-    """All entries by their names, in lower case: the shipped ones, and over them those of the user's `models.toml`.
+    """All entries by their lower-case names: the shipped ones, extended by the user's `models.toml`.
 
-    What a table of the user's leaves out stays as it is shipped. Raises UsageError naming the file and the line.
+    Keys that a user's table does not set keep their shipped values. Raises UsageError naming the file and the line.
     """
     shipped = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
     entries = {name: _entry(Entry(name), table) for name, table in shipped.items()}
@@ -93,14 +93,14 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
 
 
 def folders(user_file: Path | None = None) -> list[Path]:
-    """The folders that the user's `models.toml` names for models to be looked for in, there or not; relative ones start
-    where that file lies. Raises UsageError as `catalogue` does."""
+    """The folders with models in the user's `models.toml`, existing or not; relative ones are relative to that file.
+    Raises UsageError as `catalogue` does."""
     own = _user_file(user_file)
     return own.folders() if own else []
 
 
 def find(name: str) -> Entry | None:
-    """The entry of a name, whatever its case. Raises UsageError as `catalogue` does."""
+    """The entry of a name, in any case. Raises UsageError as `catalogue` does."""
     return catalogue().get(name.lower())
 
 
@@ -110,7 +110,7 @@ def near(name: str) -> list[str]:
 
 
 class _UserFile:
-    """The user's own tables and folders, and where in the file they stand."""
+    """The user's tables and folders, and their lines in the file."""
 
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
@@ -147,7 +147,7 @@ class _UserFile:
             return tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
             line = re.search(r"at line (\d+)", str(error))
-            number = line[1] if line else self._text.count("\n") + 1  # it tells the end of the file in words
+            number = line[1] if line else self._text.count("\n") + 1  # it names the end of the file in words
             raise UsageError(f"{self._file}, line {number}: not valid TOML", why=str(error)) from error
 
     def _tables(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -212,7 +212,7 @@ def _user_file(file: Path | None) -> _UserFile | None:
 
 
 def _text(file: Path) -> str | None:
-    """What is in the file, None if there is none."""
+    """The file's content, None if there is none."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -225,7 +225,7 @@ def _text(file: Path) -> str | None:
 
 
 def _with_dots(name: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The model's table; TOML takes a name with dots and no quotes for tables in tables, here it is one name again."""
+    """The model's table; TOML reads an unquoted name with dots as nested tables, here it is one name again."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
     if len(inner) < len(table) or not table:
         yield name, {key: value for key, value in table.items() if key not in inner}
@@ -261,15 +261,15 @@ def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
     given = dict(table)
     if "drafts" in given:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
-    if "repository" in given and base.package:  # it comes from elsewhere now
+    if "repository" in given and base.package:  # it has another source now
         base = Entry(base.name, quant=base.quant, drafts=base.drafts, licence=base.licence, about=base.about)
     if "package" in given and not base.package:
-        base = replace(base, repository="", quant=quant_of(given.get("member", "")))  # kept as it is packed
+        base = replace(base, repository="", quant=quant_of(given.get("member", "")))  # the packaged type
     return replace(base, **given)
 
 
 def _line(text: str, place: str) -> int:
-    """The number of the line that sets `place`, `model` or `model.key`, else of the nearest thing around it."""
+    """The number of the line that sets `place`, `model` or `model.key`, or of the nearest thing around it."""
 
     def nearness(line: tuple[int, str]) -> tuple[bool, bool, int]:
         here = line[1]
@@ -279,7 +279,7 @@ def _line(text: str, place: str) -> int:
 
 
 def _places(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that begin a table or set a key, numbered from 1, with what they set in dotted lower case."""
+    """The lines that begin a table or set a key, numbered from 1, with their dotted lower-case names."""
     table = ""
     for number, line in enumerate(text.split("\n"), start=1):
         begins_table = line.lstrip().startswith("[")

@@ -1,4 +1,4 @@
-"""Where models are looked for on this machine, and the GGUF files that lie there."""
+"""The folders that are searched for models on this machine, and the GGUF files in them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from edgespec.models.hub.cache import cached_repositories, repository_folder
 from edgespec.models.names import catalog
 
 VARIABLE = "EDGESPEC_MODELS"
-DEPTH = 3  # levels of folders that are looked into
+DEPTH = 3  # levels of folders that are searched
 
 
 def gguf_files(folders: Sequence[Path] = ()) -> Iterator[Path]:
-    """The .gguf files in and below the usual folders and these, links that lead nowhere too.
+    """The .gguf files in and below the usual folders and these, including broken links.
 
     The usual ones are the Hugging Face cache, the folder of models from packages, the working folder, `~/models`, the
-    user's own (`own_folders`), and those of LM Studio and llama.cpp. What cannot be read is left out. A file that
-    several names lead to comes as often.
+    user's own (`own_folders`), and those of LM Studio and llama.cpp. Unreadable ones are left out. A file with several
+    names is listed under each.
     """
     for folder, depth in [*_usual_folders(), *((folder, DEPTH) for folder in folders)]:
         yield from _files(folder, depth)
 
 
 def own_folders() -> dict[Path, str]:
-    """The folders that the user's `models.toml` and EDGESPEC_MODELS name, there or not, and which of the two it was.
-
-    Raises UsageError for errors in the file.
-    """
+    """The folders in the user's `models.toml` and EDGESPEC_MODELS, existing or not, and which of the two it was. Raises
+    UsageError for errors in the file."""
     named = dict.fromkeys(catalog.folders(), catalog.USER_FILE)
     for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         with suppress(OSError, RuntimeError):  # the working folder is gone; there is no such user
@@ -44,13 +42,13 @@ def own_folders() -> dict[Path, str]:
 
 
 def _usual_folders() -> Iterator[tuple[Path, int]]:
-    """Each with how many levels of it are looked into."""
+    """Each with the number of levels to search."""
     yield from ((repository_folder(name) / "snapshots", DEPTH) for name in cached_repositories())
     yield models_dir(), 1
-    with suppress(OSError):  # someone may have removed it
+    with suppress(OSError):  # it may have been removed
         here = Path.cwd()
         yield here, 0 if _holds_more_than_models(here) else DEPTH
-    with suppress(RuntimeError):  # nobody has to have a home
+    with suppress(RuntimeError):  # a user may have no home
         yield Path.home() / "models", DEPTH
     with suppress(UsageError, OSError):
         yield from ((folder, DEPTH) for folder in own_folders())
@@ -58,7 +56,7 @@ def _usual_folders() -> Iterator[tuple[Path, int]]:
 
 
 def _holds_more_than_models(folder: Path) -> bool:
-    """Whether it is the root of a disk, or has the homes of users in it: most of what is there is someone else's."""
+    """Whether it is the root of a disk, or contains users' homes: most of its content belongs to others."""
     if folder == Path(folder.anchor):
         return True
     with suppress(OSError, RuntimeError):
@@ -83,13 +81,13 @@ def _of_other_tools() -> Iterator[Path]:
             yield Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
 
 
-# --- what is in them --------------------------------------------------------------------------------------------------
+# --- their content ----------------------------------------------------------------------------------------------------
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
     """The .gguf files in and below a folder, the nearest first; links are followed, each folder is entered once.
 
-    What edgespec makes for itself, drafts and quantisations in its cache folder, is left out.
+    The drafts and quantisations that edgespec keeps in its cache folder are left out.
     """
     seen = {os.path.realpath(cache_dir())}
     level = [folder]
@@ -105,16 +103,16 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_of_the_system(real: str) -> bool:
-    """Whether it only looks like a folder of a disk. Below /dev there are disks again, as /dev/shm."""
+    """Whether it only looks like a folder of a disk. Below /dev there are disks again, such as /dev/shm."""
     return real == "/dev" or f"{real}/".startswith(("/proc/", "/sys/"))
 
 
 def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The .gguf files in a folder and the folders in it that are not hidden, both in order."""
+    """The .gguf files in a folder and its folders that are not hidden, both in order."""
     files, folders = [], []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(OSError):  # not to be looked at
+            with suppress(OSError):  # not accessible
                 path = folder / entry.name
                 leads_nowhere = entry.is_symlink() and not path.exists()
                 if entry.name.lower().endswith(".gguf") and (leads_nowhere or entry.is_file()):

@@ -1,4 +1,4 @@
-"""What one types to mean a file of this machine, and all such names; no file is read for them."""
+"""Specs of files on this machine, and all known names; no file is read for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.models.packages.wheels import packaged_at
 
 
 def name_of(path: Path) -> str:
-    """The shortest spec that means this file: of the bundled pair and of packages its name, of the hub's cache
+    """The shortest spec of this file: for the bundled pair and packages its name, for the hub's cache
     `owner/repo:QUANT`."""
     file = os.path.realpath(path)
     for spec in _candidates(path):
@@ -26,8 +26,7 @@ def name_of(path: Path) -> str:
 
 
 def short_name(path: Path) -> str:
-    """What a model is called where there is little room: by its name in the catalogue if it was made by that, else by
-    its file's."""
+    """A model's short name: the catalogue's if it was created by that, else its file's."""
     name = name_of(path)
     return name if not is_path(name) and "/" not in name else path.name.removesuffix(".gguf")
 
@@ -41,7 +40,7 @@ def with_tilde(path: Path) -> str:
 
 
 def known_names() -> Iterator[str]:
-    """What one may type where a model is asked for, files aside: the bundled pair, the catalogue, the hub's cache."""
+    """All specs except files: the bundled pair, the catalogue, the hub's cache."""
     from edgespec.models.names.catalog import catalogue
 
     yield from NAMES
@@ -66,12 +65,12 @@ def _candidates(path: Path) -> Iterator[str]:
 
 
 def _can_be_typed(repository: str) -> bool:
-    """Old ones have no owner; a spec without one is a name of the catalogue."""
+    """Old repositories have no owner; a spec without one is a name of the catalogue."""
     return "/" in repository
 
 
 def _spec(repository: str, name: str, revision: str = "main") -> str:
-    """A file of a repository by its quantisation, or by its name where that tells none."""
+    """A file of a repository by its quantisation, or by its name if that has none."""
     quant = quant_of(name)
     wanted = HubSpec(repository, "" if quant else name, quant, revision)
     return str(wanted).removeprefix("hf:") if quant else str(wanted)

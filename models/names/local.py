@@ -1,4 +1,4 @@
-"""The models of this machine: the bundled pair and the GGUF files where people keep them."""
+"""The models of this machine: the bundled pair and the GGUF files in the usual folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LocalModel:
     """A model that can be loaded as `spec`, or a file that cannot: `problem` then says why, and little else is known.
 
     `size_bytes` counts all parts of a split file; `default_draft` is the draft model that comes with it. `used_s` is
-    when the file was last read, in seconds since 1970; None where the file system does not keep that.
+    when the file was last read, in seconds since 1970; None if the file system does not keep that.
     """
 
     spec: str
@@ -44,9 +44,9 @@ class LocalModel:
 
 
 def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
-    """The bundled pair, then what lies in the usual folders (`gguf_files`) and in `folders`.
+    """The bundled pair, then the files in the usual folders (`gguf_files`) and in `folders`.
 
-    Each file once, one after another as they are read. Files that are no language models, such as projectors, are left
+    Each file once, one after another as they are read. Files that are not language models, such as projectors, are left
     out.
     """
     seen: set[str] = set()
@@ -72,7 +72,7 @@ def local_model(spec: str) -> LocalModel:
 
 
 def _read(path: Path, spec: str) -> Iterator[LocalModel]:
-    """The model that a file is, or what is wrong with it; nothing for what goes with a model and is none."""
+    """The model in a file, or what is wrong with it; nothing for files that accompany a model."""
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return
     if path.is_symlink() and not path.exists():
@@ -97,7 +97,7 @@ def _used_s(path: Path) -> float | None:
 
 
 def _size_bytes(path: Path) -> int:
-    """Of all parts that are there."""
+    """Of all parts that are here."""
     size_bytes = 0
     for part in parts_of(path.name):
         with suppress(OSError):
@@ -124,12 +124,12 @@ def _described(header: Header, spec: str, used_s: float | None) -> LocalModel:
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-# Architectures and types (general.type) of files that go with a model
+# Architectures and types (general.type) of files that accompany a model
 _EXTRAS = frozenset(("adapter", "clip", "controlvector", "imatrix", "mmproj"))
 
 
 def files_here(entry: Entry) -> list[Path]:
-    """The files of this machine that are a model of the catalogue, in whatever quantisation."""
+    """The files of this machine that are a model of the catalogue, in any quantisation."""
     if entry.package:
         return sorted(packaged(entry).folder.glob("*.gguf"))
     files = cached_files(entry.repository)

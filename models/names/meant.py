@@ -1,4 +1,4 @@
-"""What was probably meant by a spec that names nothing: a file of this machine, or a name of the catalogue."""
+"""What was probably meant by an unknown spec: a file of this machine, or a name of the catalogue."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from edgespec.models.names.known import name_of
 from edgespec.models.names.spec import HOW_TO_NAME_A_MODEL, NAMES, is_path
 
 MOST = 3  # suggestions
-_SIZE = re.compile(r"(\d+(?:\.\d+)?[bm])(?![a-z0-9])")  # of a model, which other programs write behind the ":"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?[bm])(?![a-z0-9])")  # of a model, which other programs write after the ":"
 
 
 def hint_for_name(name: str) -> str:
-    """What to do about a name that is neither in the catalogue nor a file. Raises UsageError for a catalogue with
+    """The hint for a name that is neither in the catalogue nor a file. Raises UsageError for a catalogue with
     errors."""
     files = _similar(name, gguf_files())
     if files and _stem(name) == _stem(files[0].name):
@@ -32,8 +32,7 @@ def hint_for_name(name: str) -> str:
 
 
 def hint_for_file(spec: str, path: Path) -> str:
-    """What to do about a path where nothing is. A bare name may mean a file of any of the folders that are looked into
-    for models."""
+    """The hint for a path without a file. A bare name may mean a file in any of the folders with models."""
     try:
         beside = sorted(each for each in path.parent.iterdir() if each.name.lower().endswith(".gguf"))
     except OSError:
@@ -50,7 +49,7 @@ def hint_for_file(spec: str, path: Path) -> str:
 
 
 def _near_in_catalogue(spec: str) -> list[str]:
-    """Its names that are near, those of the size that is behind the ":" first."""
+    """Similar names in the catalogue, those of the size after the ":" first."""
     name, _, behind = spec.lower().partition(":")
     size = _SIZE.match(behind)
     if size is None:
@@ -59,7 +58,7 @@ def _near_in_catalogue(spec: str) -> list[str]:
 
 
 def _similar(name: str, files: Iterable[Path]) -> list[Path]:
-    """The models among the files that are called that, with or without .gguf, or else nearly that."""
+    """The models among the files with that name, with or without .gguf, or else a similar one."""
     by_name: dict[str, dict[Path, None]] = {}
     for path in files:
         if models_in([path.name]) and path.is_file():
@@ -74,9 +73,9 @@ def _stem(name: str) -> str:
 
 
 def _spec(path: Path) -> str:
-    """What to type for a file, from this folder."""
+    """The spec of a file, from this folder."""
     spec = name_of(path)
-    with suppress(ValueError, OSError):  # it lies elsewhere; this folder is gone
+    with suppress(ValueError, OSError):  # it is elsewhere; this folder is gone
         return str(path.relative_to(Path.cwd())) if is_path(spec) else spec
     return spec
 

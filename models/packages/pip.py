@@ -1,4 +1,4 @@
-"""pip as the way to a package index: it knows the user's indexes and mirrors, proxies and certificates."""
+"""pip as the client of a package index: it knows the user's indexes and mirrors, proxies and certificates."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 from edgespec.files.unfinished import undoing
 from edgespec.models.hub.requests import DownloadError
 
-LOOK_S = 0.1  # between two looks at how much has come
-RETRIES = 2  # of requests that are not answered: who waits for a first answer can be told sooner than by pip's usual 5
+LOOK_S = 0.1  # between two progress updates
+RETRIES = 2  # of unanswered requests: fewer than pip's usual 5, so that the user hears of a failure sooner
 COMMAND = [
     sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir",
     "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--retries", str(RETRIES),
 ]  # fmt: skip
 
-_REASONS = {  # what pip says, and what it means
+_REASONS = {  # pip's messages, and what they mean
     "CERTIFICATE_VERIFY_FAILED|confirming the ssl certificate": "its certificate is not trusted",
     "ProxyError": "the proxy refused the connection",
     "[Tt]imed out|Timeout": "it does not respond in time",
@@ -37,10 +37,10 @@ _HINT = "pip's own settings apply: 'python -m pip config list', PIP_INDEX_URL, P
 def download_wheel(
     package: str, folder: Path, received: Callable[[int], None], is_cancelled: Callable[[], bool]
 ) -> Path | None:
-    """Have the wheel of `package` ("name==version") put into `folder`; None if it was cancelled.
+    """Download the wheel of `package` ("name==version") into `folder`; None if it was cancelled.
 
-    `received` is told every now and then how many bytes have come. pip itself resumes what is cut off. Raises
-    DownloadError, OSError.
+    `received` is called from time to time with the number of bytes received. pip itself resumes lost connections.
+    Raises DownloadError, OSError.
     """
     if find_spec("pip") is None:
         raise DownloadError(
@@ -79,16 +79,16 @@ def _pip(package: str, done: Path, scratch: str, said: int) -> subprocess.Popen[
 
 
 def _largest_bytes(folder: Path) -> int:
-    """The size of what is being downloaded, wherever pip puts it first."""
+    """The size of the file being downloaded, wherever pip puts it first."""
     largest = 0
-    with suppress(OSError):  # a file or a folder is gone meanwhile
+    with suppress(OSError):  # a file or a folder has disappeared
         for path in folder.rglob("*.whl"):
             largest = max(largest, path.stat().st_size)
     return largest
 
 
 def _explained(package: str, said: str) -> DownloadError:
-    """What pip's words mean for a user."""
+    """pip's message, explained for a user."""
     host = re.search(r"host='([\w.-]+)'", said) or re.search(r"indexes: \w+://(?:[^@/ ]*@)?([\w.-]+)", said)
     index = f"the package index{f' ({host[1]})' if host else ''}"
     again = "run the command again"

@@ -1,4 +1,4 @@
-"""Models that come in wheels of the package index: what is wanted of them, and where that lies on this machine."""
+"""Models in wheels of the package index: their specs, and their place on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgespec.models.hub.quants import quant_of, spelt
 if TYPE_CHECKING:
     from edgespec.models.names.catalog import Entry
 
-UNFINISHED = ".unfinished"  # in the folder of a package: all that is no model yet
+UNFINISHED = ".unfinished"  # in the folder of a package: everything that is not a model yet
 
 _SIZE = re.compile(r"^# (\d+) bytes$", re.MULTILINE)
 
@@ -27,8 +27,8 @@ _SIZE = re.compile(r"^# (\d+) bytes$", re.MULTILINE)
 class PackageSpec:
     """The GGUF file `member` in the wheel of `package` ("name==version"), kept as the weight type `quant`.
 
-    `name` is what the catalogue calls it; hashes are SHA-256, `size_bytes` is the size of the member. `str()` of it is
-    a spec that means the same.
+    `name` is the catalogue's; hashes are SHA-256, `size_bytes` is the size of the member. `str()` returns an equivalent
+    spec.
     """
 
     name: str
@@ -50,7 +50,7 @@ class PackageSpec:
 
     @property
     def is_converted(self) -> bool:
-        """Whether what is kept is made of the file in the wheel."""
+        """Whether the packaged file is converted."""
         return self.quant != self.packed_quant
 
     @property
@@ -68,12 +68,12 @@ class PackageSpec:
 
     @property
     def checksum(self) -> Path:
-        """The file that keeps the model's hash and size, as `checksum_text` has them."""
+        """The file with the model's hash and size, in the format of `checksum_text`."""
         return checksum_of(self.path)
 
     @property
     def is_here(self) -> bool:
-        """Whether the model is here, all of it as far as its size tells."""
+        """Whether the model is here and complete, judging by its size."""
         if not self.path.is_file():
             return False
         size_bytes = self.path.stat().st_size
@@ -84,7 +84,7 @@ class PackageSpec:
 
     @property
     def unfinished(self) -> Path:
-        """The folder of what is downloaded and unpacked, until the model is there."""
+        """The folder of downloaded and unpacked files, until the model is there."""
         return self.folder / UNFINISHED
 
 
@@ -93,15 +93,13 @@ def checksum_of(model: Path) -> Path:
 
 
 def checksum_text(model: Path, digest: str, size_bytes: int) -> str:
-    """What is noted beside a model: its hash in the form of `sha256sum`, and as a remark its size."""
+    """The record beside a model: its hash in the format of `sha256sum`, and as a comment its size."""
     return f"{digest}  {model.name}\n# {size_bytes} bytes\n"
 
 
 def packaged(entry: Entry, quant: str = "") -> PackageSpec:
-    """What an entry of the catalogue with a package means, in this weight type or its usual one.
-
-    Raises ModelNotFoundError for a type that it does not come in.
-    """
+    """The model of a catalogue entry with a package, in this weight type or its default one. Raises ModelNotFoundError
+    for an unavailable type."""
     packed = quant_of(entry.member)
     wanted = spelt(quant or entry.quant)
     types = dict.fromkeys((spelt(entry.quant), packed))
@@ -124,8 +122,7 @@ def packaged(entry: Entry, quant: str = "") -> PackageSpec:
 
 
 def packaged_models() -> Iterator[PackageSpec]:
-    """All that the catalogue has of them, of each entry the usual weight type first; none while the user's file has
-    errors."""
+    """All of the catalogue's, of each entry the default weight type first; none while the user's file has errors."""
     from edgespec.models.names.catalog import catalogue
 
     with suppress(UsageError):
@@ -135,17 +132,17 @@ def packaged_models() -> Iterator[PackageSpec]:
 
 
 def packaged_at(path: Path) -> PackageSpec | None:
-    """What a file of this machine is, if it came in a package."""
+    """The spec of a file on this machine, if it came in a package."""
     if models_dir() not in path.absolute().parents:
         return None
     return next((model for model in packaged_models() if model.path == path.absolute()), None)
 
 
 def unfinished_files(wanted: PackageSpec) -> list[Path]:
-    """What lies here and is no model yet."""
+    """Incomplete downloads here."""
     return sorted(path for path in wanted.unfinished.rglob("*") if path.is_file())
 
 
 def package_lock(wanted: PackageSpec) -> FileLock:
-    """What a program holds while it works on a package; not acquired yet."""
+    """The lock of a program that works on a package; not acquired yet."""
     return FileLock(models_dir() / f".{wanted.folder.name}.lock")

@@ -1,4 +1,4 @@
-"""Can one model draft for another? Told from the headers of both files, before anything is loaded."""
+"""Can one model draft for another? Decided from the headers of both files, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from edgespec.text.figures import percent
 
 VerifyResult = Literal["works", "shared", "no"]
 
-MAX_PADDING = 128  # tokens by which vocabularies of one family may differ in length, as in llama.cpp
-CTX_SIZE = 8192  # of the cache that `memory_bytes` counts, where the target was trained for as much
-EXAMPLES = 5  # of tokens that differ
+MAX_PADDING = 128  # largest difference in vocabulary size within a family, as in llama.cpp
+CTX_SIZE = 8192  # tokens of the cache in `memory_bytes`, if the target was trained for as many
+EXAMPLES = 5  # examples of differing tokens
 
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """How a draft fits a target: as it is, through the tokens that both share, or not at all, and why.
+    """How compatible a draft is: directly, through shared tokens, or not at all, and why.
 
-    `overlap` is the share of the target's tokens that the draft has too. `size` is no part of the verdict: a draft that
-    fits may still slow its target down. `memory_bytes` is what the draft takes: weights and a 16-bit cache.
+    `overlap` is the share of the target's tokens that the draft has too. `size` is not part of the verdict: a
+    compatible draft may still slow its target down. `memory_bytes` is what the draft takes: weights and a 16-bit cache.
     """
 
     verdict: VerifyResult
@@ -48,7 +48,7 @@ class PairVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token's id, and its text as `shown` puts it."""
+    """A token's id, and its text as `shown` formats it."""
 
     id: int
     text: str
@@ -56,10 +56,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One model of a pair: what it is, what its tokens are, and what it takes.
-
-    `read_bytes` are the weights that a pass over one token reads, `memory_bytes` weights and a 16-bit cache.
-    """
+    """One model of a pair: its details, its tokens, and its size. `read_bytes` are the weights that a pass over one
+    token reads, `memory_bytes` weights and a 16-bit cache."""
 
     architecture: str
     n_params: int
@@ -79,12 +77,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A pair in detail.
-
-    `n_differing` of the ids that both have stand for different texts; `differing` has the first of them, the target's
-    token and the draft's. `same_chat_template` means something where both have one. `notes` are worth knowing, and no
-    obstacle. `n_ctx` is what the caches are counted for.
-    """
+    """A pair in detail. `n_differing` of the common ids have different texts; `differing` has the first of them, the
+    target's token and the draft's. `same_chat_template` is only meaningful if both have one. `notes` are no obstacles.
+    `n_ctx` is the context size of the caches."""
 
     verdict: PairVerdict
     target: Side
@@ -97,9 +92,9 @@ class Comparison:
 
 
 def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = None) -> PairVerdict:
-    """Whether `draft` can guess for `target`, both as `check_model` gives them; takes a moment for large vocabularies.
+    """Whether `draft` can draft for `target`, both from `check_model`; takes a moment for large vocabularies.
 
-    `vocabulary` is the target's, where it was read before. Raises ModelFileError if the files can no longer be read.
+    `vocabulary` is the target's, if it was read before. Raises ModelFileError if the files can no longer be read.
     """
     ours, theirs = vocabulary or Vocabulary.of(target), Vocabulary.of(draft)
     return _verdict(target, draft, ours, theirs, differing_ids(ours, theirs))
@@ -145,7 +140,7 @@ def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary
 
 
 def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: list[int]) -> list[str]:
-    """Why the draft's token ids do not mean what the target's mean, `differing_ids` known; empty when they do."""
+    """Why the draft's token ids do not mean the same as the target's, given `differing_ids`; empty if they do."""
     both = (target, draft)
     first = differing[0] if differing else None
     same_kind = target.kind == draft.kind
@@ -164,15 +159,15 @@ def vocabulary_differences(target: Vocabulary, draft: Vocabulary, differing: lis
 
 
 def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
-    """The ids that stand for different texts, of those that both have."""
+    """The common ids with different texts."""
     n = min(len(target.texts), len(draft.texts))
-    if target.texts[:n] == draft.texts[:n]:  # as is usual, and found a good deal sooner
+    if target.texts[:n] == draft.texts[:n]:  # the usual case, and much faster
         return []
     return list(compress(range(n), map(ne, target.texts, draft.texts)))
 
 
 def vocabulary_difference(target: Header, draft: Header) -> str:
-    """The same of two files, as one text."""
+    """The same for two files, as one text."""
     ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
     return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
 
@@ -183,7 +178,7 @@ def overlap_of(share: float) -> str:
 
 
 def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
-    """The share of the target's tokens that the draft has too, by what they stand for (TLI, arXiv 2502.05202)."""
+    """The share of the target's tokens that the draft has too, by their bytes (TLI, arXiv 2502.05202)."""
     ours, others = target.spellings(), draft.spellings()
     if ours is None or others is None:
         ours, others = target.pieces(), draft.pieces()
@@ -193,7 +188,7 @@ def shared_tokens(target: Vocabulary, draft: Vocabulary) -> float:
 
 
 def shown(text: bytes) -> str:
-    """A token's text in quotes, without what would upset a terminal; as bytes if it is no text."""
+    """A token's text in quotes, safe for a terminal; as bytes if it is not text."""
     try:
         quoted = repr(text.decode("utf-8"))
     except UnicodeDecodeError:
@@ -228,7 +223,7 @@ def _token(vocabulary: Vocabulary, id: int) -> Token:
 
 
 def _end_of_turn(header: Header, vocabulary: Vocabulary) -> int | None:
-    """The token that ends a turn, by the file or else by the texts such tokens have, of which llama.cpp takes any."""
+    """The token that ends a turn, by the file or else by usual texts of such tokens, as in llama.cpp."""
     id = header.metadata.get("tokenizer.ggml.eot_token_id")
     if isinstance(id, int) and 0 <= id < header.n_vocab:
         return id
@@ -257,13 +252,13 @@ CHAT_TEMPLATE = "tokenizer.chat_template"
 _TURNS = "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT]"
 _DEEPSEEK = "<\uff5cend\u2581of\u2581sentence\uff5c>"
 _ENDS_OF_TURNS = [text.encode() for text in (*_TURNS.split(), _DEEPSEEK, "<end_of_utterance>")]  # the first one counts
-# Architectures of llama.cpp 0c1e57098 with a state that tokens cannot be taken out of again, in all layers or in some
+# Architectures of llama.cpp 0c1e57098 with a state from which tokens cannot be removed, in all layers or in some
 _RECURRENT = "arwkv7 mamba mamba2 rwkv6 rwkv6qwen2 rwkv7"
 _HYBRID = """
     bailingmoe3 deepseek4 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe minimax-01 nemotron_h
     nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next qwen4exp
 """
-# Hybrid ones of which it keeps no old states either
+# Hybrid ones without saved old states
 _HYBRID_WITHOUT_COPIES = "falcon-h1 granitehybrid jamba kimi-linear minimax-01 plamo2 qwen3next"
 NO_DRAFTS = frozenset(f"{_RECURRENT} {_HYBRID}".split())
 NO_TARGETS = frozenset(f"{_RECURRENT} {_HYBRID_WITHOUT_COPIES}".split())

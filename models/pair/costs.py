@@ -1,4 +1,4 @@
-"""What passes of a pair take on this machine, as earlier runs have measured it; nothing is loaded to find it."""
+"""The costs of a pair's passes on this machine, measured by earlier runs; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from edgespec.core.policy.costs import Costs
 from edgespec.core.theory import CostCurve, cost_curve
 from edgespec.files.paths import cache_dir, file_facts, read_cache
 
-FOLDER = "pace"  # where `edgespec.engine.calibrate.CostModelCache` keeps what it learnt of each pair
-DRAFTER = "draft"  # as the costs name what a draft model does
+FOLDER = "pace"  # where `edgespec.engine.calibrate.CostModelCache` saves what it learned about each pair
+DRAFTER = "draft"  # the key of draft models in the costs
 ALPHAS = (0.4, 0.6, 0.8)
 _DAMAGES = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """With the share `alpha` of the guesses right: the length of drafts that pays most, 0 for none, and the speedup."""
+    """At acceptance rate `alpha`: the best draft length, 0 for none, and its speedup."""
 
     alpha: float
     length: int
@@ -28,8 +28,8 @@ class Predicted:
 
 
 def measured_curve(target: Path, draft: Path) -> CostCurve | None:
-    """The costs of this pair as they were measured last, under whatever settings; None unless those of a guess and of
-    wider passes were."""
+    """The last measured costs of this pair, under any settings; None unless draft tokens and wider passes were
+    measured."""
     wanted = [file_facts(target), file_facts(draft)]
     for name in _newest_first():
         with suppress(*_DAMAGES):
@@ -43,7 +43,7 @@ def measured_curve(target: Path, draft: Path) -> CostCurve | None:
 
 
 def predicted(curve: CostCurve) -> list[Predicted]:
-    """What arithmetic promises for each of `ALPHAS`."""
+    """The predicted speedup for each of `ALPHAS`."""
     return [Predicted(alpha, *curve.best(alpha)) for alpha in ALPHAS]
 
 
@@ -55,12 +55,12 @@ def _newest_first() -> list[str]:
 
 
 def _file(model: dict[str, Any]) -> list[Any]:
-    """Which file it was, as `file_facts` has it."""
+    """Identifies the file, as `file_facts` does."""
     return [model["file"], model["size"], model["mtime"]]
 
 
 def _curve(stored: dict[str, Any]) -> CostCurve | None:
-    """What was measured where the least stands before a pass. Raises what `Costs.restore` does."""
+    """The measurement at the smallest context depth. Raises what `Costs.restore` does."""
     costs = Costs({1: 1.0})
     costs.restore(stored)
     target, step = costs.measured()

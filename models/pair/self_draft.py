@@ -1,4 +1,4 @@
-"""Drafts that a target makes of itself: its first layers, or a copy with smaller weights. Made once, then cached."""
+"""Drafts made from the target itself: its first layers, or a copy with smaller weights. Made once, then cached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgespec.models.pair.slice import slice_layers
 
 
 def check_self_draft(what: str) -> None:
-    """Raises UsageError unless `what` is a number of layers or a type of weights."""
+    """Raises UsageError unless `what` is a number of layers or a weight type."""
     if not (what.isascii() and what.isdigit()) and what.upper() not in TYPES:
         raise UsageError(
             f"self:{what} is not a draft", hint=f"use a number of layers (self:8) or a type: {', '.join(TYPES)}"
@@ -20,7 +20,7 @@ def check_self_draft(what: str) -> None:
 
 
 def self_draft(source: Path, what: str, progress: Callable[[float], None] = lambda done: None) -> Path:
-    """The file of the draft that `what` says, made if it is not there. Raises UsageError, ModelFileError."""
+    """The file of the draft that `what` names, made if it is missing. Raises UsageError, ModelFileError."""
     check_self_draft(what)
     path = derived_file("drafts", source, what)
     if path.is_file():

@@ -1,4 +1,4 @@
-"""How large the models of a pair are beside each other, and what each takes, told from their headers."""
+"""The relative sizes of the models of a pair, and what each takes, from their headers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from edgespec.gguf_file.header import Header
 from edgespec.models.memory.kv_cache import bytes_per_token
 from edgespec.text.figures import percent
 
-USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target pays best, as a rule of thumb
+USUAL_RATIO = (5, 10)  # a draft this many times smaller than its target works best, as a rule of thumb
 
 
 @dataclass(frozen=True, slots=True)
 class RelativeSize:
-    """How a draft's size compares to its target's; `str()` of it says so, against the rule of thumb.
+    """A draft's size relative to its target's; `str()` compares it with the rule of thumb.
 
-    `times_smaller` counts parameters; `cost_ratio` is about what a guess costs in passes of the target, by the weights
-    that both read.
+    `times_smaller` counts parameters; `cost_ratio` is the approximate cost of a draft token in passes of the target, by
+    the weights that both read.
     """
 
     times_smaller: float
@@ -26,7 +26,7 @@ class RelativeSize:
 
     @property
     def slows_down(self) -> bool:
-        """Whether it is larger, or as large and not of smaller types, so that guesses cost more than they can bring."""
+        """Whether it is larger, or as large and not of smaller types, so that drafts cost more than they can gain."""
         return self.times_smaller < 1 or (self.times_smaller == 1 and self.cost_ratio >= 1)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class RelativeSize:
 
 
 def relative_size(target: Header, draft: Header) -> RelativeSize:
-    """How large `draft` is beside `target`; their vocabularies are not looked at."""
+    """The size of `draft` relative to `target`; vocabularies are ignored."""
     return RelativeSize(
         target.n_params / max(1, draft.n_params),
         read_bytes(draft) / max(1, read_bytes(target)),
@@ -55,13 +55,13 @@ def relative_size(target: Header, draft: Header) -> RelativeSize:
 
 
 def memory_bytes(header: Header, n_ctx: int) -> int:
-    """About what a model takes: weights and the 16-bit keys and values of `n_ctx` tokens."""
+    """The approximate memory of a model: weights and the 16-bit keys and values of `n_ctx` tokens."""
     return header.weights_bytes + int(n_ctx * bytes_per_token(header))
 
 
 def read_bytes(header: Header) -> int:
-    """About what of the weights a pass over one token reads: of the experts those used, of the embedding next to
-    nothing, unless it is the output too."""
+    """The approximate weights that a pass over one token reads: only active experts, and next to nothing of the
+    embedding, unless it is the output too."""
     used, n_experts = header.number("expert_used_count"), header.number("expert_count")
     has_output = "output.weight" in header.tensors
     n_bytes = 0

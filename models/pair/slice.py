@@ -1,7 +1,7 @@
 """A draft from a model's own first layers: a GGUF file with fewer of them (LayerSkip, arXiv 2404.16710).
 
-The embeddings, the last norm and the output are the model's own, so nothing has to be trained; how often such a draft
-is right depends on the model. Weights are copied as they are, metadata but for the number of layers.
+The embeddings, the last norm and the output are the model's own, so nothing has to be trained; the acceptance rate
+depends on the model. Weights and metadata are copied, except for the number of layers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def slice_layers(
 
 
 def _write(header: Header, path: Path, layers: int, progress: Callable[[float], None]) -> None:
-    import gguf  # takes a while, which loading a model need not wait for
+    import gguf  # slow to import, and not needed to load a model
 
     readers = [gguf.GGUFReader(part) for part in header.parts or (header.path,)]
     tensors = [tensor for reader in readers for tensor in reader.tensors if _layer(tensor.name) < layers]
@@ -57,7 +57,7 @@ def _write(header: Header, path: Path, layers: int, progress: Callable[[float], 
 
 
 def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
-    """The source's metadata for so many layers: what is said layer by layer is cut, what splits the file left out."""
+    """The source's metadata for so many layers: per-layer values are cut, split information is left out."""
     from gguf import GGUFValueType
 
     arch, depth = header.architecture, header.number("block_count")
@@ -73,6 +73,6 @@ def _metadata(reader: Any, header: Header, layers: int) -> Iterator[tuple[Any, .
 
 
 def _layer(name: str) -> int:
-    """Which layer a tensor belongs to; -1 for one that belongs to none."""
+    """The layer of a tensor; -1 for one without."""
     kind, _, rest = name.partition(".")
     return int(rest.partition(".")[0]) if kind == "blk" else -1

@@ -1,4 +1,4 @@
-"""Which models could draft for a target: the files of this machine, and the drafts that the catalogue knows."""
+"""Possible drafts for a target: the files of this machine, and the catalogue's drafts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from edgespec.models.pair.sizes import USUAL_RATIO, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import percent
 
-LEAST_RATIO = 3.0  # times a draft has to be smaller to be taken without being asked for
-LEAST_OFFERED = 0.5  # of the target's tokens that a draft has to have to be suggested; -md takes it with fewer
-ALPHA = 0.6  # the share of right guesses for which a speedup is predicted
+LEAST_RATIO = 3.0  # times a draft must be smaller to be used without being requested
+LEAST_OFFERED = 0.5  # of the target's tokens that a draft must share to be suggested; -md accepts fewer
+ALPHA = 0.6  # the acceptance rate for which a speedup is predicted
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A draft that may be used, or cannot be, as `spec` names it, and why.
+    """A draft that can be used, or cannot, as `spec` names it, and why.
 
-    `is_here` is false for one of the catalogue that would have to be fetched first. Sizes are None where they are
-    unknown. `reasons` are all that stands against it or makes it fit in part, as `check_pair` has them. `slows_down` is
-    said of one that is no smaller than the target: whatever its tokens are, it is not suggested.
+    `is_here` is false for one of the catalogue that must be downloaded first. Sizes are None if unknown. `reasons` are
+    all obstacles and limits, as in `check_pair`. `slows_down` marks one that is no smaller than the target: whatever
+    its tokens are, it is not suggested.
     """
 
     spec: str
@@ -47,53 +47,53 @@ class Suggestion:
 
     @property
     def label(self) -> str:
-        """The verdict, that it is too large, or that it has to be fetched, in a word."""
+        """The verdict, that it is too large, or that it must be downloaded, in a word."""
         if not self.is_here:
             return "pull"
         return "large" if self.slows_down else self.verdict
 
     @property
     def command(self) -> str:
-        """What fetches it."""
+        """The command that downloads it."""
         return f"edgespec pull {self.spec}"
 
 
 def suggestions(target: Header, models: Iterable[LocalModel], entries: Iterable[Entry] = ()) -> list[Suggestion]:
-    """The drafts for a target, the best first, those that cannot be used last.
+    """The drafts for a target, the best first, incompatible ones last.
 
-    `target` is as `check_model` gives it. `entries` are drafts for it of the catalogue, as `catalogue_drafts` gives
-    them; those that are not here follow what is. Raises ModelFileError if the target can no longer be read.
+    `target` is from `check_model`. `entries` are the catalogue's drafts for it, from `catalogue_drafts`; those that are
+    not here come after those that are. Raises ModelFileError if the target can no longer be read.
     """
     vocabulary, itself = Vocabulary.of(target), os.path.realpath(target.path)
     others = [model for model in models if os.path.realpath(model.path) != itself]
-    found = [judged(target, vocabulary, model) for model in others]
+    found = [assessed(target, vocabulary, model) for model in others]
     return sorted([*found, *to_fetch(entries)], key=place)
 
 
-def judged(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggestion:
-    """What one model would be as a draft; `vocabulary` is the target's."""
+def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Suggestion:
+    """How one model would do as a draft; `vocabulary` is the target's."""
     spec = name_of(model.path)
     if model.header is None:
         return Suggestion(spec, "no", model.problem, is_here=True, size_bytes=model.size_bytes)
     size = relative_size(target, model.header)
-    if size.slows_down:  # and its tokens need not be looked at
+    if size.slows_down:  # and its tokens need not be compared
         return Suggestion(spec, "no", str(size), True, size.times_smaller, model.size_bytes, slows_down=True)
     try:
         found = check_pair(target, model.header, vocabulary)
         why = _why(found, target.path, model.path)
-    except EdgespecError as error:  # it went away meanwhile
+    except EdgespecError as error:  # it has been deleted meanwhile
         return Suggestion(spec, "no", error.why or error.what, is_here=True)
     verdict: VerifyResult = "no" if found.overlap < LEAST_OFFERED else found.verdict
     return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, tuple(found.reasons))
 
 
 def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
-    """Those of the catalogue's drafts that are not here."""
+    """The catalogue's drafts that are not here."""
     return (found for found in of_catalogue(entries) if not found.is_here)
 
 
 def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
-    """The catalogue's drafts on its word alone, in its order."""
+    """The catalogue's drafts, unchecked, in its order."""
     for entry in entries:
         about = entry.about or entry.source
         if files := files_here(entry):
@@ -104,10 +104,10 @@ def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
 
 
 def place(suggestion: Suggestion) -> tuple[int, bool, float, int]:
-    """What to sort by: the best first, then what would have to be fetched, then what cannot be used.
+    """The sort key: the best first, then those to download, then incompatible ones.
 
-    Of those that fit as well, those nearest to the rule of thumb come first; one that is nearly as large as the target
-    comes after them all.
+    Among equally compatible ones, those nearest to the rule of thumb come first; one that is nearly as large as the
+    target comes after all of these.
     """
     rank = {"works": 0, "shared": 1, "no": 3}[suggestion.verdict] if suggestion.is_here else 2
     ratio, (least, most) = suggestion.times_smaller or 1.0, USUAL_RATIO
@@ -116,13 +116,13 @@ def place(suggestion: Suggestion) -> tuple[int, bool, float, int]:
 
 
 def best(found: Iterable[Suggestion]) -> Suggestion | None:
-    """The best draft that is here and can be taken without asking: of the same vocabulary, and a good deal smaller."""
+    """The best draft that is here and good enough to use without asking: the same vocabulary, and much smaller."""
     fitting = (each for each in found if each.is_here and each.verdict == "works")
     return next((each for each in fitting if (each.times_smaller or 0.0) >= LEAST_RATIO), None)
 
 
 def instead(found: Collection[Suggestion]) -> str:
-    """What can be done where none that is here can draft; nothing where one can."""
+    """What to do if no draft here is compatible; empty if one is."""
     if any(each.is_here and each.verdict != "no" for each in found):
         return ""
     if commands := [each.command for each in found if not each.is_here]:
@@ -132,8 +132,8 @@ def instead(found: Collection[Suggestion]) -> str:
 
 
 def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
-    """The drafts that the catalogue has for a target: one named there, from a repository named there or called as one
-    of them is, or at least with the name of a file of such a repository.
+    """The catalogue's drafts for a target: one named there, from a repository named there or with the same name, or at
+    least with the name of a file of such a repository.
 
     `path` is the target's file, None if that is not here. Raises UsageError for a catalogue with errors.
     """
@@ -157,13 +157,13 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
 
 
 def _why(found: PairVerdict, target: Path, draft: Path) -> str:
-    """The reason against it, or what is known of its worth."""
+    """The reason against it, or what is known about its value."""
     if found.overlap < LEAST_OFFERED:
         return f"{overlap_of(found.overlap)}, too little to pay off"
     if found.verdict == "no":
         return found.reasons[0]
     facts = [found.summary] if found.verdict == "shared" else []
-    with suppress(OSError):  # it went away meanwhile
+    with suppress(OSError):  # it has been deleted meanwhile
         if (curve := measured_curve(target, draft)) is not None:
             facts.append(f"speedup {curve.best(ALPHA)[1]:.2f}x at {percent(ALPHA)} acceptance")
     return ", ".join([*facts, str(found.size)])

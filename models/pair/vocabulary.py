@@ -1,4 +1,4 @@
-"""What a GGUF header says about its tokens, as llama.cpp reads it, without llama.cpp.
+"""The vocabulary in a GGUF header, as llama.cpp reads it, without llama.cpp.
 
 Written from llama.cpp's `llama-vocab.cpp`.
 """
@@ -21,11 +21,8 @@ NO_TEXT = b"\xff\xff"  # begins what no UTF-8 text holds
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of a model by id: `texts` as the file has them, escapes and all, `types` as numbers of llama.cpp's.
-
-    No types are as many normal ones. `bos` and `eos` are ids, `adds_bos` is whether prompts begin with the first.
-    `texts` are not to be changed.
-    """
+    """The tokens of a model by id: `texts` as in the file, with escapes, `types` as llama.cpp's numbers. No types mean
+    normal ones. `bos` and `eos` are ids, `adds_bos` is whether prompts begin with the former. `texts` are read-only."""
 
     kind: str
     tokenizer: str
@@ -56,7 +53,7 @@ class Vocabulary:
         )
 
     def pieces(self) -> list[bytes]:
-        """What each token stands for, empty for none; a control token for its part, or its name after `NO_TEXT`.
+        """The bytes of each token, empty for none; for a control token its role, or its name after `NO_TEXT`.
 
         llama.cpp takes a few more tokens for control tokens, by their texts.
         """
@@ -70,10 +67,8 @@ class Vocabulary:
         return pieces
 
     def spellings(self) -> list[bytes] | None:
-        """`pieces`, their bytes as the characters of byte-level BPE, which most texts are already: sooner at hand.
-
-        None for other vocabularies, and where a text has another character.
-        """
+        """`pieces` with bytes as the characters of byte-level BPE, the encoding of most texts: faster. None for other
+        vocabularies, and if a text has another character."""
         if not self._is_spelt:
             return None
         texts = self.texts.copy()
@@ -89,7 +84,7 @@ class Vocabulary:
         return self.kind == _BPE and self.tokenizer not in _SPACES_ESCAPED
 
     def _special_pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Ids of tokens that are not what their texts say, and their pieces; the last one for an id counts."""
+        """Ids of tokens whose bytes are not their texts, and their pieces; the last one for an id counts."""
         special = np.flatnonzero(self.types[: len(self.texts)] != _NORMAL)
         for id, type in zip(special.tolist(), self.types[special].tolist(), strict=True):
             yield id, _special_piece(self.texts[id], type) if type in _WITH_PIECES else b""
@@ -99,7 +94,7 @@ class Vocabulary:
 
 
 def _special(header: Header, name: str, usual: int | None) -> int | None:
-    """A token's id as the file gives it, or the tokenizer's usual one where that is none of its tokens."""
+    """A token's id in the file, or the tokenizer's usual one if that is missing or invalid."""
     id = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
     if isinstance(id, int) and 0 <= id < header.n_vocab:
         return id
@@ -107,12 +102,10 @@ def _special(header: Header, name: str, usual: int | None) -> int | None:
 
 
 def _decoded(texts: list[bytes]) -> list[bytes]:
-    """Texts in the alphabet whose characters stand for bytes, all at once: one by one takes three times as long.
-
-    A text with other characters stands for itself, whatever llama.cpp makes of it.
-    """
+    """Decode texts of byte-level BPE, all at once: one by one takes three times as long. A text with other characters
+    stands for itself, whatever llama.cpp makes of it."""
     joined = b"\0".join(texts)
-    if joined.count(b"\0") >= len(texts):  # some text has a zero, which then ends nothing
+    if joined.count(b"\0") >= len(texts):  # some text contains a zero, which does not end it
         return list(map(_bytes_of, texts))
     characters = np.frombuffer(joined.decode("utf-8", "surrogateescape").encode("utf-16-le", "surrogatepass"), "<u2")
     ends, codes = np.flatnonzero(characters == 0), _BYTE_OF[characters]
@@ -124,7 +117,7 @@ def _decoded(texts: list[bytes]) -> list[bytes]:
 
 
 def _bytes_of(text: bytes) -> bytes:
-    """The same of one text."""
+    """The same for one text."""
     try:
         return text.decode("utf-8").translate(_BYTES).encode("latin-1")
     except UnicodeError:
@@ -171,7 +164,7 @@ _SPACES_ESCAPED = frozenset(("gemma4", "sarvam-moe"))
 
 _SPACE = "▁".encode()
 _VISIBLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
-# Bytes that are no visible character of Latin-1 are written as the characters from 256 on (GPT-2).
+# Bytes that are not visible characters in Latin-1 are written as the characters from 256 on (GPT-2).
 _BYTES = {256 + rank: byte for rank, byte in enumerate(byte for byte in range(256) if byte not in _VISIBLE)}
 _CHARACTERS = {byte: character for character, byte in _BYTES.items()}
 _OTHER_CHARACTER = re.compile(f"[^{re.escape(''.join(map(chr, [*_VISIBLE, *_BYTES])))}]")

@@ -72,7 +72,7 @@ def test_rows_are_there_as_soon_as_they_are_written(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) == 2
 
 
-def test_what_is_there_is_kept_and_known_but_for_lines_that_may_have_been_mended(path: Path) -> None:
+def test_what_is_there_is_kept_and_known_but_for_lines_that_may_have_been_fixed(path: Path) -> None:
     write(path, row("a"), row(2), FAILED, BAD_LINE, OPENAI, REFUSED)
     with OutputFile(path) as file:
         file.resume(SETTINGS, None)

@@ -336,7 +336,7 @@ def test_no_more_than_so_many_lines_of_a_pipe_are_read_ahead() -> None:
         assert n_read <= number + MOST_AHEAD + 1
 
 
-def test_what_is_wrong_with_a_pipe_is_told_behind_the_lines_before() -> None:
+def test_what_is_wrong_with_a_pipe_is_reported_behind_the_lines_before() -> None:
     def lines() -> Iterator[Line]:
         yield 1, b"{}"
         raise OSError("gone")

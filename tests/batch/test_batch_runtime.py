@@ -86,8 +86,3 @@ def test_whatever_goes_wrong_with_a_row_is_an_error_of_that_row_alone(
 def test_a_constraint_for_all_rows_is_checked_before_the_first(llm: Runtime) -> None:
     with pytest.raises(UsageError, match="Invalid type"):
         llm.batch([], json_schema={"type": "nonsense"})
-
-
-def test_settings_that_cannot_be_meant_are_refused(llm: Runtime) -> None:
-    with pytest.raises(UsageError, match="'max_token' is not supported"):
-        llm.batch([], max_token=3)

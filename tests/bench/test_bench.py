@@ -102,7 +102,7 @@ def test_what_is_no_mode_is_refused(text: str, said: str) -> None:
     assert said in str(error.value)
 
 
-def test_where_no_drafter_is_named_the_suffix_drafter_guesses_if_there_is_no_draft_model() -> None:
+def test_where_no_drafter_is_named_the_suffix_drafter_drafts_if_there_is_no_draft_model() -> None:
     assert parse_mode("fixed:2", ALL).spec_type == "draft"
     assert parse_mode("fixed:2", ("suffix", "recycling")).spec_type == "suffix"
 
@@ -184,10 +184,10 @@ def test_the_parts_of_an_answer_add_up(result: Result) -> None:
             assert sum(sample[part] for part in ("draft_s", "target_s", "other_s")) == pytest.approx(sample["seconds"])
 
 
-def test_only_plain_decoding_guesses_nothing(result: Result) -> None:
-    guessing = {sample["mode"] for sample in result["samples"] if sample["proposed"]}
-    assert not guessing & {"plain", "llama-cpp-python"}
-    assert {"draft fixed:2", "draft fixed:3 tree:2"} <= guessing
+def test_only_plain_decoding_drafts_nothing(result: Result) -> None:
+    speculating = {sample["mode"] for sample in result["samples"] if sample["proposed"]}
+    assert not speculating & {"plain", "llama-cpp-python"}
+    assert {"draft fixed:2", "draft fixed:3 tree:2"} <= speculating
 
 
 def test_answers_are_compared_with_those_of_plain_decoding(result: Result) -> None:
@@ -210,7 +210,7 @@ def test_a_result_tells_about_machine_build_models_and_costs(result: Result, llm
     assert "three: only the first of 2 turns is used" in result["messages"]
 
 
-def test_a_reference_is_the_answer_and_lookup_guesses_what_it_repeats(llm: Runtime) -> None:
+def test_a_reference_is_the_answer_and_lookup_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES, Mode("draft", rule="rejection")]
     result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=40, temperatures=[0.8], reference=True, peer=True))
     lookups = [sample for sample in result["samples"] if sample["mode"] == "lookup fixed:4"]

@@ -228,7 +228,7 @@ def test_what_was_not_measured_is_none() -> None:
     assert cell.guessers == []
 
 
-def test_what_each_drafter_did_is_told_where_the_pace_decides() -> None:
+def test_what_each_drafter_did_is_reported_where_the_policy_decides() -> None:
     mode, counts = "suffix,draft auto", {"rounds": 1, "asked": 10, "seconds": 0.004, "proposed": 8}
     one = {"suffix": {**counts, "accepted": 6, "cost": 1.0}, "draft": {**counts, "accepted": 0, "cost": None}}
     two = {"suffix": {**counts, "asked": 30, "accepted": 2, "cost": 2.0}}
@@ -251,10 +251,10 @@ def test_what_each_drafter_did_is_told_where_the_pace_decides() -> None:
 # --- theory -----------------------------------------------------------------------------------------------------------
 
 
-def test_alpha_counts_the_guesses_that_were_judged() -> None:
-    # 10 judged and 6 of them accepted, behind these 6 judged and 3 accepted; 4 + 3 rounds rejected
+def test_alpha_counts_the_draft_tokens_that_were_verified() -> None:
+    # 10 verified and 6 of them accepted, after these 6 verified and 3 accepted; 4 + 3 steps rejected
     assert acceptance_probability([([10, 10], [6, 3])]) == 9 / 16
-    # at the end of the answer only 8 of the 9 chains had a second guess
+    # at the end of the answer only 8 of the 9 chains had a second draft token
     assert acceptance_probability([([10, 8], [9, 5])]) == 14 / 18
     assert acceptance_probability([([], []), ([5], [0])]) == 0
     assert acceptance_probability([([], [])]) is None
@@ -279,16 +279,16 @@ def test_expected_tokens_is_the_closed_form() -> None:
 
 
 def test_predicted_speedups_follow_from_alpha_and_the_costs() -> None:
-    judged: dict[str, Any] = {"proposed_per_pos": [10, 10], "accepted_per_pos": [6, 3]}  # alpha = 9/16
+    verified: dict[str, Any] = {"proposed_per_pos": [10, 10], "accepted_per_pos": [6, 3]}  # alpha = 9/16
     wide: dict[str, Any] = {"proposed_per_pos": [8] * 3, "accepted_per_pos": [8, 8, 8]}  # alpha = 1
     result = result_of(
         answer("plain", 10),
-        answer("draft fixed:2", 10, **judged),
+        answer("draft fixed:2", 10, **verified),
         answer("draft fixed:3", 10, **wide),
         answer("draft fixed:16", 10, **wide),
         answer("draft auto", 10),
-        answer("draft fixed:2 tree:4", 10, **judged),
-        answer("lookup fixed:2", 10, **judged),
+        answer("draft fixed:2 tree:4", 10, **verified),
+        answer("lookup fixed:2", 10, **verified),
     )
     alpha = 9 / 16
     two = cell_of(result, "draft fixed:2")
@@ -314,8 +314,8 @@ def test_theory_advises_plain_decoding_where_nothing_is_accepted() -> None:
 
 @pytest.mark.parametrize("costs", [None, {}, {"target": {}, "draft": None}, {"target": {"2": 0.1}, "draft": 0.1}])
 def test_without_costs_there_is_no_prediction(costs: dict[str, Any] | None) -> None:
-    judged: dict[str, Any] = {"proposed_per_pos": [10], "accepted_per_pos": [5]}
-    result = result_of(answer("plain", 10), answer("draft fixed:1", 10, **judged), costs=costs)
+    verified: dict[str, Any] = {"proposed_per_pos": [10], "accepted_per_pos": [5]}
+    result = result_of(answer("plain", 10), answer("draft fixed:1", 10, **verified), costs=costs)
     cell = cell_of(result, "draft fixed:1")
     assert (cell.alpha, cell.predicted_speedup) == (0.5, None)
     assert cost_curve(costs) is None
@@ -357,7 +357,7 @@ def test_headroom_compares_auto_with_the_best_length_and_with_the_best_for_each_
     ) in flowing(table(result))
 
 
-def test_where_guessing_never_pays_plain_decoding_is_the_best_length() -> None:
+def test_where_drafting_never_pays_plain_decoding_is_the_best_length() -> None:
     result = result_of(*rates("chat", "a", plain=10, two=8, eight=5, auto=9))
     (room,) = summarise(result).headroom
     assert (room.best_length, room.best_speedup, room.oracle_lengths) == (0, 1, {"chat": 0})
@@ -450,11 +450,11 @@ def test_a_quiet_run_of_different_texts_has_nothing_against_it() -> None:
 
 
 def test_theory_is_set_against_what_was_measured() -> None:
-    judged: dict[str, Any] = {
+    verified: dict[str, Any] = {
         "proposed_per_pos": [10, 10],
         "accepted_per_pos": [5, 0],
     }  # alpha = 1/3, E = 13/9, over 1.7: 0.85
-    text = flowing(table(result_of(answer("plain", 10), answer("draft fixed:2", 6.8, **judged))))
+    text = flowing(table(result_of(answer("plain", 10), answer("draft fixed:2", 6.8, **verified))))
     assert (
         "fixed lengths reach 80 % of it; draft fixed:2 at temperature 0, 0.85x predicted from alpha = 0.33, "
         "0.68x measured"

@@ -31,7 +31,7 @@ CONFIDENCES = {"honest": honest, "boastful": boastful, "timid": timid, "blind": 
 
 
 def by_hand(matched: list[int], q: list[float] | None = None, source: str = "draft") -> Tape:
-    """An answer whose guesses of four tokens at each place match that far; q is the same for each guess."""
+    """An answer whose drafts of four tokens at each place match that far; q is the same for each token."""
     n = len(matched)
     rounds = []
     for position, right in enumerate(matched):
@@ -104,7 +104,7 @@ def test_the_oracle_takes_the_least_time() -> None:
     assert replay_oracle([tape]).seconds == pytest.approx(least_s(0))
 
 
-def test_a_pace_is_asked_as_the_policies_are() -> None:
+def test_the_own_policy_is_asked_as_the_others_are() -> None:
     tapes = [Tape.of(synthetic_trace(seed, [0.6], n_tokens=300), "draft") for seed in (1, 2)]
     for length in (1, 5, 16):
         policy, pace = replay(tapes, "", Until(length)), replay_pace(tapes, "", FixedPolicy(length))
@@ -138,9 +138,9 @@ def against_the_best(replays: list[Replay]) -> float:
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("step", [0.03, 0.1, 0.3])
-def test_the_pace_comes_up_to_the_best_of_the_others(target: str, step: float, confidence: str) -> None:
+def test_the_policy_is_as_good_as_the_best_of_the_others(target: str, step: float, confidence: str) -> None:
     """In the mean over how good the draft is; in hindsight one of 16 fixed lengths is always a little better, and where
-    there is little to be won a bad stretch can end in a rest that the trials, rare as they are, do not break."""
+    there is little to be won a bad stretch can back a drafter off for longer than its rare trials can undo."""
     shares = [against_the_best(replay_all([tape([a], target, step, confidence)])) for a in (0.3, 0.5, 0.7, 0.9)]
     assert fmean(shares) > 0.97
     assert min(shares) > 0.92
@@ -168,7 +168,9 @@ def test_trying_a_useless_draft_again_stays_within_a_hundredth_of_the_time() -> 
 
 @pytest.mark.parametrize("alphas", [[0.05, 0.9], [0.3, 0.9]])
 @pytest.mark.parametrize("target", ["flat", "jumpy"])
-def test_a_resting_drafter_comes_back_when_the_text_becomes_predictable(alphas: list[float], target: str) -> None:
+def test_a_backed_off_drafter_becomes_active_when_the_text_becomes_predictable(
+    alphas: list[float], target: str
+) -> None:
     """With a draft that reads what it missed fast enough for the time that may go into trying."""
     auto = replay_auto([tape(alphas, target, 0.03)])
     late = [length for position, length in zip(auto.positions, auto.lengths, strict=True) if position > 1500]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, guessed
+from fake_engine import FakeEngine, drafted_events
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
@@ -179,7 +179,7 @@ def test_the_context_in_use_is_counted_while_an_answer_comes(store: Store) -> No
     assert counts == [9, 10, 11, 11]
 
 
-def test_an_answer_that_loops_is_told_once_and_one_that_does_not_is_not(store: Store) -> None:
+def test_an_answer_that_loops_is_reported_once_and_one_that_does_not_is_not(store: Store) -> None:
     session = talking_to(FakeEngine([TokenEvent(n % 3, "la ") for n in range(400)], "fine"), store)
     (notice,) = [event for event in session.ask("sing") if isinstance(event, Notice)]
     assert (notice.about, notice.level) == ("loop", "warning")
@@ -233,7 +233,7 @@ def test_nothing_is_kept_of_an_answer_of_nothing(store: Store) -> None:
 # --- what is sent -----------------------------------------------------------------------------------------------------
 
 
-def test_the_next_turn_reads_only_what_is_new(runtime: Runtime, store: Store) -> None:
+def test_the_next_turn_processes_only_new_tokens(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=40, sampling=SamplingSettings(temperature=1.5))
     said(session.ask("What does os.walk do?"))
     used = session.used
@@ -308,7 +308,7 @@ def test_thinking_that_the_template_opened_is_part_of_the_answer(store: Store) -
         def describe(self) -> dict[str, Any]:
             return super().describe() | {"opens_thinking": True}
 
-    engine = Thinker(guessed("hm </think> yes"))
+    engine = Thinker(drafted_events("hm </think> yes"))
     session = talking_to(engine, store)
     said(session.ask("really?"))
     assert session.turns[-1].content == "<think>\nhm </think> yes"
@@ -486,7 +486,7 @@ def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None
     assert stored(session) == ["first", "one", "second", "two"]
 
 
-def test_a_model_that_died_while_nobody_asked_is_told_with_the_next_message_which_is_kept(store: Store) -> None:
+def test_a_model_that_died_while_nobody_asked_is_reported_with_the_next_message_which_is_kept(store: Store) -> None:
     class Dead(FakeEngine):
         def count(self, messages: Any) -> int:
             raise WorkerDiedError("the model process was killed")

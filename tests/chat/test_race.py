@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine, guessed, plain
+from fake_engine import FakeEngine, drafted_events, plain
 
 import edgespec
 from edgespec.cancel import CancelFlag
@@ -47,7 +47,7 @@ def real_race(home: Path) -> Race:
     return race
 
 
-def test_the_bundled_pair_says_the_same_in_both_lanes_and_only_one_of_them_guesses(real_race: Race) -> None:
+def test_the_bundled_pair_says_the_same_in_both_lanes_and_only_one_of_them_drafts(real_race: Race) -> None:
     assert real_race.differs_at is None
     assert real_race.n_common == len(real_race.plain.tokens) > 20
     assert real_race.guessed_by["draft"] > 10
@@ -73,7 +73,7 @@ def test_neither_answer_finds_the_conversation_in_the_cache(home: Path) -> None:
     assert [lane.stats.cached_tokens for lane in (race.drafted, race.plain)] == [0, 0]
 
 
-def test_the_answer_with_guesses_comes_first_as_it_must_not_be_looked_up() -> None:
+def test_the_speculative_answer_comes_first_as_it_must_not_be_looked_up() -> None:
     engine = FakeEngine(WORDS)
     run_race(engine, Request("x", seed=5), CancelFlag())
     assert engine.calls == ["answer", "forget", "answer", "pace off", "forget", "answer", "pace auto"]
@@ -106,9 +106,13 @@ def test_a_race_stopped_in_the_second_answer_is_compared_as_far_as_it_got() -> N
     assert "the same 4 tokens" in race.verdict()
 
 
-def test_an_engine_that_fails_is_left_with_its_own_pace() -> None:
+def test_an_engine_that_fails_keeps_its_own_draft_policy() -> None:
     engine = FakeEngine(
-        guessed("a b"), guessed("a b"), WORDS, error=GenerationError("no"), settings=LoadSettings("x", pace="fixed:2")
+        drafted_events("a b"),
+        drafted_events("a b"),
+        WORDS,
+        error=GenerationError("no"),
+        settings=LoadSettings("x", pace="fixed:2"),
     )
     engine.error_after = 3  # the first two answers are shorter
     with pytest.raises(GenerationError, match="no"):
@@ -142,7 +146,7 @@ def test_who_won_is_said_as_it_is(drafted_s: float, verdict: str) -> None:
     assert race(WORDS, WORDS, drafted_s=drafted_s).verdict() == verdict
 
 
-def test_a_race_without_a_guess_says_so() -> None:
+def test_a_race_without_a_draft_says_so() -> None:
     both = lane(WORDS, 0.1)
     assert Race(both, both).verdict().startswith("nothing was drafted")
 
@@ -167,8 +171,8 @@ def test_one_token_is_too_little_to_compare() -> None:
     assert race("one", "one").speedup is None
 
 
-def test_the_fake_engine_of_tests_guesses_and_decodes_plainly() -> None:
-    events = guessed(WORDS)
+def test_the_fake_engine_of_tests_drafts_and_decodes_plainly() -> None:
+    events = drafted_events(WORDS)
     assert "".join(event.text for event in events) == WORDS
     assert [event.round for event in events] == [0, 1, 1, 1, 2, 2, 2]
     assert [event.from_draft for event in events] == [False, True, True, False, True, True, False]

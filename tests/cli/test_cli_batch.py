@@ -218,7 +218,7 @@ def test_a_model_that_is_not_there_leaves_nothing_behind(home: Path) -> None:
 # --- rows that fail ---------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_fail_are_told_in_their_rows_and_by_the_exit_code(home: Path, fake: FakeWorkers) -> None:
+def test_rows_that_fail_are_reported_in_their_rows_and_by_the_exit_code(home: Path, fake: FakeWorkers) -> None:
     write(home, *prompts(2), "no json", {"id": "x", "prompt": "too long"}, {"id": "y", "prompt": "a", "wrong": 1})
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == 6
@@ -235,7 +235,7 @@ def test_rows_that_fail_are_told_in_their_rows_and_by_the_exit_code(home: Path, 
     assert len(fake.settings) == 1  # what is wrong with a line needs no model
 
 
-def test_lines_that_were_mended_are_answered_and_their_errors_go(home: Path, fake: FakeWorkers) -> None:
+def test_lines_that_were_fixed_are_answered_and_their_errors_go(home: Path, fake: FakeWorkers) -> None:
     write(home, *prompts(2), '{"id": "c", "promt": "a"}', "no json")
     done = batch(home, "in.jsonl", "-o", "out.jsonl")
     assert done.returncode == 6

@@ -90,7 +90,7 @@ def test_what_was_typed_is_kept_without_folders(home: Path) -> None:
     assert str(home) not in json.dumps(result)
 
 
-def test_prompts_come_from_a_file_and_its_bad_lines_are_told(home: Path) -> None:
+def test_prompts_come_from_a_file_and_its_bad_lines_are_reported(home: Path) -> None:
     (home / "prompts.jsonl").write_text(PROMPTS, "utf-8")
     args = [
         "bench",

@@ -129,7 +129,7 @@ def test_commands_work_in_a_pipe(home: Path) -> None:
     assert "never said" not in contents(home)
 
 
-def test_the_system_prompt_is_told_and_not_carried_into_a_new_chat(home: Path) -> None:
+def test_the_system_prompt_is_reported_and_not_carried_into_a_new_chat(home: Path) -> None:
     first = chat("hello", "/copy code", home=home, args=[*CHAT, "-s", "be brief"])
     assert b"system prompt: be brief (/system shows and changes it)" in first.stderr
     assert b"the last answer has no code block" in first.stderr
@@ -141,7 +141,7 @@ def test_the_system_prompt_is_told_and_not_carried_into_a_new_chat(home: Path) -
     assert "no system prompt" in text
 
 
-def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(home: Path) -> None:
+def test_what_cannot_be_done_is_reported_and_the_conversation_goes_on(home: Path) -> None:
     done = chat("hello", "/nonsense", "/load nobody", "/set temp -1", "/edit 7", "/copy", "more", home=home)
     assert done.returncode == 1
     assert len(contents(home)) == 4
@@ -181,7 +181,7 @@ def test_a_history_that_is_no_database_is_moved_aside(home: Path) -> None:
     assert list((home / "data").glob("chats-damaged-*"))
 
 
-def test_a_history_that_cannot_be_written_is_told_and_answers_come(home: Path) -> None:
+def test_a_history_that_cannot_be_written_is_reported_and_answers_come(home: Path) -> None:
     chat("hello", home=home)
     file = home / "data" / "chats.db"
     with Store(file) as store:
@@ -212,7 +212,7 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
     assert b"using demo" in said
 
 
-def test_what_could_not_be_saved_is_written_to_a_file_and_told(home: Path) -> None:
+def test_what_could_not_be_saved_is_written_to_a_file_and_reported(home: Path) -> None:
     chat("hello", home=home)
     with Store(home / "data" / "chats.db") as store:
         store._database._connection.execute("BEGIN IMMEDIATE")

@@ -77,7 +77,7 @@ def asked_repositories(hub: FakeHub) -> set[str]:
 @pytest.mark.parametrize(
     "args", [["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"], ["-md", "demo:draft"]]
 )
-def test_a_draft_that_would_not_guess_is_not_fetched(hub: FakeHub, tmp_path: Path, args: list[str]) -> None:
+def test_a_draft_that_would_not_be_used_is_not_fetched(hub: FakeHub, tmp_path: Path, args: list[str]) -> None:
     done = run(hub, tmp_path, "-y", *args)
     assert done.returncode == 0, done.stderr
     assert asked_repositories(hub) == {"owner/demo-GGUF"}

@@ -69,7 +69,7 @@ def test_other_prompts_are_prompts(prompt: str) -> None:
     assert not looks_like_model(prompt)
 
 
-def test_a_model_in_the_place_of_the_prompt_is_told(tmp_path: Path) -> None:
+def test_a_model_in_the_place_of_the_prompt_is_reported(tmp_path: Path) -> None:
     note = b"note: 'qwen3:0.6b' was taken as the prompt; to choose the model, use -m\n"
     assert note in edgespec_here("run", "qwen3:0.6b", "-n", "0", home=tmp_path).stderr
     assert note in edgespec_here("chat", "--plain", "qwen3:0.6b", "-n", "1", home=tmp_path).stderr

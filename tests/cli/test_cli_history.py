@@ -74,7 +74,7 @@ def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -
     assert newest == {"id": ids(store)[0], "title": "about bread", "messages": 2, "model": "target.gguf"}
 
 
-def test_times_of_other_days_are_told_by_how_long_ago_they_were(home: Path, store: Store) -> None:
+def test_times_of_other_days_are_shown_as_ages(home: Path, store: Store) -> None:
     titles = {0: "today", 1: "yesterday", 3: "3 days ago", 400: "20"}
     for chat, (days, shown) in zip(
         [*ids(store), *(talk(store, "x")[0] for _ in range(2))], titles.items(), strict=True
@@ -235,7 +235,7 @@ def test_ids_are_completed(home: Path, store: Store) -> None:
     assert completed("export ") == ["last"]
 
 
-def test_a_damaged_store_is_told_and_gone_on_without(home: Path) -> None:
+def test_a_damaged_store_is_reported_and_gone_on_without(home: Path) -> None:
     (home / "data").mkdir()
     (home / "data" / "chats.db").write_bytes(b"no database")
     done = history(home, "list")

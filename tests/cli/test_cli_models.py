@@ -219,7 +219,7 @@ def test_models_are_sorted_by_when_they_were_used(home: Path) -> None:
 @pytest.mark.parametrize(
     ("days", "said"), [(0, r"today \d\d:\d\d"), (1, "yesterday"), (3, "3 days ago"), (400, r"20\d\d-\d\d-\d\d")]
 )
-def test_it_is_told_when_a_model_was_used_last(home: Path, days: int, said: str) -> None:
+def test_it_is_reported_when_a_model_was_used_last(home: Path, days: int, said: str) -> None:
     path = write_model(home / "mine.gguf", "llama")
     os.utime(path, (time.time() - 500 * 86400,) * 2)
     if not keeps_access_times(path):
@@ -245,7 +245,7 @@ def test_links_that_lead_nowhere_are_problems(home: Path) -> None:
     assert said.startswith("~/models/gone.gguf\n    it is a broken link to /disk/gone.gguf\n")
 
 
-def test_folders_of_the_user_that_are_not_there_are_told(home: Path) -> None:
+def test_folders_of_the_user_that_are_not_there_are_reported(home: Path) -> None:
     (home / "config").mkdir()
     settings = home / "config" / "models.toml"
     settings.write_text("folders = ['~/LLMs', '~/there']")
@@ -269,7 +269,7 @@ def test_a_name_that_would_break_the_list_stays_in_its_line(home: Path) -> None:
 
 
 @LINKS
-def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Path, kept: Repository) -> None:
+def test_several_unfinished_downloads_of_a_repository_are_reported_together(home: Path, kept: Repository) -> None:
     kept.begin(1_000_000)
     (kept.blobs / f"{'f' * 64}.incomplete").write_bytes(bytes(234_567))
     (kept.blobs / f"{'a' * 64}.incomplete").mkdir()  # by whoever: it is none
@@ -282,7 +282,7 @@ def test_several_unfinished_downloads_of_a_repository_are_told_together(home: Pa
 
 
 @LINKS
-def test_unfinished_downloads_are_told_with_what_can_be_done(home: Path, kept: Repository) -> None:
+def test_unfinished_downloads_are_reported_with_what_can_be_done(home: Path, kept: Repository) -> None:
     kept.begin(1_234_567)
     said = text_of(home, "ls").partition("incomplete downloads:\n")[2]
     assert said.startswith(
@@ -299,7 +299,7 @@ def how_to_finish(home: Path) -> list[str]:
     return [line.strip() for line in text_of(home, "ls").splitlines() if "to finish it" in line]
 
 
-def test_a_split_model_that_was_begun_is_told_by_its_other_parts(home: Path) -> None:
+def test_a_split_model_that_was_begun_is_known_by_its_other_parts(home: Path) -> None:
     repository = Repository(home, "o/split")
     repository.begin()
     first, *_ = [repository.keep(f"Q2/{part.name.replace('tiny', 'm-Q2_K')}", part) for part in write_split(home)[:-1]]
@@ -311,7 +311,7 @@ def test_a_split_model_that_was_begun_is_told_by_its_other_parts(home: Path) -> 
     assert how_to_finish(home) == ["to finish it:  edgespec pull mine"]
 
 
-def test_of_a_repository_in_the_catalogue_the_name_is_told_unless_that_is_here(home: Path) -> None:
+def test_of_a_repository_in_the_catalogue_the_name_is_reported_unless_that_is_here(home: Path) -> None:
     repository = Repository(home, "Qwen/Qwen2.5-7B-Instruct-GGUF")
     repository.begin()
     assert how_to_finish(home) == [
@@ -363,7 +363,7 @@ def test_text_tells_the_same_and_fits_the_terminal(home: Path, kept: Repository)
     assert all(len(line) <= 80 for line in text.splitlines() if "snapshots" not in line)
 
 
-def test_metadata_and_the_template_are_told_if_asked_for(home: Path, kept: Repository) -> None:
+def test_metadata_and_the_template_are_reported_if_asked_for(home: Path, kept: Repository) -> None:
     [facts] = objects(home, "show", "owner/tiny-GGUF:F16", "--metadata", "--template")
     assert facts["chat_template_text"] == CHATML
     assert facts["metadata"]["tokenizer.ggml.tokens"] == {"length": 299}
@@ -386,7 +386,7 @@ def test_other_architectures_have_other_things_to_tell(home: Path, architecture:
     assert re.search(said, text_of(home, "show", "m.gguf"))
 
 
-def test_what_its_makers_say_is_told(home: Path) -> None:
+def test_what_its_makers_say_is_reported(home: Path) -> None:
     about = {"general.license": "mit", "general.organization": "some \x1b[31mpeople", "general.description": "x " * 400}
     write_model(home / "m.gguf", "llama", metadata=about)
     [facts] = objects(home, "show", "m.gguf")
@@ -415,7 +415,7 @@ def test_a_name_that_several_files_have_is_answered_with_them(home: Path, kept: 
 
 
 @LINKS
-def test_a_link_to_nothing_is_told_as_such(home: Path) -> None:
+def test_a_link_to_nothing_is_reported_as_such(home: Path) -> None:
     (home / "link.gguf").symlink_to("gone.gguf")
     said = edgespec(home, "show", "link.gguf", code=3).stderr.decode()
     assert said == "edgespec: model file 'link.gguf' was not found: it is a broken link to gone.gguf\n"

@@ -80,7 +80,7 @@ def test_the_first_of_many_other_tokens_are_listed(tmp_path: Path) -> None:
     assert "ids that differ id target draft" in said
 
 
-def test_what_cannot_draft_is_told_with_the_exit_code_of_a_pair_that_does_not_fit(tmp_path: Path) -> None:
+def test_what_cannot_draft_is_reported_with_the_exit_code_of_a_pair_that_does_not_fit(tmp_path: Path) -> None:
     write_model(tmp_path / "target.gguf", "llama")
     write_model(tmp_path / "mamba.gguf", "mamba")
     said = text(pair(tmp_path, "check", "target.gguf", "mamba.gguf", code=4))
@@ -93,7 +93,7 @@ def test_what_cannot_draft_is_told_with_the_exit_code_of_a_pair_that_does_not_fi
     assert found["verdict"] == "no"
 
 
-def test_a_draft_that_would_slow_its_target_down_is_told_first_and_still_fits(tmp_path: Path) -> None:
+def test_a_draft_that_would_slow_its_target_down_is_reported_first_and_still_fits(tmp_path: Path) -> None:
     said = text(pair(tmp_path, "check", "demo:draft", "demo"))
     assert "verdict works, but is larger than the target: it would slow decoding down Both models" in said
     found = json.loads(pair(tmp_path, "check", "demo:draft", "demo", "--json").stdout)

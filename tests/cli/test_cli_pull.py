@@ -247,7 +247,9 @@ def test_a_revision_can_be_named_aside(hub: FakeHub, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("branch", ["refs/pr/1", "feature/x"])
-def test_a_revision_with_slashes_is_used_under_the_name_that_is_told(hub: FakeHub, tmp_path: Path, branch: str) -> None:
+def test_a_revision_with_slashes_is_used_under_the_name_that_is_reported(
+    hub: FakeHub, tmp_path: Path, branch: str
+) -> None:
     hub.repositories[NAME].branches[branch] = hub.repositories[NAME].commit
     (model,) = pulled(hub, tmp_path, SPEC, "--revision", branch)
     offline = pull(hub, tmp_path, f"{SPEC}:F16", "--revision", branch, "--offline").stderr.decode()
@@ -274,7 +276,7 @@ def test_a_revision_leads_out_of_no_folder(hub: FakeHub, tmp_path: Path, revisio
     assert "is not a valid revision" in done.stderr.decode()
 
 
-def test_what_is_named_twice_is_told_once_and_a_folder_is_no_model(hub: FakeHub, tmp_path: Path) -> None:
+def test_what_is_named_twice_is_reported_once_and_a_folder_is_no_model(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "folder.gguf").mkdir()
     done = pull(hub, tmp_path, "demo", "./folder.gguf", "demo")
     assert (done.returncode, done.stdout.decode().count("demo: already here")) == (3, 1)
@@ -385,7 +387,7 @@ def test_offline_nothing_is_asked(hub: FakeHub, tmp_path: Path) -> None:
     assert f"without them: edgespec pull {SPEC}" in done.stderr.decode()
 
 
-def test_with_offline_what_is_here_is_told_and_what_is_not_is_named(hub: FakeHub, tmp_path: Path) -> None:
+def test_with_offline_what_is_here_is_reported_and_what_is_not_is_named(hub: FakeHub, tmp_path: Path) -> None:
     pulled(hub, tmp_path, SPEC)
     n_requests = len(hub.requests)
     done = pull(hub, tmp_path, "--offline", SPEC, "hf:owner/draft-GGUF")
@@ -465,7 +467,7 @@ def test_what_the_terminal_writes_for_ctrl_c_is_taken_away(hub: FakeHub, tmp_pat
     assert seen.partition("note: stopped")[0].partition("\r\x1b[K")[1]
 
 
-def test_a_server_that_cuts_again_and_again_is_told_of_once(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_server_that_cuts_again_and_again_is_reported_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.faults.cut_after, hub.faults.cuts = PART, 2
     done = pull(hub, tmp_path, SPEC)
     _, broke = done.stderr.decode().splitlines()

@@ -452,7 +452,7 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
 # --- the pace ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_trace_records_every_round_and_changes_no_text(home: Path) -> None:
+def test_a_trace_records_every_step_and_changes_no_text(home: Path) -> None:
     plain = edgespec_here("run", PROMPT, *FIRST, "--spec-type", "none", home=home)
     for pace in ("off", "auto", "fixed:2"):
         done = edgespec_here(

@@ -128,7 +128,7 @@ def test_a_build_that_crashes_is_pointed_out(
     assert "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python==" in run().stdout
 
 
-def test_a_gpu_that_this_build_does_not_use_is_told_with_the_line_that_mends_it(
+def test_a_gpu_that_this_build_does_not_use_is_reported_with_the_line_that_fixes_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgespec.cli.setup.gpus.gpus_here", lambda: [Gpu("RTX 4090", "cuda")])
@@ -141,7 +141,7 @@ def test_a_gpu_that_this_build_does_not_use_is_told_with_the_line_that_mends_it(
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="nothing tells what the processor has")
-def test_instructions_that_this_build_leaves_unused_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_that_this_build_leaves_unused_are_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.llama.library.build_flags", lambda: "CPU : SSE3 = 1 | ")
     has = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     advice = facts()["advice"]
@@ -151,7 +151,7 @@ def test_instructions_that_this_build_leaves_unused_are_told(home: Path, monkeyp
         assert "llama" in advice[0]["command"] or "scripts" in advice[0]["command"]
 
 
-def test_a_token_is_told_of_and_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_reported_and_never_shown(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_ENDPOINT", "https://me:hf_secret@mirror.example/hub")
@@ -273,7 +273,7 @@ def test_a_broken_model_ends_with_code_3_after_the_machine(tmp_path: Path) -> No
     assert b"Traceback" not in done.stderr
 
 
-def test_in_json_the_machine_is_told_with_what_is_wrong_with_the_model(tmp_path: Path) -> None:
+def test_in_json_the_machine_is_reported_with_what_is_wrong_with_the_model(tmp_path: Path) -> None:
     (tmp_path / "there.gguf").write_bytes(b"")
     done = edgespec("doctor", "--json", "there.gguf", home=tmp_path)
     found = json.loads(done.stdout)

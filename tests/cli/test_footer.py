@@ -66,7 +66,7 @@ def test_a_terminal_gets_one_line_unasked() -> None:
     assert short == ["20 tok/s · 40 tokens · 67 % of drafts accepted · typical acceptance: changes the distribution"]
 
 
-def test_a_loop_is_told_beside_what_it_makes_look_good() -> None:
+def test_a_loop_is_reported_beside_what_it_makes_look_good() -> None:
     def said(*, details: bool) -> str:
         return "\n".join(footer(stats(), ABOUT, details=details, verify="coupled", pace=PACE, n_looped=1200))
 
@@ -74,7 +74,7 @@ def test_a_loop_is_told_beside_what_it_makes_look_good() -> None:
         assert "67 %" in said(details=details) and " · 1,200 tokens are a loop" in said(details=details)
 
 
-def test_the_speed_up_is_told_where_it_is_known() -> None:
+def test_the_speed_up_is_reported_where_it_is_known() -> None:
     assert stats(6.0).speedup == pytest.approx(40 / (40 - 20 + 6))
     assert stats(None).speedup is None
     assert "speed-up" not in lines(stats(None), [])[1]

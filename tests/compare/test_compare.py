@@ -80,7 +80,7 @@ def test_a_quantisation_is_made_once_and_not_where_there_is_one(home: Path, monk
     assert make_quant(TARGET, "Q4_K_M") == made
 
 
-def test_what_came_out_instead_of_k_quants_is_told(home: Path, tmp_path: Path) -> None:
+def test_what_came_out_instead_of_k_quants_is_reported(home: Path, tmp_path: Path) -> None:
     narrow = write_model(tmp_path / "narrow.gguf", "llama", width=64, type="F16")
     said = describe_types(read_header(make_quant(narrow, "Q4_K_M")), "Q4_K_M")
     assert "Q5_0" in said and "not a multiple of 256" in said
@@ -203,7 +203,7 @@ def test_every_file_is_measured_in_every_mode(plan: Plan, result: Result) -> Non
     assert str(TARGET.parent) not in json.dumps(result)
 
 
-def test_quality_is_told_of_every_file(result: Result) -> None:
+def test_quality_is_reported_of_every_file(result: Result) -> None:
     draft, demo, small = (target["quality"] for target in result["targets"])
     assert demo["kl"] == 0 and demo["same_top"] == demo["perplexity_ratio"] == 1
     assert 0 < small["kl"] < draft["kl"]
@@ -371,7 +371,7 @@ def test_a_row_is_marked_where_no_other_beats_it_in_both() -> None:
     assert [each.is_best for each in marked] == [True, False, True, False, True, False, False]
 
 
-def test_guessing_is_marked_only_where_it_is_faster_for_sure() -> None:
+def test_speculation_is_marked_only_where_it_is_faster_for_sure() -> None:
     plain, lucky = row("a", 10.0), replace(row("a", 12.0), mode="lucky", speedup_low=0.9)
     sure, alone = replace(row("a", 11.0), mode="sure", speedup_low=1.01), replace(row("a", 13.0), mode="one prompt")
     idle, sure = replace(sure, mode="idle"), replace(sure, tokens_per_round=1.5)
@@ -380,7 +380,7 @@ def test_guessing_is_marked_only_where_it_is_faster_for_sure() -> None:
     assert [each.is_best for each in with_best([plain, lucky, sure], {"a": 0.0})] == [False, False, True]
 
 
-def test_a_busy_machine_is_told(result: Result) -> None:
+def test_a_busy_machine_is_reported(result: Result) -> None:
     rates = [10.0, 10.0, 10.5, 14.0, 20.0, 15.0]
     found = plain_spread([speed(*(sample("plain", str(rate), rate) for rate in rates[:3])), speed(*(
         sample(mode, str(rate), rate) for rate in rates[3:] for mode in ("plain", "auto")
@@ -389,7 +389,7 @@ def test_a_busy_machine_is_told(result: Result) -> None:
     assert plain_spread([speed(*(sample("plain", "a", rate) for rate in rates[:3]))]) is None
 
 
-def test_how_fast_a_machine_is_now_is_told_by_prompts_that_were_asked_before() -> None:
+def test_how_fast_a_machine_is_now_is_measured_by_prompts_that_were_asked_before() -> None:
     before = speed(*(sample("plain", item, rate) for item, rate in (("a", 10), ("b", 20), ("c", 30))))
     now = speed(sample("plain", "a", 20), sample("plain", "b", 30), sample("auto", "c", 99))
     assert times_as_fast(now, before) == (2 + 1.5) / 2
@@ -488,7 +488,7 @@ def test_the_fastest_may_be_another_type_than_without_drafting(result: Result) -
         (17.0, {"runs": (EARLIER, NOW)}, "about 1.70x faster (1.70x to 1.70x: measured in different runs)"),
         (17.0, {"spread": 0.5}, "about 1.70x faster (1.13x to 2.55x: the machine was busy at times)"),
         (5.0, {"again": 0.8}, "about 2.00x slower (1.60x to 2.50x: the machine was busy at times)"),
-        (17.0, {"again": 2.0}, "faster or slower cannot be told (0.85x to 3.40x as fast: the machine was busy at"),
+        (17.0, {"again": 2.0}, "faster or slower is uncertain (0.85x to 3.40x as fast: the machine was busy at"),
         (17.0, {"again": None}, "perhaps 1.70x faster (uncertain: a run was stopped before it could check"),
         (17.0, {"runs": (NOW, EARLIER)}, "perhaps 1.70x faster (uncertain: a run was stopped before it could check"),
         (
@@ -507,7 +507,7 @@ def test_a_ratio_of_speeds_is_no_fact_where_the_machine_may_have_changed(
     assert second.startswith("as far as these speeds can be compared, not beaten")
 
 
-def test_what_verdicts_have_to_be_read_with_is_told(result: Result) -> None:
+def test_what_verdicts_have_to_be_read_with_is_reported(result: Result) -> None:
     kept, again = doubts(two_files(result, 17.0, runs=(EARLIER, NOW)))
     assert kept == "^ is from an earlier run, started 3 hours ago: the speed of F16"
     assert again == "plain decoding of F16, measured again at the end of this run, was 1.00x as fast as in the table"
@@ -517,14 +517,14 @@ def test_what_verdicts_have_to_be_read_with_is_told(result: Result) -> None:
     assert changed.endswith("was 0.50x as fast as in the table")
 
 
-def test_how_long_ago_is_told_in_the_largest_unit() -> None:
+def test_ages_are_shown_in_the_largest_unit() -> None:
     times = ["2026-05-01T11:59:45+00:00", "2026-05-01T11:59:00+00:00", "2026-05-01T10:58:00+00:00", "2026-04-29"]
     assert [ago(time + ("" if "T" in time else "T12:00:00+00:00"), NOW) for time in times] == [
         "a moment ago", "1 minute ago", "1 hour ago", "2 days ago",
     ]  # fmt: skip
 
 
-def test_small_figures_are_told_as_what_they_are() -> None:
+def test_small_figures_are_shown_as_what_they_are() -> None:
     assert [nats(value) for value in (0.0, 1e-7, 2.34e-5, 0.00123, 0.0456, 1.23)] == [
         "0", "0", "2.3e-05", "0.0012", "0.046", "1.2",
     ]  # fmt: skip
@@ -626,7 +626,7 @@ def test_what_cannot_be_meant_is_refused_at_once(
     assert said in done.stderr.decode()
 
 
-def test_a_failure_is_told_and_the_exit_code_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported_and_the_exit_code_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise GenerationError("decoding failed")
 

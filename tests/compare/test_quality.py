@@ -282,7 +282,7 @@ def test_without_room_nothing_is_read(home: Path, monkeypatch: pytest.MonkeyPatc
     (home / "elsewhere").rename(home / "cache")
 
 
-def test_a_disk_that_is_full_in_the_middle_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_in_the_middle_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -294,7 +294,7 @@ def test_a_disk_that_is_full_in_the_middle_is_told(home: Path, monkeypatch: pyte
 # --- time and the command ---------------------------------------------------------------------------------------------
 
 
-def test_time_left_is_told_between_begin_and_end() -> None:
+def test_time_left_is_reported_between_begin_and_end() -> None:
     left = TimeLeft(4)
     assert (left.line("reading"), left.share) == ("reading", 0)
     left.add(1)

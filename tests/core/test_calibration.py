@@ -1,4 +1,4 @@
-"""What a raw estimate is worth is learnt from what became of the guesses."""
+"""Raw estimates are calibrated by what was accepted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def llm() -> Iterator[Runtime]:
 
 
 def confidences(llm: Runtime, **settings: object) -> list[tuple[float, bool]]:
-    """Calibrated confidence of each first guess of a round, and whether it was right."""
+    """Calibrated confidence of each first draft token of a step, and whether it was accepted."""
     [drafter] = llm.engine.speculator.drafters
     found: list[tuple[float, bool]] = []
     propose = drafter.propose
@@ -90,14 +90,14 @@ def confidences(llm: Runtime, **settings: object) -> list[tuple[float, bool]]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_confidences_come_near_to_the_share_of_right_guesses(llm: Runtime, temperature: float) -> None:
+def test_confidences_come_near_to_the_acceptance_rate(llm: Runtime, temperature: float) -> None:
     confidences(llm, temperature=temperature)
     found = confidences(llm, temperature=temperature)
     expected, right = (np.mean([pair[side] for pair in found]) for side in (0, 1))
     assert expected == pytest.approx(right, abs=0.12)
 
 
-def test_nothing_is_learnt_where_the_text_depends_on_the_guesses(llm: Runtime) -> None:
+def test_nothing_is_learned_where_the_text_depends_on_the_drafts(llm: Runtime) -> None:
     [drafter] = llm.engine.speculator.drafters
     assert isinstance(drafter, ModelDrafter)
     texts = []

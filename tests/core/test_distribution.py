@@ -28,7 +28,7 @@ def distributions(draw: st.DrawFn) -> Distribution:
     return Distribution(np.array(ids, np.int32), np.array(weights) / sum(weights))
 
 
-def test_a_law_is_the_softmax_of_what_the_sampling_chain_leaves() -> None:
+def test_a_distribution_is_the_softmax_of_what_the_sampling_chain_leaves() -> None:
     row = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
     settings = SamplingSettings(temperature=1, top_k=2, top_p=1, min_p=0)
     kept = Distribution.of(apply_chain(row, settings))
@@ -46,7 +46,7 @@ def test_large_logits_and_forbidden_tokens_are_no_trouble() -> None:
 
 
 @given(distributions())
-def test_a_token_beyond_the_law_has_no_probability(distribution: Distribution) -> None:
+def test_a_token_beyond_the_distribution_has_no_probability(distribution: Distribution) -> None:
     assert sum(dense(distribution)) == pytest.approx(1)
     missing = set(range(-1, TOKENS + 2)) - set(distribution.ids.tolist())
     assert all(distribution.probability(token) == 0 for token in missing)
@@ -62,7 +62,7 @@ def test_the_residual_goes_by_token(p: Distribution, q: Distribution, scale: flo
 
 
 @given(distributions())
-def test_where_nothing_is_left_the_residual_is_the_law_itself(distribution: Distribution) -> None:
+def test_where_nothing_is_left_the_residual_is_the_distribution_itself(distribution: Distribution) -> None:
     assert dense(distribution.residual(distribution)) == dense(distribution)
     assert dense(distribution.residual(Distribution.point(0), 0.0)) == dense(distribution)
 

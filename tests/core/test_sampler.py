@@ -55,7 +55,7 @@ ROWS = make_rows()
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_choices_follow_the_law_of_the_chain(chain: SamplingSettings) -> None:
+def test_choices_follow_the_distribution_of_the_chain(chain: SamplingSettings) -> None:
     row = frozen([1.0, 2.0, 0.5, 1.8, -1.0, 0.0, 2.2, -3.0])
     prefix = [1, 6, 6]
     sampler = Sampler(chain, seed=4, sample=0, n_vocab=8)
@@ -70,7 +70,7 @@ def test_choices_follow_the_law_of_the_chain(chain: SamplingSettings) -> None:
 
 
 @pytest.mark.parametrize("vary", ["seed", "sample"])
-def test_the_law_holds_along_seeds_and_samples_too(vary: str) -> None:
+def test_the_distribution_holds_along_seeds_and_samples_too(vary: str) -> None:
     row = np.log(np.array([0.5, 0.3, 0.2], np.float32))
     draws = 6_000
     ids = np.zeros(draws, np.int64)
@@ -190,7 +190,7 @@ def test_a_choice_of_another_rule_is_reported_with_the_same_log_probabilities(ch
 
 
 @pytest.mark.parametrize("stream", [Stream.DRAFT, Stream.RESIDUAL])
-def test_draws_of_a_stream_have_the_law_they_are_of(stream: Stream) -> None:
+def test_draws_of_a_stream_have_the_distribution_they_are_of(stream: Stream) -> None:
     sampler = Sampler(OFF, 1, 0, 9)
     of = some({1: 0.5, 4: 0.0, 5: 0.3, 8: 0.2})
     joint: Joint = {(token,): of.probability(token) for token in (1, 5, 8)}

@@ -1,4 +1,4 @@
-"""Round after round with the sampler's noise: coupled emits what plain decoding emits, the other rules the same
+"""Step after step with the sampler's noise: coupled emits what plain decoding emits, the other rules the same
 distribution."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enumeration import Prefix, constant, distribution, plain, surprise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.candidates import guesses
+from edgespec.core.candidates import draft_candidates
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
 from edgespec.core.sampler import Sampler
@@ -29,7 +29,7 @@ WHOLE = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
 CHAIN = SamplingSettings(temperature=0.9, top_k=4, top_p=0.97, min_p=0, presence_penalty=0.7, repeat_last_n=3)
 RULES: list[VerifyRule] = ["coupled", "rejection", "block", "typical"]
 Drafting = Callable[[Sampler, list[int], int], Draft]
-"""A draft after some tokens, in a round."""
+"""A draft after some tokens, in a step."""
 
 
 @cache
@@ -49,12 +49,12 @@ def draft_row(prefix: Prefix) -> FloatRow:
     return noise
 
 
-def judged(
+def verified(
     rule: VerifyRule,
     draft: Draft,
     sampler: Sampler,
     tokens: list[int],
-    round: int = 0,
+    step: int = 0,
     row_after: Callable[[Prefix], FloatRow] = target_row,
 ) -> VerifyResult:
     def row_of(node: int) -> FloatRow:
@@ -64,7 +64,7 @@ def judged(
             node = draft.parents[node]
         return row_after((*tokens, *path[::-1]))
 
-    return verify(rule, draft, row_of, sampler, tokens, lambda token: token == END, round)
+    return verify(rule, draft, row_of, sampler, tokens, lambda token: token == END, step)
 
 
 def generated(
@@ -76,11 +76,11 @@ def generated(
 ) -> Prefix:
     """The first n tokens after the prompt, or all of them up to the end."""
     tokens = list(PROMPT)
-    round = 0
+    step = 0
     while len(tokens) < len(PROMPT) + n and (len(tokens) == len(PROMPT) or tokens[-1] != END):
-        verdict = judged(rule, drafting(sampler, tokens, round), sampler, tokens, round, row_after)
+        verdict = verified(rule, drafting(sampler, tokens, step), sampler, tokens, step, row_after)
         tokens += [choice.id for choice in verdict.choices]
-        round += 1
+        step += 1
     return tuple(tokens[len(PROMPT) :][:n])
 
 
@@ -95,32 +95,32 @@ def plainly(sampler: Sampler, prompt: list[int], n: int) -> list[int]:
 # --------------------------------------------------------------------------------------------
 
 
-def own_round(round: int, node: int) -> int:
+def own_step(step: int, node: int) -> int:
     """Every node's candidates are drawn with noise of their own."""
-    return 100 * round + node + 1
+    return 100 * step + node + 1
 
 
 def levels(
     *widths: int,
     row_after: Callable[[Prefix], FloatRow] = draft_row,
-    round_of: Callable[[int, int], int] = own_round,
+    step_of: Callable[[int, int], int] = own_step,
 ) -> Drafting:
     """So many draws at each node of a level."""
 
-    def drafting(sampler: Sampler, tokens: list[int], round: int) -> Draft:
+    def drafting(sampler: Sampler, tokens: list[int], step: int) -> Draft:
         draft = Draft([], [], [], [])
         frontier: list[tuple[int, list[int]]] = [(ROOT, tokens)]
         for width in widths:
             grown = []
             for node, prefix in frontier:
                 row = row_after(tuple(prefix))
-                drawn = guesses(sampler, row, prefix, len(prefix), width, round_of(round, node))
-                for guess in drawn:
-                    grown.append((len(draft), [*prefix, guess.token]))
-                    draft.tokens.append(guess.token)
+                drawn = draft_candidates(sampler, row, prefix, len(prefix), width, step_of(step, node))
+                for candidate in drawn:
+                    grown.append((len(draft), [*prefix, candidate.token]))
+                    draft.tokens.append(candidate.token)
                     draft.parents.append(node)
-                    draft.confidence.append(guess.confidence)
-                    draft.distributions.append(guess.distribution)
+                    draft.confidence.append(candidate.confidence)
+                    draft.distributions.append(candidate.distribution)
             frontier = grown
         return draft
 
@@ -130,8 +130,8 @@ def levels(
 def looked_up_behind(drafting: Drafting) -> Drafting:
     """A chain, and behind it tokens that were not drawn."""
 
-    def longer(sampler: Sampler, tokens: list[int], round: int) -> Draft:
-        draft = drafting(sampler, tokens, round)
+    def longer(sampler: Sampler, tokens: list[int], step: int) -> Draft:
+        draft = drafting(sampler, tokens, step)
         known = [0, 2]
         return Draft(
             draft.tokens + known,
@@ -144,18 +144,18 @@ def looked_up_behind(drafting: Drafting) -> Drafting:
 
 
 def best_first(
-    row_after: Callable[[Prefix], FloatRow] = draft_row, round_of: Callable[[int, int], int] = own_round
+    row_after: Callable[[Prefix], FloatRow] = draft_row, step_of: Callable[[int, int], int] = own_step
 ) -> Drafting:
     """Four tokens of a tree whose shape depends on what is drawn on the way."""
 
-    def drafting(sampler: Sampler, tokens: list[int], round: int) -> Draft:
+    def drafting(sampler: Sampler, tokens: list[int], step: int) -> Draft:
         tree = Tree(Budget(4, 3))
         pending = [ROOT]
         while pending:
             node = pending[0]
             prefix = tokens if node == ROOT else tokens + tree.path(node)
             row = row_after(tuple(prefix))
-            tree.add(node, guesses(sampler, row, prefix, len(prefix), 2, round_of(round, node)))
+            tree.add(node, draft_candidates(sampler, row, prefix, len(prefix), 2, step_of(step, node)))
             pending = tree.frontier(1)
         return tree.draft("test")
 
@@ -178,21 +178,21 @@ def best_first(
         pytest.param("typical", levels(), CHAIN, id="no draft"),
     ],
 )
-def test_round_after_round_the_text_has_the_targets_law(
+def test_step_after_step_the_text_has_the_targets_distribution(
     rule: VerifyRule, drafting: Drafting, settings: SamplingSettings
 ) -> None:
     sample = [generated(rule, Sampler(settings, seed, 0, V), drafting, n=3) for seed in range(N)]
     assert surprise(sample, plain(target_law(settings), 3, END)) < 1
 
 
-def test_samples_of_one_seed_have_that_law_too() -> None:
+def test_samples_of_one_seed_have_that_distribution_too() -> None:
     sample = [generated("block", Sampler(WHOLE, 7, number, V), levels(1, 1), n=3) for number in range(N)]
     assert surprise(sample, plain(target_law(WHOLE), 3, END)) < 1
 
 
-def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
-    def likeliest(sampler: Sampler, tokens: list[int], round: int) -> Draft:
-        draft = levels(1)(sampler, tokens, round)
+def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
+    def likeliest(sampler: Sampler, tokens: list[int], step: int) -> Draft:
+        draft = levels(1)(sampler, tokens, step)
         return replace(
             draft,
             tokens=[
@@ -200,8 +200,8 @@ def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
             ],
         )
 
-    def in_reverse(sampler: Sampler, tokens: list[int], round: int) -> Draft:
-        draft = levels(3)(sampler, tokens, round)
+    def in_reverse(sampler: Sampler, tokens: list[int], step: int) -> Draft:
+        draft = levels(3)(sampler, tokens, step)
         return replace(draft, tokens=draft.tokens[::-1], distributions=draft.distributions[::-1])
 
     joint = plain(target_law(WHOLE), 3, END)
@@ -217,19 +217,19 @@ def test_the_sample_is_large_enough_to_tell_mistakes() -> None:
 
 
 @pytest.mark.slow
-def test_block_verification_needs_new_draws_every_round() -> None:
+def test_block_verification_needs_new_draws_every_step() -> None:
     """What it keeps depends on the tokens behind that, which so are no longer draws."""
     target, draft = (lambda prefix: log_row([1 / 3, 2 / 3])), (lambda prefix: log_row([2 / 3, 1 / 3]))
     joint = plain(constant(distribution(1 / 3, 2 / 3)), 3)
 
-    def excess(round_of: Callable[[int, int], int]) -> float:
-        drafting = levels(1, 1, 1, row_after=draft, round_of=round_of)
+    def excess(step_of: Callable[[int, int], int]) -> float:
+        drafting = levels(1, 1, 1, row_after=draft, step_of=step_of)
         return surprise(
             [generated("block", Sampler(WHOLE, seed, 0, V), drafting, 3, target) for seed in range(2 * N)], joint
         )
 
-    assert excess(lambda round, node: 0) > 1
-    assert excess(own_round) < 1
+    assert excess(lambda step, node: 0) > 1
+    assert excess(own_step) < 1
 
 
 def test_branches_of_an_adaptive_tree_need_noise_of_their_own() -> None:
@@ -246,14 +246,14 @@ def test_branches_of_an_adaptive_tree_need_noise_of_their_own() -> None:
     sampler = Sampler(WHOLE, 0, 0, V)
     joint = plain(lambda prefix: sampler.distribution(target_after((*PROMPT, *prefix)), []), 2, END)
 
-    def excess(round_of: Callable[[int, int], int]) -> float:
-        drafting = best_first(row_after, round_of)
+    def excess(step_of: Callable[[int, int], int]) -> float:
+        drafting = best_first(row_after, step_of)
         return surprise(
             [generated("rejection", Sampler(WHOLE, seed, 0, V), drafting, 2, target_after) for seed in range(N)], joint
         )
 
-    assert excess(lambda round, node: round) > 1
-    assert excess(own_round) < 1
+    assert excess(lambda step, node: step) > 1
+    assert excess(own_step) < 1
 
 
 def target_law(settings: SamplingSettings) -> Callable[[Prefix], Distribution]:
@@ -272,7 +272,7 @@ def log_row(p: Sequence[float]) -> FloatRow:
 
 @st.composite
 def trees(draw: st.DrawFn) -> Draft:
-    """Any tree of up to eight guesses, whose siblings differ."""
+    """Any tree of up to eight draft_candidates, whose siblings differ."""
     draft = Draft([], [], [], [], "test")
     for node in range(draw(st.integers(0, 8))):
         parent, token = draw(st.integers(-1, node - 1)), draw(st.integers(0, V - 1))
@@ -292,7 +292,7 @@ def test_under_the_coupled_rule_any_tree_leaves_the_text_as_it_is(
     draft: Draft, seed: int, settings: SamplingSettings
 ) -> None:
     sampler = Sampler(settings, seed, 0, V)
-    verdict = judged("coupled", draft, sampler, PROMPT)
+    verdict = verified("coupled", draft, sampler, PROMPT)
     emitted = [choice.id for choice in verdict.choices]
     assert PROMPT + emitted == plainly(sampler, PROMPT, len(emitted))
     assert [draft.tokens[node] for node in verdict.path] == emitted[: len(verdict.path)]
@@ -319,11 +319,11 @@ def test_greedy_text_is_the_same_under_every_rule_and_coupled_text_always(
 def test_a_right_draft_is_accepted_whole_and_a_wrong_one_not_at_all(seed: int, settings: SamplingSettings) -> None:
     sampler = Sampler(settings, seed, 0, V)
     right = plainly(sampler, PROMPT, 4)[len(PROMPT) :]
-    verdict = judged("coupled", Draft.chain(right, [0.5] * len(right), "right"), sampler, PROMPT)
+    verdict = verified("coupled", Draft.chain(right, [0.5] * len(right), "right"), sampler, PROMPT)
     assert verdict.path == list(range(len(right)))
     assert len(verdict.choices) == len(right) + (END not in right)
     wrong = [(token + 1) % V for token in right]
-    assert judged("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), sampler, PROMPT).path == []
+    assert verified("coupled", Draft.chain(wrong, [0.5] * len(wrong), "wrong"), sampler, PROMPT).path == []
 
 
 def test_penalties_see_the_accepted_tokens() -> None:
@@ -343,7 +343,7 @@ def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRul
     for seed in range(30):
         sampler = Sampler(CHAIN, seed, 0, V, logprobs=2)
         draft = levels(1, 1)(sampler, PROMPT, 0)
-        verdict = judged(rule, draft, sampler, PROMPT)
+        verdict = verified(rule, draft, sampler, PROMPT)
         prefix = list(PROMPT)
         for choice in verdict.choices:
             expected = sampler.report(target_row(tuple(prefix)), prefix, choice.id)
@@ -353,11 +353,11 @@ def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRul
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_round(rule: VerifyRule) -> None:
-    def texts(seed: int, sample: int, first_round: int) -> list[list[int]]:
+def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_step(rule: VerifyRule) -> None:
+    def texts(seed: int, sample: int, first_step: int) -> list[list[int]]:
         sampler = Sampler(WHOLE, seed, sample, V)
         draft = Draft.chain([0, 1], [0.5, 0.5], "test")
-        verdicts = [judged(rule, draft, sampler, [n, *PROMPT], first_round) for n in range(V)]
+        verdicts = [verified(rule, draft, sampler, [n, *PROMPT], first_step) for n in range(V)]
         return [[choice.id for choice in verdict.choices] for verdict in verdicts]
 
     assert texts(1, 0, 0) == texts(1, 0, 0)

@@ -28,19 +28,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def guess(store: AnswerStore, tokens: list[int]) -> list[int]:
+def drafted(store: AnswerStore, tokens: list[int]) -> list[int]:
     return first_draft(SuffixDrafter(store), Text(tokens), Budget(4)).tokens
 
 
 def test_an_answer_is_known_at_once_and_to_the_next_process(home: Path) -> None:
     store = AnswerStore("v", "m.gguf")
-    assert not guess(store, [1, 10, 11, 12])
+    assert not drafted(store, [1, 10, 11, 12])
     store.add(ANSWER)
-    assert guess(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
+    assert drafted(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
     store.save()
-    assert guess(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
-    assert guess(AnswerStore("v", "m.gguf"), [1, 10, 11, 12]) == [13, 14, 15, 16]
-    assert not guess(AnswerStore("w", "m.gguf"), [1, 10, 11, 12])
+    assert drafted(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
+    assert drafted(AnswerStore("v", "m.gguf"), [1, 10, 11, 12]) == [13, 14, 15, 16]
+    assert not drafted(AnswerStore("w", "m.gguf"), [1, 10, 11, 12])
 
 
 def test_a_text_in_the_making_hears_of_answers_that_end_beside_it(home: Path) -> None:
@@ -55,13 +55,13 @@ def test_a_text_in_the_making_hears_of_answers_that_end_beside_it(home: Path) ->
     assert drafter.propose([text], [Budget(4)])[0].tokens == [14, 15, 16, 17]
 
 
-def test_nothing_is_guessed_beyond_the_end_of_an_answer(home: Path) -> None:
+def test_nothing_is_drafted_beyond_the_end_of_an_answer(home: Path) -> None:
     store = AnswerStore("v", "m.gguf")
     for answer in (ANSWER, [40 + token for token in ANSWER]):
         store.add(answer)
         store.save()
-    assert guess(store, [27, 28, 29]) == []
-    assert guess(store, [27, 28]) == [29]
+    assert drafted(store, [27, 28, 29]) == []
+    assert drafted(store, [27, 28]) == [29]
 
 
 def test_short_answers_are_not_kept(home: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_oldest_leave_when_there_are_too_many(home: Path, monkeypatch: pytes
         store.add([first + token for token in ANSWER])
         store.save()
     assert [entry["tokens"] for entry in stored()] == [2 * len(ANSWER) - 2]
-    assert not guess(store, [10, 11, 12]) and guess(store, [210, 211, 212])
+    assert not drafted(store, [10, 11, 12]) and drafted(store, [210, 211, 212])
 
 
 def test_many_new_tokens_are_saved_before_the_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_two_processes_on_one_store_lose_nothing(home: Path) -> None:
     one.save()
     other.save()
     both = AnswerStore("v", "m.gguf")
-    assert guess(both, [10, 11, 12]) and guess(both, [110, 111, 112])
+    assert drafted(both, [10, 11, 12]) and drafted(both, [110, 111, 112])
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "old", "order", "parts"])
@@ -124,7 +124,7 @@ def test_a_store_that_cannot_be_read_is_begun_anew_with_one_line(home: Path, dam
     assert not stored()
     store.add(ANSWER)
     store.save()
-    assert guess(AnswerStore("v", "m.gguf", said.append), [1, 10, 11, 12])
+    assert drafted(AnswerStore("v", "m.gguf", said.append), [1, 10, 11, 12])
 
 
 def test_a_disk_that_cannot_be_written_loses_nothing_in_this_process(
@@ -138,7 +138,7 @@ def test_a_disk_that_cannot_be_written_loses_nothing_in_this_process(
     with monkeypatch.context() as patch:
         patch.setattr(answer_store, "write_whole", full)
         store.save()
-    assert guess(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
+    assert drafted(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
     store.save()
     assert store.file.exists()
 

@@ -129,7 +129,7 @@ def test_changed_data_are_found_when_all_is_read_and_change_no_text(built: Path,
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("tree", [1, 4])
-def test_a_corpus_guesses_and_changes_no_text(built: Path, temperature: float, tree: int, home: Path) -> None:
+def test_a_corpus_drafts_and_changes_no_text(built: Path, temperature: float, tree: int, home: Path) -> None:
     settings: dict[str, Any] = {"max_tokens": 48, "temperature": temperature, "seed": 5, "ignore_eos": True}
     with edgespec.load("demo", spec_type="none", spec_tree=tree, threads=1) as plain:
         want = [event.id for event in plain.generate(TEXT, **settings)]

@@ -57,7 +57,7 @@ def test_each_token_is_indexed_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "guess"),
+    ("tokens", "expected"),
     [
         ([], []),
         ([1], []),
@@ -71,9 +71,9 @@ def test_each_token_is_indexed_once() -> None:
         ([1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),
     ],
 )
-def test_what_followed_the_last_time_is_guessed(tokens: list[int], guess: list[int]) -> None:
+def test_what_followed_the_last_time_is_drafted(tokens: list[int], expected: list[int]) -> None:
     draft = first_draft(LookupDrafter(), Text(tokens), Budget(8))
-    assert draft.tokens == guess
+    assert draft.tokens == expected
     assert draft.is_chain
     assert set(draft.distributions) <= {None}
 

@@ -1,4 +1,4 @@
-"""Suffix drafting: the automaton, the index over what does not change, and the guesses made from both."""
+"""Suffix drafting: the automaton, the index over what does not change, and the drafts made from both."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_run_that_anything_followed_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "guess"),
+    ("tokens", "expected"),
     [
         ([], []),
         ([1], []),
@@ -159,9 +159,9 @@ def test_a_run_that_anything_followed_says_nothing() -> None:
         ([4, 4, 4, 4], [4, 4, 4, 4]),  # a text that repeats goes on doing so
     ],
 )
-def test_what_followed_most_often_is_guessed(tokens: list[int], guess: list[int]) -> None:
+def test_what_followed_most_often_is_drafted(tokens: list[int], expected: list[int]) -> None:
     draft = first_draft(SuffixDrafter(), Text(tokens), Budget(4))
-    assert draft.tokens == guess[: len(draft)] and bool(draft) == bool(guess)
+    assert draft.tokens == expected[: len(draft)] and bool(draft) == bool(expected)
     assert draft.is_chain and set(draft.distributions) <= {None}
 
 
@@ -186,7 +186,7 @@ def test_a_slot_that_holds_another_text_is_indexed_anew() -> None:
     assert not first_draft(drafter, Text([5, 6, 1, 2]), Budget(4))
 
 
-def test_guesses_that_come_true_become_surer() -> None:
+def test_drafts_that_are_accepted_gain_confidence() -> None:
     drafter, text = SuffixDrafter(), Text([1, 2, 3, 4] * 3)
     first = first_draft(drafter, text, Budget(4))
     for _ in range(20):

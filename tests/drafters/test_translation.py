@@ -1,4 +1,4 @@
-"""A draft model of another vocabulary guesses tokens that both have, and changes no text."""
+"""A draft model with another vocabulary drafts tokens that both have, and changes no text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_other_ids_for_the_same_tokens_make_no_difference(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("leaves", [1, 3])
-def test_tokens_that_are_not_shared_are_read_and_never_guessed(
+def test_tokens_that_are_not_shared_are_read_and_never_drafted(
     tmp_path: Path, plain: dict[float, list[int]], leaves: int, temperature: float
 ) -> None:
     permute_vocabulary(DRAFT, tmp_path / "renamed.gguf", renamed=0.3)

@@ -74,7 +74,14 @@ def test_who_guessed_a_node_is_known_in_any_part_of_a_merged_tree() -> None:
 
 
 def test_all_that_are_possible_guess_if_one_says_so() -> None:
-    assert LoadSettings("demo", spec_type="auto").drafters == ("grammar", "suffix", "recycling", "mtp", "eagle3", "draft")
+    assert LoadSettings("demo", spec_type="auto").drafters == (
+        "grammar",
+        "suffix",
+        "recycling",
+        "mtp",
+        "eagle3",
+        "draft",
+    )
     assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == (
         "grammar",
         "suffix",

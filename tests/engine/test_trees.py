@@ -15,7 +15,7 @@ from tiny_gguf import EXACT, write_model
 
 import edgespec
 from edgespec.cancel import CancelFlag
-from edgespec.core.candidates import DraftCandidate, guesses
+from edgespec.core.candidates import DraftCandidate, draft_candidates
 from edgespec.core.draft import Draft
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
@@ -58,14 +58,14 @@ def grown(rows: dict[tuple[int, ...], list[float]], budget: Budget, width: int =
     """A tree over a toy drafter that has a list of confidences after each path; and how many paths it was asked for."""
     tree = Tree(budget)
 
-    def guesses(path: list[int]) -> list[DraftCandidate]:
+    def candidates(path: list[int]) -> list[DraftCandidate]:
         return [DraftCandidate(token, p) for token, p in enumerate(rows.get(tuple(path), [0.5, 0.25]))]
 
-    tree.add(ROOT, guesses([]))
+    tree.add(ROOT, candidates([]))
     asked = 1
     while frontier := tree.frontier(width):
         for node in frontier:
-            tree.add(node, guesses(tree.path(node)))
+            tree.add(node, candidates(tree.path(node)))
             asked += 1
     return tree, asked
 
@@ -521,9 +521,9 @@ def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
 
     def recording(*args: Any) -> list[DraftCandidate]:
         drawn.append((args[3], args[5]))
-        return guesses(*args)
+        return draft_candidates(*args)
 
-    monkeypatch.setattr("edgespec.drafters.model.guesses", recording)
+    monkeypatch.setattr("edgespec.drafters.model.draft_candidates", recording)
     drafter = tree_drafter(small)
     engine = make(target, drafter)
     finish(engine, start(engine, PROMPTS[0], 60, 0.8, 3, "rejection"))

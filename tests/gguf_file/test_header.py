@@ -280,7 +280,7 @@ def test_names_and_values_of_any_length_make_no_long_message(tmp_path: Path, ent
     assert len(message) < 400 + len(str(tmp_path))
 
 
-def test_a_length_that_was_changed_is_told_with_the_place(llama: Path, tmp_path: Path) -> None:
+def test_a_length_that_was_changed_is_reported_with_the_place(llama: Path, tmp_path: Path) -> None:
     data = bytearray(llama.read_bytes()) + bytes(1 << 20)
     key = b"general.architecture"
     data[data.index(key) - 8 : data.index(key)] = struct.pack("<Q", 1 << 20)

@@ -176,7 +176,7 @@ def test_a_newer_version_is_left_as_it_is(file: Path) -> None:
     assert [found.name for found in file.parent.iterdir()] == ["chats.db"]
 
 
-def test_a_python_without_full_text_search_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_full_text_search_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = ["CREATE VIRTUAL TABLE words USING fts5_of_another_build(content)"]  # which this SQLite does not have
     monkeypatch.setattr(store_file, "migrate", lambda db: migrate(db, [script]))
     with pytest.raises(StoreError, match="has no FTS5"):
@@ -313,7 +313,7 @@ def test_what_is_brought_over_joins_what_was_written_meanwhile(file: Path, tmp_p
         assert len(store.search("message", limit=100)) == 40
 
 
-def test_a_damaged_file_that_cannot_be_moved_yet_is_mended_later(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_that_cannot_be_moved_yet_is_fixed_later(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_file, "LOCK_S", 0.01)
     damaged = b"no longer SQLite" + file.read_bytes()[16:]
     file.write_bytes(damaged)

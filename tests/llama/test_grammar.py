@@ -1,4 +1,4 @@
-"""Constrained answers: masks that depend on the prefix alone, the same bytes with guessing, clear refusals."""
+"""Constrained answers: masks that depend on the prefix alone, the same bytes with speculation, clear refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import edgespec
 from edgespec.chat.settings import ChatSettings, changed, setting
-from edgespec.core.candidates import guesses
+from edgespec.core.candidates import draft_candidates
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
@@ -149,7 +149,7 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
     assert {*distribution.ids} == {7, 11}
     assert np.allclose(distribution.probability(11), 1 / (1 + np.exp(-4.0)))
     assert {sampler.choose(row, [], position).id for position in range(200)} == {7, 11}
-    assert {guess.token for guess in guesses(sampler, row[:20], [], 0, 4)} == {7, 11}
+    assert {found.token for found in draft_candidates(sampler, row[:20], [], 0, 4)} == {7, 11}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_truncation_looks_at_what_is_allowed_alone() -> None:
 @pytest.mark.parametrize(
     ("kind", "text"), [("json_schema", SCHEMA), ("grammar", GBNF), ("regex", "[A-Z][a-z]{1,9}( [a-z]{1,9}){3}[.]")]
 )
-def test_guessing_changes_no_byte(kind: str, text: str, temperature: float) -> None:
+def test_speculation_changes_no_byte(kind: str, text: str, temperature: float) -> None:
     answers, constraint = [], dict[str, Any]({kind: text})
     for spec_type in ("none", "auto", "grammar", "draft", "lookup"):
         with edgespec.load("demo", spec_type=spec_type, **STRICT) as runtime:
@@ -189,7 +189,7 @@ def test_what_the_grammar_forces_takes_fewer_passes() -> None:
         assert runtime.stats.rounds < runtime.stats.generated_tokens
         assert {token.source for token in tokens if token.from_draft} == {"grammar"}
         list(runtime.generate("A person: ", max_tokens=16))
-        assert runtime.stats.proposed == 0  # nothing to guess from
+        assert runtime.stats.proposed == 0  # nothing to draft from
 
 
 def test_many_answers_at_once_each_fit_their_own(llm: Runtime) -> None:
@@ -360,7 +360,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert constraint_text("json_schema", str(file)) == '{"type": "integer"}'
 
 
-def test_a_chat_can_be_told_what_its_answers_are_made_of(tmp_path: Path) -> None:
+def test_a_chat_can_constrain_its_answers(tmp_path: Path) -> None:
     file = tmp_path / "person.json"
     file.write_text(SCHEMA)
     settings = changed(ChatSettings(), "json-schema", str(file))
@@ -388,7 +388,7 @@ def test_files_are_kept_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.
     assert settled("regex", "person.json") == "person.json"
 
 
-def test_without_speculation_nothing_is_guessed() -> None:
+def test_without_speculation_nothing_is_drafted() -> None:
     assert LoadSettings("demo", spec_type="none").drafters == ()
     assert LoadSettings("demo").drafters[0] == "grammar"
     assert replace(LoadSettings("demo"), spec_type="draft").drafters == ("draft",)

@@ -106,6 +106,6 @@ def test_the_summary_names_the_widths_that_agree(
     assert rounding.summary() == summary
 
 
-def test_close_rows_are_those_that_twice_the_difference_could_turn() -> None:
+def test_close_rows_are_those_that_twice_the_difference_could_change() -> None:
     rounding = Rounding(64, (1, 2), (0, 0.05), (0.05, 0), (0, 0), (0.02, 0.09, 0.11, 3.0))
     assert rounding.n_close == 2

@@ -1,4 +1,4 @@
-"""Strict: the bytes of plain decoding, whatever kernels round; and how near-ties are counted without it."""
+"""Strict: the bytes of plain decoding, however kernels round; and how near-ties are counted without it."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def sampler(rounding: float, **settings: Any) -> Sampler:
     return Sampler(SamplingSettings(**settings), 1, 0, 4, rounding=rounding)
 
 
-def test_a_near_tie_is_a_choice_that_rounding_could_turn() -> None:
+def test_a_near_tie_is_a_choice_that_rounding_could_change() -> None:
     row = np.array([1.0, 3.0, 2.9, -4.0], np.float32)
     assert not sampler(0.04, temperature=0).choose(row, [], 0).near_tie
     assert sampler(0.06, temperature=0).choose(row, [], 0).near_tie
@@ -190,7 +190,7 @@ def test_the_edge_of_truncation_counts() -> None:
     assert sum(map(bool, found[0.5])) < 3
 
 
-def test_no_noise_of_that_size_turns_what_is_no_near_tie() -> None:
+def test_no_noise_of_that_size_changes_what_is_no_near_tie() -> None:
     random = np.random.default_rng(3)
     for position in range(300):
         row = random.normal(size=4).astype(np.float32) * 2
@@ -221,7 +221,7 @@ def test_near_ties_are_not_counted_where_choices_are_made_otherwise(rule: Verify
 
 
 @pytest.mark.parametrize("settings", [{"top_p": 0.8}, {"typical_p": 0.5}, {"temperature": 0, "typical_p": 0.5}, {}])
-def test_few_choices_that_rounding_turns_go_unnoticed(settings: dict[str, Any]) -> None:
+def test_few_choices_that_rounding_changes_go_unnoticed(settings: dict[str, Any]) -> None:
     random = np.random.default_rng(1)
     turned = unnoticed = 0
     for position in range(400):

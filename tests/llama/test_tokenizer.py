@@ -58,7 +58,7 @@ def test_an_empty_text_has_no_tokens(model: Model) -> None:
     assert model.tokenize("", add_special=False, parse_special=False) == []
 
 
-def test_a_text_longer_than_any_guess(byte_level: Model) -> None:
+def test_a_text_longer_than_the_estimate(byte_level: Model) -> None:
     text = "return " * 20_000
     assert bytes_of(byte_level, byte_level.tokenize(text, add_special=False, parse_special=False)) == text.encode()
 

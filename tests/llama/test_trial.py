@@ -182,7 +182,7 @@ def test_a_killed_child_means_no_memory_and_not_a_damaged_file(make_build: MakeB
 
 @pytest.mark.skipif(os.name != "nt", reason="Windows has exit codes of its own for crashes")
 @pytest.mark.parametrize(("code", "crash"), [(0xC0000005, True), (0xC000001D, True), (3, True), (1, False)])
-def test_crashes_are_told_from_failures_on_windows(code: int, crash: bool) -> None:
+def test_crashes_are_distinguished_from_failures_on_windows(code: int, crash: bool) -> None:
     assert trial._is_crash(code) is crash
 
 
@@ -207,6 +207,7 @@ def test_the_self_check_tries_a_quantised_model() -> None:
     assert "Q8_0" in {tensor.type for tensor in check_model(KNOWN_GOOD).tensors.values()}
 
 
+@pytest.mark.native
 def test_the_real_child_takes_the_bundled_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_build: MakeBuild
 ) -> None:
@@ -221,6 +222,7 @@ def test_the_real_child_takes_the_bundled_draft(
     assert build.starts() == []
 
 
+@pytest.mark.native
 def test_the_real_child_refuses_with_the_reason(make_build: MakeBuild, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(KNOWN_GOOD.read_bytes()[:5000])

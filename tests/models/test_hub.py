@@ -367,7 +367,7 @@ def test_what_is_damaged_is_found_by_its_hash_and_fetched_again(hub: FakeHub) ->
     assert len(hub.file_requests) == 6
 
 
-def test_offline_the_hash_is_told_by_the_name_of_the_blob(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_the_hash_is_known_by_the_name_of_the_blob(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     pull()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert examined(plan(TINY), lambda _: None).damaged == ()
@@ -390,7 +390,7 @@ def test_a_new_commit_with_the_same_file_takes_no_transfer(hub: FakeHub) -> None
     assert pull() == 0
 
 
-def test_how_many_hashes_were_computed_is_told(hub: FakeHub) -> None:
+def test_how_many_hashes_were_computed_is_reported(hub: FakeHub) -> None:
     hub.add("owner/split-GGUF", {name: name.encode() * 9000 for name in PARTS})
     wanted, seen = HubSpec("owner/split-GGUF", quant="Q8_0"), list[Progress]()
     pull(wanted)
@@ -595,7 +595,7 @@ def test_a_gated_repository_tells_where_its_licence_is_and_how_to_log_in(hub: Fa
     assert f"accept it on {hub.endpoint}/{NAME}, then log in: " in str(failed())
 
 
-def test_the_command_that_logs_in_works_where_it_is_told(
+def test_the_command_that_logs_in_works_where_it_is_reported(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     beside = tmp_path / "beside python"
@@ -823,7 +823,7 @@ def test_a_network_that_is_gone_for_minutes_ends_no_fetch() -> None:
     assert patience.wait_s(ValueError("of another kind")) is None
 
 
-def test_a_reason_that_stays_is_told_now_and_then(hub: FakeHub) -> None:
+def test_a_reason_that_stays_is_reported_from_time_to_time(hub: FakeHub) -> None:
     said, now_s, patience = list[str](), [0.0], Patience(600)
     notes = Notes(said.append, clock=lambda: now_s[0])
     for second in range(62):

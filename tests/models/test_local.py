@@ -261,7 +261,7 @@ def test_a_folder_that_may_not_be_entered_is_left_out(home: Path) -> None:
 
 
 @LINKS
-def test_links_are_followed_and_each_file_is_told_once(home: Path) -> None:
+def test_links_are_followed_and_each_file_is_reported_once(home: Path) -> None:
     repo = home / ".cache" / "huggingface" / "hub" / "models--owner--name"
     blob = tiny(repo / "blobs" / "0123")
     for revision in ("aaa", "bbb"):
@@ -284,7 +284,7 @@ def test_links_that_lead_back_are_harmless(home: Path) -> None:
 
 
 @LINKS
-def test_links_that_lead_nowhere_are_told(home: Path) -> None:
+def test_links_that_lead_nowhere_are_reported(home: Path) -> None:
     (home / "models").mkdir()
     (home / "models" / "gone.gguf").symlink_to(home / "disk" / "model.gguf")
     (home / "models" / "itself.gguf").symlink_to("itself.gguf")
@@ -318,7 +318,7 @@ def test_files_that_go_with_a_model_are_left_out(home: Path) -> None:
     assert files() == []
 
 
-def test_files_that_cannot_be_loaded_are_told_with_the_reason(home: Path) -> None:
+def test_files_that_cannot_be_loaded_are_reported_with_the_reason(home: Path) -> None:
     work = home / "work"
     cut = tiny(work / "cut.gguf")
     cut.write_bytes(cut.read_bytes()[:-1000])

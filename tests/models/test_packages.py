@@ -214,9 +214,7 @@ def test_an_index_without_the_package(tmp_path: Path, index: FakeIndex) -> None:
         ({"PIP_NO_INDEX": "1"}, b"PIP_NO_INDEX keeps pip from using an index"),
     ],
 )
-def test_an_index_that_pip_is_told_not_to_use(
-    tmp_path: Path, index: FakeIndex, setting: dict[str, str], says: bytes
-) -> None:
+def test_an_index_that_pip_must_not_use(tmp_path: Path, index: FakeIndex, setting: dict[str, str], says: bytes) -> None:
     done = edgespec_here("pull", "packed", home=tmp_path, stdin=b"", **index.environment() | setting)
     assert done.returncode == 3
     assert says in done.stderr.replace(b"\n ", b":"), done.stderr

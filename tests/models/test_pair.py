@@ -251,7 +251,7 @@ def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> 
     assert memory_bytes(header, 100) - memory_bytes(header, 0) == 200 * sum(values_per_token(header))
 
 
-def test_the_size_of_a_draft_is_told_against_the_rule_of_thumb(tmp_path: Path) -> None:
+def test_the_size_of_a_draft_is_reported_against_the_rule_of_thumb(tmp_path: Path) -> None:
     wide, narrow = (write_model(tmp_path / f"{width}.gguf", "llama", width=width) for width in (128, 64))
     twin = write_model(tmp_path / "twin.gguf", "llama", width=128, seed=1)
     sizes = [verdict(target, draft).size for target, draft in ((narrow, wide), (wide, twin), (wide, wide))]
@@ -325,7 +325,7 @@ def test_the_token_that_ends_a_turn_is_the_one_llama_takes(
     assert (found.id if found else None) == expected
 
 
-def test_what_is_no_obstacle_is_told(tmp_path: Path) -> None:
+def test_what_is_no_obstacle_is_reported(tmp_path: Path) -> None:
     templates = [CHATML, CHATML + " ", None]
     files = [
         write_model(tmp_path / f"{n}.gguf", "llama", chat_template=template, n_ctx=2048 >> n)
@@ -413,7 +413,7 @@ def test_a_speedup_is_predicted_where_passes_were_measured(home: Path) -> None:
     assert said == f"speedup {speedup:.2f}x at 60 % acceptance, 10 times smaller than the target"
 
 
-def test_what_can_be_done_without_a_draft_is_told(family: dict[str, LocalModel], tmp_path: Path) -> None:
+def test_what_can_be_done_without_a_draft_is_reported(family: dict[str, LocalModel], tmp_path: Path) -> None:
     target = family["usual"].header
     assert target is not None
     found = suggestions(target, [family["large"], family["strange"]])

@@ -37,7 +37,7 @@ NAMES = ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-Q6_K-00001-of-00002.ggu
          "mmproj-m-F16.gguf", "m.imatrix.gguf"]  # fmt: skip
 
 
-def test_models_are_told_from_what_goes_with_them() -> None:
+def test_models_are_distinguished_from_their_companions() -> None:
     assert models_in(NAMES) == ["m-Q4_K_M.gguf", "m-Q6_K-00001-of-00002.gguf", "m-Q8_0.gguf"]
 
 

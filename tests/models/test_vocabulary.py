@@ -68,7 +68,7 @@ def strange(n: int) -> dict[int, str | bytes]:
 # --- told apart -------------------------------------------------------------------------------------------------------
 
 
-def test_another_kind_of_vocabulary_is_told_with_all_that_differs(tmp_path: Path) -> None:
+def test_another_kind_of_vocabulary_is_reported_with_all_that_differs(tmp_path: Path) -> None:
     target, draft = write(tmp_path / "bpe.gguf"), write(tmp_path / "spm.gguf", "gemma")
     why = difference(target, draft)
     assert f"byte-level BPE of {N_BPE} tokens in the target, SentencePiece of 384 tokens in the draft" in why
@@ -96,7 +96,7 @@ def test_one_token_in_many_is_less_than_all_of_them(tmp_path: Path) -> None:
     assert overlap(target, draft) == 4298 / 4299
 
 
-def test_more_than_padding_is_told_both_ways_round(tmp_path: Path) -> None:
+def test_more_than_padding_is_reported_both_ways_round(tmp_path: Path) -> None:
     shorter, longer = write(tmp_path / "shorter.gguf"), write(tmp_path / "longer.gguf", more=padding(MAX_PADDING + 1))
     for target, draft, n_target, n_draft in ((shorter, longer, 299, 428), (longer, shorter, 428, 299)):
         why = difference(target, draft)
@@ -109,7 +109,7 @@ def test_equally_long_vocabularies_with_other_tails_are_told_apart(tmp_path: Pat
     assert "token 300 is 'two' in the target, 'three' in the draft" in why
 
 
-def test_another_first_token_of_a_text_is_told(tmp_path: Path) -> None:
+def test_another_first_token_of_a_text_is_reported(tmp_path: Path) -> None:
     why = difference(write(tmp_path / "without.gguf"), write(tmp_path / "with.gguf", add_bos_token=True))
     assert "they add different tokens at the start of a text (no BOS and BOS 296)" in why
 

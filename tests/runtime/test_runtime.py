@@ -116,7 +116,7 @@ def test_an_answer_to_a_question_stops_by_itself(llm: Runtime) -> None:
     assert "<|im_end|>" not in text_of(iter(events))
 
 
-def test_the_next_turn_decodes_only_what_is_new(llm: Runtime) -> None:
+def test_the_next_turn_decodes_only_new_tokens(llm: Runtime) -> None:
     answer = text_of(llm.chat([QUESTION], max_tokens=60, temperature=0))
     turns = [QUESTION, Message("assistant", answer), Message("user", "What does os.walk do?")]
     list(llm.chat(turns, max_tokens=4, temperature=0))
@@ -378,7 +378,7 @@ def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkey
     assert len(decoded) - first < 8 * 4 + llm.stats.prompt_tokens - llm.stats.cached_tokens + 8
 
 
-def test_progress_is_told_while_loading_and_while_a_long_prompt_is_read() -> None:
+def test_progress_is_reported_while_loading_and_while_a_long_prompt_is_read() -> None:
     told: list[tuple[str, float]] = []
     with Runtime(LoadSettings("demo"), lambda what, done: told.append((what, done))) as llm:
         list(llm.generate("x = 1\n" * 180, max_tokens=2, ignore_eos=True))

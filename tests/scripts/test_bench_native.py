@@ -103,7 +103,7 @@ def test_tokens_that_llama_cpp_accepted_behind_the_end_of_an_answer_do_not_count
     assert report.rate(OWN_AUTO, "edit-01") == pytest.approx(100)
 
 
-def test_texts_are_compared_with_plain_decoding_and_where_they_part_is_told() -> None:
+def test_texts_are_compared_with_plain_decoding_and_where_they_part_is_reported() -> None:
     report = Report(
         [
             sample(NATIVE_PLAIN, "edit", 50, text="one two\ufffd"),

@@ -295,7 +295,7 @@ def test_a_file_is_quantised_and_replaces_what_was_there(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f16.gguf", "q4_0.gguf"]
 
 
-def test_how_far_it_is_is_told_and_whoever_stops_it_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_how_far_it_is_is_reported_and_whoever_stops_it_leaves_nothing_behind(tmp_path: Path) -> None:
     inflate(DRAFT, tmp_path / "f16.gguf", type="F16")
     told: list[float] = []
     quantize(tmp_path / "f16.gguf", tmp_path / "q4_0.gguf", "Q4_0", progress=told.append)

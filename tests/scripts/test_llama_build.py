@@ -78,7 +78,7 @@ def test_a_backend_is_switched_on_through_cmake(machine: Machine, backend: str, 
 
 
 @pytest.mark.parametrize("compiler", [Compiler("gcc", (11, 4)), GCC_12, GCC_13_2])
-def test_gcc_that_miscompiles_amx_is_told_to_leave_amx_out(compiler: Compiler) -> None:
+def test_gcc_that_miscompiles_amx_leaves_amx_out(compiler: Compiler) -> None:
     assert build_environment(AMX._replace(compiler=compiler), "cpu", {}) == {"CFLAGS": NO_AMX, "CXXFLAGS": NO_AMX}
 
 
@@ -106,7 +106,7 @@ def test_builds_without_the_fault_are_left_alone(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "environ", [{"CC": "gcc-12"}, {"CXX": "g++-12"}, {"CMAKE_ARGS": "-DCMAKE_CXX_COMPILER=g++-12"}]
 )
-def test_a_compiler_the_user_chose_is_kept_but_told_to_leave_amx_out(environ: dict[str, str]) -> None:
+def test_a_compiler_the_user_chose_is_kept_but_leaves_amx_out(environ: dict[str, str]) -> None:
     assert build_environment(AMX._replace(clang_works=True), "cpu", environ) == {"CFLAGS": NO_AMX, "CXXFLAGS": NO_AMX}
 
 

@@ -1,4 +1,4 @@
-"""A text that drafters guess about, without a model."""
+"""A text for drafters, without a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Text:
 
 
 def first_draft(drafter: Drafter, text: Text, budget: Budget) -> Draft:
-    """What is guessed of a text whose answer has just begun."""
+    """The draft for a text whose answer has just begun."""
     drafter.begin(text)
     [draft] = drafter.propose([text], [budget])
     return draft

@@ -1,4 +1,4 @@
-"""Every way a round of drafting and verifying can go, with its exact probability: the proof of a verify rule.
+"""Every outcome of a step of drafting and verifying, with its exact probability: the proof of a verification rule.
 
 Drafting and verifying are functions of a `Chance`, which answers all of their coins and draws. `outcomes` replays them
 once for every list of answers, depth first, so that the distribution of what is emitted comes out exactly but for
@@ -72,8 +72,8 @@ def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[T, float]]:
 
 
 @dataclass(frozen=True)
-class EnumeratedJudge:
-    """A target judging a draft, whatever the coins say. Nothing may follow the token `end`."""
+class EnumeratedTest:
+    """A target that verifies a draft, whatever the coins say. Nothing may follow the token `end`."""
 
     target: Model
     draft: Draft
@@ -98,31 +98,31 @@ class EnumeratedJudge:
 # --- what is proved -------------------------------------------------------------------------------------------------
 
 Drafting = Callable[[Chance, Model], Draft]
-JudgeOf = Callable[[Model, Draft, Chance, int | None], AcceptanceTest]
+TestOf = Callable[[Model, Draft, Chance, int | None], AcceptanceTest]
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """The distribution of the first n tokens when a round is followed by plain decoding, and the mean of accepted
+    """The distribution of the first n tokens when a step is followed by plain decoding, and the mean of accepted
     guesses."""
 
     joint: Joint
     accepted: float
 
 
-def enumerate_round(
+def enumerate_step(
     rule: Rule,
     drafting: Drafting,
     target: Model,
     drafter: Model,
     n: int,
     end: int | None = None,
-    judge_of: JudgeOf = EnumeratedJudge,
+    test_of: TestOf = EnumeratedTest,
 ) -> Emitted:
     """All that a round may emit; n is at least the draft's depth and one."""
 
     def verdicts(draft: Draft) -> Iterator[tuple[tuple[list[int], int | None], float]]:
-        return outcomes(lambda chance: rule(draft, judge_of(target, draft, chance, end)))
+        return outcomes(lambda chance: rule(draft, test_of(target, draft, chance, end)))
 
     joint: Joint = {}
     accepted = 0.0
@@ -164,7 +164,7 @@ def error(one: Joint, other: Joint) -> float:
 def emission_error(
     rule: Rule, drafting: Drafting, target: Model, drafter: Model, n: int, end: int | None = None
 ) -> float:
-    return error(enumerate_round(rule, drafting, target, drafter, n, end).joint, plain(target, n, end))
+    return error(enumerate_step(rule, drafting, target, drafter, n, end).joint, plain(target, n, end))
 
 
 def surprise(sample: Iterable[Prefix], joint: Joint) -> float:

@@ -19,9 +19,9 @@ from edgespec.settings import LoadSettings, Message, Request
 ANSWER = "The quick brown fox jumps over the lazy dog."
 
 
-def guessed(text: str, accepted: int = 2, source: str = "draft") -> list[TokenEvent]:
-    """The words of `text` as tokens: the first from the prompt's pass, then rounds of so many accepted guesses, one
-    rejected guess and a token of the target's own."""
+def drafted_events(text: str, accepted: int = 2, source: str = "draft") -> list[TokenEvent]:
+    """The words of `text` as tokens: the first from the prompt's pass, then steps of so many accepted
+    draft tokens, one rejected draft token and a token of the target's own."""
     first, *words = re.findall(r"\s*\S+|\s+", text)
     events = [TokenEvent(0, first)]
     for index, word in enumerate(words):
@@ -38,9 +38,9 @@ def plain(events: Sequence[TokenEvent]) -> list[TokenEvent]:
 
 
 class FakeEngine:
-    """Satisfies `Answerer`. The answers come in turn, and the last one again and again; a text is `guessed`.
+    """Satisfies `Answerer`. The answers come in turn, and the last one again and again; a text is `drafted_events`.
 
-    Where drafting is off (pace "off", spec_type "none") every token is the target's own. Each round takes `round_s`.
+    Where drafting is off (pace "off", spec_type "none") every token is the target's own. Each step takes `round_s`.
     `error` is raised after `error_after` tokens of every answer. `requests` keeps what was asked, `calls` the names of
     everything called in between.
     """
@@ -59,7 +59,7 @@ class FakeEngine:
         self.requests: list[Request] = []
         self.calls: list[str] = []
         self.closed = False
-        self._answers = [guessed(a) if isinstance(a, str) else list(a) for a in answers or (ANSWER,)]
+        self._answers = [drafted_events(a) if isinstance(a, str) else list(a) for a in answers or (ANSWER,)]
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Which tests load a model and which start the program: found in what they call, so that nobody has to say it."""
+"""Which tests load a model and which start a program: found in what they call, so that nobody has to mark them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ CALLS = {
     "cli_program.edgespec_here": "cli",
     "terminal.at_terminal": "cli",
     "click.testing.CliRunner": "cli",
+    "subprocess.run": "cli",
+    "subprocess.Popen": "cli",
 }
 
 

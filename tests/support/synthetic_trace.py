@@ -1,7 +1,7 @@
 """Traces of runs that never took place, drawn from distributions that are known.
 
-Whether the draft model guesses the token at a place of the text, having seen the text before it, is a property of the
-place: a guess from a later start finds it again. Behind a wrong guess its estimates are of a text that never came.
+Whether the draft model predicts the token at a place of the text, having seen the text before it, is a property of the
+place: a draft from a later start finds it again. After a wrong token its estimates are of a text that never came.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def synthetic_trace(
     source: str = "draft",
     calibrated: bool = True,
 ) -> Trace:
-    """An answer in equal parts, in each of which guesses are right with a probability of its mean `alphas[i]`. These
-    probabilities are Beta distributions: the smaller the `concentration`, the more of them lie near 0 and 1. What the
-    draft promises is corrected by what was seen of the text, if `calibrated`, as the drafter does it."""
+    """An answer in equal parts, in each of which draft tokens are right with probabilities of mean `alphas[i]`. These
+    probabilities are Beta distributions: the smaller the `concentration`, the more of them lie near 0 and 1. The
+    confidences are calibrated by the text so far, if `calibrated`, as the drafter does it."""
     random = np.random.default_rng(seed)
     means = np.repeat(alphas, -(-n_tokens // len(alphas)))[:n_tokens]
 
@@ -84,7 +84,7 @@ def synthetic_trace(
         promised = [calibration.probability(p) for p in raw] if calibrated else raw
         if length:
             calibration.observe(raw[0], bool(right[position]))
-        guess = Guessed(source, tokens, promised, raw, entropies, matched, 0, None, length, length * step)
-        rounds.append(Round(position, text[position : position + 1], 1, 1.0, [guess]))
+        draft = Guessed(source, tokens, promised, raw, entropies, matched, 0, None, length, length * step)
+        rounds.append(Round(position, text[position : position + 1], 1, 1.0, [draft]))
     costs = {"target": {str(width): seconds for width, seconds in target.items()}, "step": {source: step}}
     return Trace("greedy", 0.0, n_max, costs, {}, rounds)

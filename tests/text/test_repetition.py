@@ -34,7 +34,7 @@ def test_it_tells_once_and_counts_on() -> None:
     assert str(detector.found) == "the same 3 tokens, 926 times in a row"
 
 
-def test_a_loop_that_was_left_stays_told_and_the_longest_counts() -> None:
+def test_a_loop_that_has_ended_stays_reported_and_the_longest_counts() -> None:
     detector = RepetitionDetector()
     for token in [5] * 200 + list(range(100, 400)) + [7, 8] * 300:
         detector.add(token)

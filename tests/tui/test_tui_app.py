@@ -260,7 +260,7 @@ def test_export_and_file_read_and_write(tmp_path: Path) -> None:
     on_screen(steps)
 
 
-def test_an_unknown_command_is_told_and_nothing_sent() -> None:
+def test_an_unknown_command_is_reported_and_nothing_sent() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "/reegen")
         await wait_until(pilot, lambda: "did you mean /regen?" in shown(app))
@@ -382,7 +382,7 @@ def test_toasts_leave_the_composer_free() -> None:
     on_screen(steps, toasts=True)
 
 
-def test_the_number_of_a_code_block_that_is_not_there_is_told_and_not_typed() -> None:
+def test_the_number_of_a_missing_code_block_is_reported_and_not_typed() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")
         await pilot.press("shift+tab", "1", "2")
@@ -484,7 +484,7 @@ def test_a_long_system_prompt_is_cut_where_the_screen_ends_after_clear_too() -> 
 # --- while an answer comes --------------------------------------------------------------------------------------------
 
 
-def test_while_an_answer_comes_the_way_to_stop_it_and_the_context_in_use_are_told() -> None:
+def test_while_an_answer_comes_the_way_to_stop_it_and_the_context_in_use_are_reported() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         question = "one two three four five six"  # of ten tokens, with those of a message
         app.composer.put(question)
@@ -533,7 +533,7 @@ def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
     on_screen(steps, Complete("one"))
 
 
-def test_an_answer_that_loops_is_told_once_and_can_be_stopped() -> None:
+def test_an_answer_that_loops_is_reported_once_and_can_be_stopped() -> None:
     events = [TokenEvent(n % 4, f"w{n % 4} ", round=n) for n in range(4000)]
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
@@ -581,7 +581,7 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
     on_screen(steps, died, FakeEngine("all of it"))
 
 
-def test_a_model_that_cannot_be_loaded_is_told_and_another_can_be() -> None:
+def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
     broken = FakeEngine(error=ModelFileError("demo is no model"), error_after=-1)
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
@@ -596,7 +596,7 @@ def test_a_model_that_cannot_be_loaded_is_told_and_another_can_be() -> None:
     on_screen(steps, broken, FakeEngine("one"))
 
 
-def test_a_model_that_is_not_there_is_told_once() -> None:
+def test_a_model_that_is_not_there_is_reported_once() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await wait_until(pilot, lambda: "was not found" in shown(app))
         await pilot.press("escape")

@@ -18,7 +18,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.catalog import USER_FILE
 from edgespec.models.names.local import LocalModel, local_model
-from edgespec.models.pair.suggest import Suggestion, judged, suggestions
+from edgespec.models.pair.suggest import Suggestion, assessed, suggestions
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.tui.choices import Choices
 from edgespec.tui.picker import ModelPicker, Picked
@@ -90,7 +90,7 @@ class Picking(App[None]):
 
     @property
     def is_draft_invariant(self) -> bool:
-        """Everything was read, and every draft of the target judged."""
+        """Everything was read, and every draft of the target assessed."""
         placeholder = self.picker.query_one("#picker-filter", Input).placeholder
         drafts = self.lines("drafts")
         return not placeholder.endswith("...") and bool(drafts) and not any(line.endswith("...") for line in drafts)
@@ -311,7 +311,7 @@ def test_a_verdict_is_found_once(files: dict[str, str], monkeypatch: pytest.Monk
 
     def counting(target: Header, vocabulary: Vocabulary, draft: LocalModel) -> Suggestion:
         pairs.append((target.path, draft.path))
-        return judged(target, vocabulary, draft)
+        return assessed(target, vocabulary, draft)
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         for key in ("down", "down", "up", "up", "down"):
@@ -319,7 +319,7 @@ def test_a_verdict_is_found_once(files: dict[str, str], monkeypatch: pytest.Monk
             await pilot.press(key)
         await until(pilot, lambda: app.is_draft_invariant)
 
-    monkeypatch.setattr("edgespec.tui.picker.judged", counting)
+    monkeypatch.setattr("edgespec.tui.picker.assessed", counting)
     show(script, reading(files["target"], files["small"], files["twin"]), model=files["target"])
     assert len(set(pairs)) == 6
     assert len(pairs) == 6

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, guessed
+from fake_engine import FakeEngine, drafted_events
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -87,7 +87,7 @@ def test_enter_races_and_the_end_tells_who_won_and_that_the_text_is_the_same() -
     drive(FakeEngine(WORDS, round_s=0.002), step)
 
 
-def test_guessed_tokens_are_underlined_and_nothing_in_a_text_is_markup_or_drives_the_terminal() -> None:
+def test_draft_tokens_are_underlined_and_nothing_in_a_text_is_markup_or_drives_the_terminal() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await raced(pilot)
         await pilot.press("end")
@@ -161,7 +161,7 @@ def test_the_prompt_is_edited_in_place_over_several_lines() -> None:
 
 
 @pytest.mark.parametrize("error", [GenerationError("it died", why="signal 9", hint="restart it"), OSError("it died")])
-def test_an_engine_that_fails_is_told_about_and_may_be_tried_again(error: Exception) -> None:
+def test_an_engine_that_fails_is_reported_and_may_be_tried_again(error: Exception) -> None:
     engine = FakeEngine(WORDS, error=error)
 
     async def step(pilot: Pilot[Any]) -> None:
@@ -209,8 +209,10 @@ def test_texts_that_part_are_marked_where_they_do() -> None:
         for name, word in (("plain", " three"), ("drafted", " drei")):
             assert drawn(lane(pilot, name), "reverse") == [word]
 
-    drafted = guessed("one two drei four")
-    plain = [replace(event, id=event.id + 100 * (event.text == " three")) for event in guessed("one two three four")]
+    drafted = drafted_events("one two drei four")
+    plain = [
+        replace(event, id=event.id + 100 * (event.text == " three")) for event in drafted_events("one two three four")
+    ]
     drive(FakeEngine("warm", drafted, plain), step)
 
 

@@ -178,7 +178,7 @@ def test_chats_are_grouped_by_day() -> None:
         (20 * DAY, "2 w ago"),
     ],
 )
-def test_ages_are_told_in_one_unit(passed_s: float, text: str) -> None:
+def test_ages_are_shown_in_one_unit(passed_s: float, text: str) -> None:
     assert ago(NOON - passed_s, NOON) == text
     assert day_of(NOON + DAY, NOON) == "today"  # a clock that was set back
 

@@ -24,7 +24,7 @@ def round_of(number: int, *, proposed: int, accepted: int) -> list[TokenEvent]:
 END = TokenEvent(-1, "", finish_reason="stop", stats=Stats())
 
 
-def test_tokens_rounds_and_guesses_are_counted() -> None:
+def test_tokens_steps_and_drafts_are_counted() -> None:
     figures = LiveStatistics(started_s=10.0, context_used=100, context_size=400)
     figures.add(round_of(0, proposed=0, accepted=0), 10.5, 101)
     figures.add([*round_of(1, proposed=4, accepted=3), *round_of(2, proposed=2, accepted=0)[:1]], 11.0, 106)
@@ -49,7 +49,7 @@ def test_speed_is_counted_from_the_first_tokens_on_and_leaves_the_prompt_out() -
     assert figures.tokens_per_s == pytest.approx(8.0)
 
 
-def test_a_round_that_comes_in_two_parts_is_one() -> None:
+def test_a_step_that_comes_in_two_parts_is_one() -> None:
     figures = LiveStatistics()
     events = round_of(0, proposed=3, accepted=3)
     figures.add(events[:2], 1.0, 0)

@@ -282,7 +282,7 @@ def without_gaps(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def test_what_is_settled_of_a_growing_answer_is_not_drawn_again() -> None:
+def test_what_is_final_of_a_growing_answer_is_not_drawn_again() -> None:
     growing = GrowingMarkdown()
     for part in ("one\n\ntwo\n\n", "```\n" + "code\n" * 60, "```\n\n- a\n- b\n- c\n- d"):
         keep, blocks = growing.append(part)
@@ -305,7 +305,7 @@ def test_nothing_of_an_answer_that_was_not_kept_remains() -> None:
 # --- tokens -------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_are_marked_by_who_guessed_them_and_passes_by_a_bar() -> None:
+def test_tokens_are_marked_by_their_drafter_and_passes_by_a_bar() -> None:
     pieces = [Piece(1, "The ", "", 0), Piece(2, "end", "suffix", 1), Piece(3, "\nnow", "", 1)]
     _, lines = TokenText().add(pieces)
     assert [line.content.plain for line in lines] == ["The ╎end↵", "now"]

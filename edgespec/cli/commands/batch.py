@@ -1,4 +1,4 @@
-"""`edgespec batch`: answer the prompts of a file, into a file that can be gone on with."""
+"""`edgespec batch`: answer the prompts of a file, into a file, resumably."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SHOWN_S = 0.25  # how often progress is shown
 
 
 class Parallel(ParamType):
-    """A number of answers at a time, or `auto`."""
+    """A number of answers decoded together, or `auto`."""
 
     name = "parallel"
 
@@ -90,7 +90,7 @@ OUTPUT = [
 
 
 def batch_options(command: Decorated) -> Decorated:
-    """Those of `run` that say how to answer, and those of a job."""
+    """The generation options of `run`, and those of a job."""
     return with_options(command, [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
 
 
@@ -131,9 +131,9 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         target.begin()
         results = Results(found.name, vocabulary.token_bytes, values["timings"])
         most_failed = values["max_errors"]
-        # Lines that are as bad as they were must not stop it where they did before.
+        # Lines that are still bad must not stop the job at the same place again.
         keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
-        while isinstance(first, BadRow):  # no model is needed to say so
+        while isinstance(first, BadRow):  # reported without loading a model
             keep(results.refused(first))
             first = next(rows, None)
         if first is not None:
@@ -191,7 +191,7 @@ def _run(
     meter: Meter,
     values: dict[str, Any],
 ) -> None:
-    """Answer rows until there are none, or something stops it."""
+    """Answer rows until there are none left, or something stops it."""
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     is_done, n_waiting = False, 0
     try:
@@ -225,7 +225,7 @@ def _run(
 
 
 def _shower(output: Output, meter: Meter) -> Callable[[TokenEvent | EdgespecError], None]:
-    """Counts events, and shows now and then how far the job is."""
+    """Counts events, and shows the progress from time to time."""
     shown_s = perf_counter()
 
     def heard(event: TokenEvent | EdgespecError) -> None:

@@ -1,4 +1,4 @@
-"""`edgespec bench`: how fast a model decodes in each mode, measured in turns, and what guessing earns."""
+"""`edgespec bench`: how fast a model decodes in each mode, measured in turns, and what speculation gains."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
     modes = _modes(settings, values["modes"], output)
     result, interrupts = _measure(ctx, output, settings, modes, items, values, files.get("json"))
-    # A file that an earlier bench has left is worth more than nothing.
+    # Do not replace the file of an earlier run with nothing.
     failures = list(_write(files, result, output)) if result["samples"] else []
     if STDOUT in files.values():
         for message in result["messages"]:
@@ -135,11 +135,11 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
         ctx.exit(EdgespecError.exit_code)
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- the request ------------------------------------------------------------------------------------------------------
 
 
 def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
-    """The modes that were asked for, or those that are possible."""
+    """The requested modes, or all that are possible."""
     from edgespec.bench.modes import default_modes, parse_mode, possible_drafters, with_plain
     from edgespec.models.names.spec import resolve
 
@@ -174,7 +174,7 @@ def _measure(
     values: dict[str, Any],
     file: str | None,
 ) -> tuple[Result, Interrupts]:
-    """The result, whole or not, and what has stopped it. What there is goes into `file` after every prompt."""
+    """The result, complete or not, and what stopped it. Partial results are written to `file` after every prompt."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
     from edgespec.bench.modes import settings_for
@@ -182,7 +182,7 @@ def _measure(
     from edgespec.events import PROGRESS
     from edgespec.runtime.runtime import Runtime
 
-    # Noise would make a draft model miss a reference answer that was not drawn with it.
+    # With noise a draft model would miss a reference answer, which was not sampled with that noise.
     temperatures = tuple(dict.fromkeys(values["temperatures"])) or ((0.0,) if values["reference"] else TEMPERATURES)
     try:
         for temperature in temperatures:
@@ -202,15 +202,15 @@ def _measure(
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
 
     def tell(what: str, done: float) -> None:
-        if what != "prompt":  # there are many, and how far they have come in all is shown
+        if what != "prompt":  # there are many; the total progress is shown
             output.progress(PROGRESS[what].format(settings.model), done)
 
     def keep(result: Result) -> None:
-        with suppress(OSError):  # the writing at the end tells
+        with suppress(OSError):  # the final write reports it
             write_whole(Path(str(file)), _as_text(result))
 
     try:
-        # Only what is measured is worth keeping: while the model is loaded, Ctrl-C ends the program.
+        # Before anything is measured there is nothing to save: while the model is loaded, Ctrl-C ends the program.
         with Runtime(settings_for(settings, modes, plan.least_n_max), tell) as llm, interrupts.cancelling(cancel):
             return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep), interrupts
     finally:
@@ -221,7 +221,7 @@ def _measure(
 
 
 def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[str]:
-    """Write the files, and say which could not be."""
+    """Write the files, and report those that failed."""
     from edgespec.bench.plot import plot
     from edgespec.bench.tables import to_csv
 
@@ -238,7 +238,7 @@ def _write(files: dict[str, str], result: Result, output: Output) -> Iterator[st
 
 
 def _as_text(result: Result) -> str:
-    """JSON with a row a line, numbers of six digits: runs of hours are kept, and looked at with a pager."""
+    """JSON with one row per line and six-digit numbers, to be read with a pager."""
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {_block(value)}" for name, value in result.items()) + "\n}\n"
 
 

@@ -1,4 +1,4 @@
-"""`edgespec chat` and `edgespec tui`: a conversation, in the plain terminal or on a screen of its own."""
+"""`edgespec chat` and `edgespec tui`: a conversation, in the plain terminal or full-screen."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from edgespec.history import Store
     from edgespec.tui.app import ChatApp
 
-LOOK_S = 1.0  # between looks whether there still is a terminal
-PATIENCE_S = 5.0  # for a screen to leave by itself
+LOOK_S = 1.0  # between checks that the terminal still exists
+PATIENCE_S = 5.0  # for a screen to close by itself
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -78,13 +78,13 @@ def tui(ctx: click.Context, /, **values: Any) -> None:
 
 
 def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
-    """Open the store and the session, and hand both to a front end."""
+    """Open the store and the session, and run a front end with both."""
     from edgespec.chat.session import Session
     from edgespec.runtime.worker import Worker
 
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    notes: list[str] = []  # the store's; a screen must not be written over
+    notes: list[str] = []  # the store's; they must not overwrite a screen
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
@@ -94,7 +94,7 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         answer_as_catalogued(ctx, values)
         settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
         if not values["history"]:
-            settings = replace(settings, store=False)  # of answers to guess from
+            settings = replace(settings, store=False)  # of answers to draft from
         session = Session(store, Worker, settings, _chat_settings(values), values["system"] or "", notes)
         if values["resume"]:
             _resume(ctx, session, values)
@@ -109,7 +109,7 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
 
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
-    """Where conversations are kept. Raises StoreError."""
+    """The store of conversations. Raises StoreError."""
     from edgespec.history import Store
     from edgespec.history.file import StoreError
 
@@ -121,7 +121,7 @@ def _store(notes: list[str], *, keeps: bool) -> Store:
 
 
 def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, values: Mapping[str, Any]) -> bool:
-    """Converse; whether something failed that nobody was there to see."""
+    """Run the conversation; returns whether something failed while nobody was watching."""
     interrupts = ctx.find_object(Interrupts) or Interrupts()
     if tui:
         _show_screen(session, interrupts, values["message"])
@@ -133,7 +133,7 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
 
 
 def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output) -> str:
-    """The model a chat was with, and its draft model, if they are still there; else the default one."""
+    """The model of a chat, and its draft model, if they still exist; else the default one."""
     from edgespec.models.names.spec import resolve
 
     spec = resumed.get("model")
@@ -150,7 +150,7 @@ def _model_of(ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, 
 
 
 def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> None:
-    """Open a chat with its own settings, but for those that are asked for now."""
+    """Open a chat with its own settings, except for those that are set now."""
     asked = session.settings
     session.open(values["resume"])
     typed = {
@@ -168,7 +168,7 @@ def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> 
 
 
 def _rescue(session: Session, output: Output) -> None:
-    """Write a conversation that the store did not take into a file of its own. Raises EdgespecError to say so."""
+    """Write a conversation that could not be saved to a separate file. Raises EdgespecError to report it."""
     from edgespec.chat.transcript import to_jsonl, with_system
     from edgespec.files.paths import write_whole
 
@@ -206,10 +206,8 @@ def _show_screen(session: Session, interrupts: Interrupts, message: str | None) 
 
 
 def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None:
-    """Leave when a signal asked for it, or when the terminal is gone, which does not always say so.
-
-    Then what draws the screen may wait for ever for its output to be taken: the process is ended without it.
-    """
+    """Leave when a signal asks for it, or when the terminal is gone, which is not always signalled. Then drawing the
+    screen may block forever: the process ends without cleaning it up."""
     while not asked.wait(LOOK_S) and os.isatty(0):
         if ended.is_set():
             return

@@ -117,7 +117,7 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
 
     def tell(what: str, done: float) -> None:
-        interrupts.raise_if_received()  # what is made here hears of no flag
+        interrupts.raise_if_received()  # making files here cannot be cancelled by the flag
         output.progress(what, done)
 
     try:
@@ -152,13 +152,13 @@ def compare(ctx: click.Context, /, targets: tuple[str, ...], **values: Any) -> N
         ctx.exit(EdgespecError.exit_code)
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
+# --- the request ------------------------------------------------------------------------------------------------------
 
 
 def _plan(
     ctx: click.Context, specs: Sequence[str], values: dict[str, Any], progress: Progress
 ) -> tuple[Plan, list[str]]:
-    """What to compare, and what is wrong with some of the user's prompts. Makes quantisations that are missing."""
+    """What to compare, and what is wrong with some of the user's prompts. Creates missing quantisations."""
     from edgespec.bench.modes import possible_drafters
     from edgespec.bench.suites import CATEGORIES, chosen
     from edgespec.compare.contests import contests, split_modes
@@ -191,7 +191,7 @@ def _plan(
 
 
 def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[str]:
-    """The models whose drafts would be used, if they come with one: the reference, or those that may become it."""
+    """The models whose default drafts would be used: the reference, or those that may become it."""
     from edgespec.compare.contests import split_modes
 
     references = [values["reference"]] if values["reference"] else targets
@@ -201,7 +201,7 @@ def _drafting_for(targets: Sequence[str], values: dict[str, Any]) -> Sequence[st
 
 
 def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
-    """The draft models, or the one that comes with the reference. Raises ModelNotFoundError."""
+    """The draft models, or the reference's default. Raises ModelNotFoundError."""
     from edgespec.models.names.spec import resolve
 
     default = targets.reference.default_draft
@@ -212,7 +212,7 @@ def _drafts(names: Sequence[str], targets: Targets) -> list[Path]:
 
 
 def _what_is_kept(parts: dict[str, Any], values: dict[str, Any]) -> str:
-    """What a stopped comparison leaves, and how to go on."""
+    """What a stopped comparison has saved, and how to resume."""
     if not parts["finished"] and not parts["begun"]:
         return _nothing_measured(values)
     if not parts["kept"]:
@@ -230,7 +230,7 @@ def _nothing_measured(values: dict[str, Any]) -> str:
 
 
 def _write(files: dict[str, str], result: Result) -> Iterator[str]:
-    """Write the files, and say which could not be."""
+    """Write the files, and report those that failed."""
     from edgespec.compare.plot import plot
     from edgespec.compare.report import to_csv
 

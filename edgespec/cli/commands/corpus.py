@@ -1,4 +1,4 @@
-"""`edgespec corpus`: texts on disk that guesses are looked up in."""
+"""`edgespec corpus`: texts on disk that drafts are copied from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec doctor`: what a bug report needs to know about this machine, this build and a model."""
+"""`edgespec doctor`: this machine, this build and a model, for a bug report."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from edgespec.llama.model import Model
     from edgespec.llama.rounding import Rounding
 
-LABEL, COLUMNS = 18, 80  # as wide as any terminal, and as what is pasted somewhere
-# A short prefix, and one past the 512 tokens from which flash attention splits the work in another way
+LABEL, COLUMNS = 18, 80  # fits any terminal, and into a bug report
+# A short prefix, and one past the 512 tokens from which flash attention splits the work differently
 PREFIXES = (64, 512)
 
 
@@ -47,7 +47,7 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool,
     output.log_to_stderr(verbose=verbose)
 
     def show(rows: Iterable[Row]) -> None:
-        """Write rows as soon as they are known: what comes after them may fail."""
+        """Write rows as soon as they are known: later ones may fail."""
         write_rows(output, () if as_json else rows, indent=LABEL, columns=COLUMNS)
 
     path = _find(model) if model is not None else None
@@ -82,7 +82,8 @@ def _find(spec: str) -> Path:
 
 
 def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) -> Facts:
-    """What MODEL is and how it rounds. Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError."""
+    """MODEL's properties and its rounding. Raises ModelNotFoundError, ModelFileError, OutOfMemoryError,
+    GenerationError."""
     from edgespec.gguf_file.model_check import check_model
     from edgespec.llama.library import default_threads
     from edgespec.models.memory.defaults import usual_context
@@ -95,7 +96,7 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) 
     show(_header_rows(facts))
     plan = Plan(header, n_ctx=usual_context(header), exact=can_be_exact())
     plan = fitted(plan, facts["notes"].append, may_shrink=True)
-    # Whether repacking is off stands above, as the self-check's result.
+    # Whether repacking is off is shown above, as the self-check's result.
     with open_model(plan, lambda _: None, lambda done: output.progress(f"loading {path.name}", done)) as model:
         facts |= _model_facts(model)
         show(_model_rows(facts))
@@ -122,7 +123,7 @@ def _model_facts(model: Model) -> Facts:
 
 
 def _keeps_states(model: Model) -> bool:
-    """Whether a recurrent memory can be set back by a few tokens."""
+    """Whether a recurrent memory can be rolled back by a few tokens."""
     from edgespec.llama.context import Context
 
     with Context(model, n_ctx=32, rollback=3) as context:

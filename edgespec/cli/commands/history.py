@@ -1,4 +1,4 @@
-"""`edgespec history`: the conversations that `edgespec chat` kept."""
+"""`edgespec history`: the saved conversations of `edgespec chat`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def show(name: str, as_json: bool) -> None:
         message: dict[str, Any] = {"role": turn.role, "content": turn.content, "created": iso(turn.created_s)}
         if turn.answer is not None:
             answer = asdict(turn.answer)
-            del answer["ids"]  # of use to this program alone
+            del answer["ids"]  # only useful to this program
             message["answer"] = answer
         messages.append(message)
     output.json(_about(chat) | {"messages": messages})

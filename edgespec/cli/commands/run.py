@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.runtime import Answers, Runtime
 
 LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may keep it from that"
-TOGETHER = 8  # samples that are decoded at a time, each of which takes a cache
+TOGETHER = 8  # samples decoded together, each with a cache of its own
 
 
 @click.command(cls=Command)
@@ -56,7 +56,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
-    # Said with --quiet too: who does not know what is waited for waits for ever.
+    # Shown with --quiet too: otherwise nobody knows what the program is waiting for.
     text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
     _refuse_contradictions(ctx, text, values)
     note_model_as_prompt(output, prompt, values["model"])
@@ -83,7 +83,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
         cancel = CancelFlag()
         stream = llm.answers([replace(asked, sample=number) for number in range(values["samples"])], cancel)
         if draws_seed and values["temperature"] > 0 and not output.quiet:
-            output.aside(f"seed {seed}")  # only this number brings the same text back
+            output.aside(f"seed {seed}")  # the same text needs this number
         interrupts = ctx.find_object(Interrupts) or Interrupts()
         with ExitStack() as stack:
             if values["trace"] is not None:
@@ -115,7 +115,7 @@ def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]
 
 
 def _load(settings: LoadSettings, output: Output) -> Runtime:
-    """Loads with room for one answer at a time where several have none."""
+    """Load, with one answer at a time if there is no room for several."""
     output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime.runtime import Runtime
 
@@ -130,9 +130,8 @@ def _load(settings: LoadSettings, output: Output) -> Runtime:
 
 
 class _Samples:
-    """The samples of an answer: the first one is shown while it comes, each of the others once those before are over.
-
-    `stats` are theirs together."""
+    """The samples of an answer: the first one streams, each later one is shown once those before are complete. `stats`
+    are their total."""
 
     def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
         self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
@@ -154,19 +153,19 @@ class _Samples:
             self._show_next()
 
     def end(self) -> None:
-        """Show what is left, finished or not."""
+        """Show what is left, complete or not."""
         while self._shown < len(self.events) - 1:
             self._show_next()
         self._output.end_answer()
 
     @property
     def repetitions(self) -> list[Repetition | None]:
-        """The loop in each of them, if there is one."""
+        """The loop in each of them, if any."""
         return [loop.found for loop in self._loops]
 
     @property
     def n_cut_off(self) -> int:
-        """How many a limit has ended."""
+        """How many a limit cut off."""
         return sum(events[-1].finish_reason == "length" for events in self.events if events)
 
     def _is_over(self, index: int) -> bool:
@@ -195,12 +194,12 @@ class _Samples:
         for stats in parts:
             total.add(stats)
         total.prompt_s = max((stats.prompt_s for stats in parts), default=0.0)
-        total.generation_s = self._ended_s - self._started_s  # in which they were made together
+        total.generation_s = self._ended_s - self._started_s  # they were decoded together
         return total
 
 
 def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Samples) -> GenerationError | None:
-    """Show answers while they come, with the notes before and after; returns what broke them off, if anything did."""
+    """Show answers as they stream, with the notes before and after; returns the error that ended them, if any."""
     shown = _show_notes(llm, output, 0)
     failure = None
     try:
@@ -215,7 +214,7 @@ def _show_answers(llm: Runtime, stream: Answers, output: Output, samples: _Sampl
 
 
 def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError:
-    """A part of what was asked for is of no use to a program that reads it."""
+    """The error for a partial constrained answer, which a program cannot use."""
     kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
     which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
     n_prompt = samples.stats.prompt_tokens // len(samples.events)
@@ -229,7 +228,7 @@ def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError
 def _account(
     llm: Runtime, asked: Request, shown: _Samples, output: Output, interrupts: Interrupts, *, details: bool
 ) -> None:
-    """Show the statistics where they are wanted. Raises Interrupted if the user stopped the answer."""
+    """Show the statistics if they are wanted. Raises Interrupted if the user stopped the answer."""
     interrupted = interrupts.received is not None
     if details or (not output.quiet and (interrupted or output.stderr_is_terminal)):
         verdicts = llm.pace_verdicts(asked)
@@ -246,7 +245,7 @@ def _account(
 
 
 def _show_notes(llm: Runtime, output: Output, shown: int) -> int:
-    """Show the notes that are new since `shown` of them were."""
+    """Show the notes after the first `shown`."""
     for note in llm.notes[shown:]:
         output.note(note)
     return len(llm.notes)

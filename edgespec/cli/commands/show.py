@@ -1,4 +1,4 @@
-"""`edgespec show`: what a model is, from its header alone, and which models here can draft for it."""
+"""`edgespec show`: a model's details, from its header alone, and compatible drafts on this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 Rows = list[Row]
 
-CONTEXTS = (4096, 8192)  # of which the cache is told, beside what the model was trained for
-ABOUT = {  # what its makers say of it, by the first of these keys that there is
+CONTEXTS = (4096, 8192)  # context sizes to show the cache for, beside the trained one
+ABOUT = {  # the authors' description, from the first existing key
     "licence": ("general.license.name", "general.license"),
     "author": ("general.author", "general.organization"),
     "quantised_by": ("general.quantized_by",),
@@ -54,7 +54,7 @@ def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool)
     output = Output(quiet=quiet)
     found = local_model(model)
     header = found.header
-    assert header is not None  # else it would have been refused
+    assert header is not None  # else it would have been rejected
     facts = _facts(found, header)
     text = header.metadata.get("tokenizer.chat_template")
     drafts = _drafts(header, output)
@@ -74,11 +74,11 @@ def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool)
         output.line(f"\n{text}")
 
 
-# --- what a file is ---------------------------------------------------------------------------------------------------
+# --- a file -----------------------------------------------------------------------------------------------------------
 
 
 def header_facts(header: Header) -> Facts:
-    """What is told of every model."""
+    """The facts shown for every model."""
     bytes_by_type: Counter[str] = Counter()
     for tensor in header.tensors.values():
         bytes_by_type[tensor.type] += tensor.size_bytes
@@ -115,7 +115,7 @@ def header_rows(facts: Facts) -> Rows:
 
 
 def _facts(model: LocalModel, header: Header) -> Facts:
-    """All that `show` tells of the model itself."""
+    """Everything `show` prints about the model itself."""
     from edgespec.models.memory.kv_cache import bytes_per_token
     from edgespec.models.names.known import name_of
 
@@ -143,14 +143,14 @@ def _facts(model: LocalModel, header: Header) -> Facts:
 
 
 def _per_layer(header: Header, key: str) -> list[int]:
-    """The different values that layers have, in order."""
+    """The different values of the layers, in order."""
     value = header.metadata.get(f"{header.architecture}.{key}")
     values = [value] if isinstance(value, int) else header.numbers(f"{header.architecture}.{key}").tolist()
     return sorted({int(each) for each in values})
 
 
 def _vocabulary(header: Header) -> Facts:
-    """Its kind, and special tokens by what they are for: their texts."""
+    """Its kind, and the texts of special tokens by role."""
     from edgespec.models.pair.vocabulary import Vocabulary
 
     vocabulary = Vocabulary.of(header)
@@ -172,7 +172,7 @@ def _first(header: Header, keys: Sequence[str]) -> str:
 
 
 def _metadata(header: Header) -> Facts:
-    """All of it but long arrays, of which only the length is told."""
+    """All of it, but only the length of long arrays."""
     return {
         key: {"length": header.length(key)} if _is_long(header, key) else value
         for key, value in header.metadata.items()
@@ -188,7 +188,7 @@ def _is_long(header: Header, key: str) -> bool:
 
 
 def _drafts(target: Header, output: Output) -> list[Suggestion]:
-    """What the models here would be as its drafts, best first."""
+    """How the models here would do as its drafts, best first."""
     from edgespec.models.names.local import local_models
     from edgespec.models.pair.suggest import suggestions
 
@@ -216,7 +216,7 @@ def _draft_rows(model: str, drafts: Sequence[Suggestion]) -> Rows:
 
 
 def _catalogue_rows(model: str) -> Iterator[Row]:
-    """What the catalogue adds to a model of that name: a path has nothing of it."""
+    """What the catalogue adds to a model of that name; nothing for a path."""
     from edgespec.models.names.spec import catalogued
 
     entry = catalogued(model)
@@ -278,7 +278,7 @@ def _metadata_rows(header: Header) -> Rows:
 
 
 def _print(output: Output, rows: Sequence[Row]) -> None:
-    """As wide as the terminal, but no wider than one reads."""
+    """As wide as the terminal, but no wider than is readable."""
     indent = max(len(row.label) for row in rows) + 2
     columns = max(min(WIDEST, shutil.get_terminal_size().columns), indent + 20)
     write_rows(output, [row._replace(text=row.text or "-") for row in rows], indent=indent, columns=columns)

@@ -1,4 +1,4 @@
-"""`edgespec store`: the answers that suffix drafting looks into."""
+"""`edgespec store`: the previous answers that suffix drafting copies from."""
 
 from __future__ import annotations
 

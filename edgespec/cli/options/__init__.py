@@ -1,1 +1,1 @@
-"""Options of commands: how they are declared, what their values look like, and where defaults come from."""
+"""Options of commands: their declarations, the types of their values, and where defaults come from."""

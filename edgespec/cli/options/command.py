@@ -1,4 +1,5 @@
-"""Commands whose options come in sections and take defaults from the environment and from configuration files."""
+"""Commands whose options are grouped in sections and take defaults from the environment and from configuration
+files."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ SECTIONS = ("Prompt", "Model", "Speculation", "Sampling", "Answer", "Output")
 class Option(click.Option):
     """An option of one section. Its long name is its key in configuration files, and with `EDGESPEC_` its variable.
 
-    `config` is false for what only makes sense on a command line. `exclusive` refuses both names of a switch together,
-    of which the last one counts otherwise.
+    `config` is false for options of the command line only. `exclusive` rejects both names of a switch together;
+    otherwise the last one wins.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Option(click.Option):
         return extra
 
     def check(self, ctx: click.Context, value: Any, file: Path) -> Any:
-        """A value from TOML as this option takes it. Raises ValueError."""
+        """Validate a value from TOML. Raises ValueError."""
         values = value if self.multiple and isinstance(value, list) else [value]
         for item in values:
             if type(item) not in self._toml_types():
@@ -75,11 +76,11 @@ class Option(click.Option):
 
 
 ARGS = "edgespec.args"
-"""Where the context keeps what was typed."""
+"""The context's key for the typed arguments."""
 
 
 def typed(ctx: click.Context) -> str:
-    """What was typed, without the folders of this machine."""
+    """The command as it was typed, without the folders of this machine."""
     names = []
     for arg in ctx.meta[ARGS]:
         option, equals, value = arg.rpartition("=")
@@ -89,10 +90,8 @@ def typed(ctx: click.Context) -> str:
 
 
 class Command(click.Command):
-    """A command that reads the configuration files before its arguments.
-
-    What may stand in them are the options of `run`; a command takes those that it knows too.
-    """
+    """A command that reads the configuration files before its arguments. Their keys are the options of `run`; a command
+    uses those that it has too."""
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
@@ -117,7 +116,7 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def _check_words(self, ctx: click.Context, args: list[str]) -> None:
-        """Several letters behind one dash are the name of an option, as in -ngl, or switches: click would take -hf for
+        """Several letters after one dash are the name of an option, as in -ngl, or switches: click would take -hf for
         -h, and -sys for -s with the value "ys". Raises NoSuchOption."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         names = [name for param in options for name in (*param.opts, *param.secondary_opts)]
@@ -143,7 +142,7 @@ class Command(click.Command):
 
 
 def configured(ctx: click.Context, command: click.Command) -> Mapping[str, Setting]:
-    """What the configuration files say, by parameter name. Raises UsageError."""
+    """The settings of the configuration files, by parameter name. Raises UsageError."""
     options = {param.key: param for param in command.params if isinstance(param, Option) and param.config}
     checks: dict[str, Check] = {key: _checker(ctx, option) for key, option in options.items()}
     aliases = {str(option.name): key for key, option in options.items()}

@@ -1,4 +1,4 @@
-"""Options that mean the same in many commands."""
+"""Options with the same meaning in many commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def option(section: str, *names: str, **attrs: Any) -> Callable[[Decorated], Decorated]:
-    """An option that does not stand in configuration files."""
+    """An option that configuration files cannot set."""
     return click.option(*names, cls=Option, section=section, config=False, **attrs)
 
 

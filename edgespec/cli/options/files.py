@@ -1,4 +1,4 @@
-"""Settings from TOML files: the user's own, and above it the project's."""
+"""Settings from TOML files: the user's own, overridden by the project's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Check = Callable[[Any, Path], Any]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A checked value and the file that gave it."""
+    """A checked value and the file that it comes from."""
 
     value: Any
     file: Path
@@ -31,7 +31,7 @@ def user_file() -> Path:
 
 
 def working_folder() -> Path | None:
-    """The folder the program works in, None if it has been deleted."""
+    """The working folder, None if it has been deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -47,7 +47,7 @@ def project_file(folder: Path | None) -> Path | None:
 
 
 def config_files(folder: Path | None) -> list[Path]:
-    """The files that count for someone who works in `folder`, the weakest first."""
+    """The files that apply in `folder`, the weakest first."""
     user, project = user_file(), project_file(folder)
     return [file for file in (user, project) if file is not None and file.is_file()]
 
@@ -55,11 +55,9 @@ def config_files(folder: Path | None) -> list[Path]:
 def read_settings(
     files: Iterable[Path], checks: Mapping[str, Check], aliases: Mapping[str, str] | None = None
 ) -> dict[str, Setting]:
-    """The settings of all `files`, a later file over an earlier one; `checks` holds the keys there are.
-
-    `aliases` are other names of keys, which are no keys but are known to be meant. Raises UsageError naming the file
-    and the key.
-    """
+    """The settings of all `files`; a later file overrides an earlier one. `checks` are the valid keys. `aliases` are
+    other programs' names of keys, which are rejected with the right one. Raises UsageError naming the file and the
+    key."""
     settings: dict[str, Setting] = {}
     for file in files:
         for key, value in _parse(file).items():
@@ -84,7 +82,7 @@ def _parse(file: Path) -> dict[str, Any]:
 
 
 def _near(key: str, known: Iterable[str], aliases: Mapping[str, str]) -> str:
-    """What was probably meant: another name of a key, or one that is spelt almost like it."""
+    """What was probably meant: another program's name, or a similar key."""
     spelt = key.lower().replace("_", "-")
     names = {key: key for key in known} | {alias.replace("_", "-"): key for alias, key in aliases.items()}
     near = difflib.get_close_matches(spelt, names, n=1)

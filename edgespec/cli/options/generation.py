@@ -1,6 +1,6 @@
-"""The options of commands that generate text, each declared once; `given.py` makes settings of their values.
+"""The options of commands that generate text, each declared once; `given.py` turns their values into settings.
 
-An option that configures a model or a request carries the name of the field it sets.
+An option that configures a model or a request has the name of the field it sets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LARGEST = 2**31 - 1
 
 
 def _default(settings: type, name: str) -> Any:
-    """The default of a field, so that it stands in `settings` alone."""
+    """The default of a field, which is defined in `settings` only."""
     field = next(field for field in fields(settings) if field.name == name)
     return field.default_factory() if field.default is MISSING and callable(field.default_factory) else field.default
 

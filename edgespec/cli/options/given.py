@@ -1,4 +1,4 @@
-"""From the values of options to settings: what to load, how to choose tokens, what to generate."""
+"""From option values to settings: what to load, how to sample, what to generate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgespec.settings import CONSTRAINTS, Constraint, LoadSettings, Message, Re
 
 
 def one_model(argument: str | None, option: str | None) -> str | None:
-    """The model that a command's argument or its option -m names, if one does. Raises UsageError."""
+    """The model of a command's argument or its option -m, if any. Raises UsageError."""
     if argument is not None and option is not None:
         raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
     return argument or option
@@ -27,7 +27,7 @@ def load_settings(values: Mapping[str, Any]) -> LoadSettings:
 
 
 def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) -> Request:
-    """What to generate: `prompt` as the question of a chat, or as a text to go on from. Raises UsageError."""
+    """What to generate: `prompt` as a user message, or as a text to complete. Raises UsageError."""
     system = values["system"]
     turns = [Message("system", system)] if system else []
     texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
@@ -37,7 +37,7 @@ def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) ->
 
 
 def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
-    """What answers are to be made of, as given: what is typed goes before the environment, and that before files."""
+    """The constraint of answers: the command line overrides the environment, which overrides files."""
     ctx = click.get_current_context(silent=True)
     given = {kind: values[kind] for kind in CONSTRAINTS if values[kind]}
     sources = {kind: ctx.get_parameter_source(kind) if ctx else None for kind in given}
@@ -47,7 +47,7 @@ def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
 
 
 def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
-    """How to choose tokens. Raises UsageError."""
+    """How to sample. Raises UsageError."""
     try:
         return SamplingSettings(**_given(SamplingSettings, values))
     except ValueError as error:
@@ -55,6 +55,6 @@ def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
 
 
 def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that name a field of `settings`; None leaves the field's own default."""
+    """The values that name a field of `settings`; None keeps the field's default."""
     names = {field.name for field in fields(settings)}
     return {name: value for name, value in values.items() if name in names and value is not None}

@@ -1,4 +1,4 @@
-"""What other programs call commands, options and models, and what to say to those who are used to them."""
+"""Names of commands, options and models in other programs, and the answers to users who type them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ELSEWHERE = {
     "system-prompt": "system",
     "sys": "system",
 }
-"""What llama.cpp, ollama and transformers call some of the options."""
+"""Names of options in llama.cpp, ollama and transformers."""
 
 _HUB = ("hf", "hfr", "hf-repo", "hff", "hf-file")
 _PROMPT = ("p", "prompt")
@@ -44,7 +44,7 @@ _COMMANDS = {
 
 
 def command_hint(name: str, known: Collection[str]) -> str:
-    """What to do about a command that is not there."""
+    """The hint for an unknown command."""
     if name in ("serve", "server", "start", "stop", "ps"):
         return _SERVER
     near = difflib.get_close_matches(name.lower(), known, n=1)
@@ -54,8 +54,7 @@ def command_hint(name: str, known: Collection[str]) -> str:
 
 
 def usage_hint(error: click.UsageError) -> str:
-    """What to do about an option or argument that a command does not have; empty where nothing better is known than to
-    read its help."""
+    """The hint for an unknown option or argument; empty if there is nothing better than to read the command's help."""
     if error.ctx is None:
         return ""
     command = error.ctx.command

@@ -1,4 +1,4 @@
-"""How the help of all commands is written: no line is broken at a hyphen, so `--max-tokens` and `ID-inf` stay whole."""
+"""The help of all commands: no line is broken at a hyphen, so `--max-tokens` and `ID-inf` stay whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Writes hyphens that do not break as such until the lines are made."""
+    """Replaces hyphens with unbreakable ones until the lines are wrapped."""
 
     def write_text(self, text: str) -> None:
         super().write_text(text.replace("-", UNBROKEN))
@@ -23,5 +23,5 @@ class HelpFormatter(click.HelpFormatter):
 
 
 def install() -> None:
-    """From now on every command's help is written so."""
+    """Use it for every command's help."""
     click.Context.formatter_class = HelpFormatter

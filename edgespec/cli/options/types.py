@@ -1,4 +1,4 @@
-"""What option values look like, and what is said about those that do not."""
+"""The types of option values, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ else:
 
 
 class Text(ParamType):
-    """Text in UTF-8. One environment variable holds one text, whatever spaces it has."""
+    """Text in UTF-8. An environment variable is one text, whatever spaces it contains."""
 
     name = "text"
 
@@ -38,7 +38,7 @@ class Text(ParamType):
 
 
 class StopText(Text):
-    """A stop string; an empty one would end every answer before it began."""
+    """A stop string; an empty one would end every answer at once."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = super().convert(value, param, ctx)
@@ -72,7 +72,7 @@ class ConstraintText(Text):
 
 
 class ModelSpec(Text):
-    """A model spec; what it names is looked up later. In a configuration file, paths start from its folder."""
+    """A model spec, resolved later. In a configuration file, paths are relative to its folder."""
 
     name = "model"
 
@@ -123,7 +123,7 @@ class Number(click.FloatRange):
 
 
 class Layers(ParamType):
-    """How many layers go to the GPU."""
+    """The number of layers on the GPU."""
 
     name = "layers"
     toml_types = (int, str)
@@ -138,7 +138,7 @@ class Layers(ParamType):
 
 
 class Word(Text):
-    """A word in whatever case, and with spaces, if `check` does not raise UsageError."""
+    """A word in any case, and with spaces, if `check` does not raise UsageError."""
 
     def check(self, text: str) -> None:
         raise NotImplementedError
@@ -153,7 +153,7 @@ class Word(Text):
 
 
 class SpecType(Word):
-    """`auto`, `none`, or drafters with commas between."""
+    """`auto`, `none`, or drafters separated by commas."""
 
     name = "drafters"
 
@@ -185,7 +185,7 @@ class DraftPolicy(Word):
 
 
 class LogitBias(ParamType):
-    """`ID+BIAS` or `ID-BIAS`, as llama.cpp writes it; `ID-inf` forbids the token."""
+    """`ID+BIAS` or `ID-BIAS`, as in llama.cpp; `ID-inf` bans the token."""
 
     name = "bias"
 
@@ -199,7 +199,7 @@ class LogitBias(ParamType):
 
 
 def first_invalid_byte(text: str) -> int | None:
-    """Where an argument or variable that the system handed over as bytes stops being UTF-8 (byte offset)."""
+    """Where an argument or variable, which the system passes as bytes, stops being UTF-8 (byte offset)."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -1,1 +1,1 @@
-"""What commands print: rows, tables and statistics."""
+"""The output of commands: rows, tables and statistics."""

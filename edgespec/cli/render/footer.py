@@ -1,4 +1,4 @@
-"""The statistics of an answer as a user reads them."""
+"""The statistics of an answer, for the user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def footer(
 
 
 def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str:
-    """What is known about this answer beside that of plain decoding with the same seed."""
+    """What is known about this answer compared with plain decoding with the same seed."""
     if verify in CHANGES_LAW:
         return f"{verify} acceptance changes the distribution"
     if not stats.proposed:
@@ -53,7 +53,7 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
         return f"same distribution as plain decoding, another text (--verify {verify})"
     if about["strict"] or about["rounding"] == 0.0:
         return "output identical with and without speculation on this machine"
-    if about["exact"] and about["rounding"] is None:  # it cannot be measured, and thus not be prevented either
+    if about["exact"] and about["rounding"] is None:  # it cannot be measured, and so not be prevented either
         return "same text as plain decoding up to rounding"
     how = "leaving out --fast" if about["fast"] else "--strict"
     return f"same text as plain decoding up to rounding; {how} makes it exact"
@@ -78,7 +78,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
 
 
 def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
-    """What the draft-length policy made of the drafters."""
+    """What the draft-length policy decided about the drafters."""
     active = ", ".join(verdict.drafter for verdict in pace if not verdict.rests)
     backed_off = ", ".join(verdict.drafter for verdict in pace if verdict.rests)
     if pace:
@@ -88,7 +88,7 @@ def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
 
 
 def explanation(stats: Stats, pace: Sequence[PolicyVerdict], rounding: float | None) -> RenderableType:
-    """Where the time of an answer went, what each drafter did, what that earned, and why it was asked to."""
+    """Where the time of an answer went, what each drafter did, what that gained, and why it was used."""
     from rich.console import Group
     from rich.text import Text
 
@@ -146,7 +146,7 @@ def _reasons(pace: Sequence[PolicyVerdict]) -> Iterator[str]:
 
 
 def _ties(stats: Stats, rounding: float | None) -> Iterator[str]:
-    """How often the choice was closer than what passes of different widths round differently."""
+    """How often the choice was within the rounding of passes of different widths."""
     if rounding is None:
         return
     if not rounding:

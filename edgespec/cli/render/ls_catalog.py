@@ -1,4 +1,4 @@
-"""`edgespec ls --catalog`: the names that edgespec knows, and which of these models are here."""
+"""`edgespec ls --catalog`: the names that edgespec knows, and which of these models are on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _row(entry: Entry) -> Row:
 
 
 def _quants_here(entry: Entry) -> list[str]:
-    """In which quantisations it is on this machine."""
+    """Its quantisations on this machine."""
     from edgespec.models.hub.quants import quant_of
     from edgespec.models.names.local import files_here
 

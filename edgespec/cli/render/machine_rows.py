@@ -1,4 +1,4 @@
-"""What `doctor` knows about a machine and a build, as one reads it."""
+"""What `doctor` prints about a machine and a build."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ def _advice(facts: Facts) -> Iterator[Row]:
 
 
 def _shown(path: str) -> str:
-    """A path without the user's name, which need not stand in a bug report."""
+    """A path without the user's name, which a bug report does not need."""
     return with_tilde(Path(path)) if Path(path).is_absolute() else path

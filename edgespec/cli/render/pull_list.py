@@ -71,7 +71,7 @@ def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[d
 
 
 def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
-    """What to type for it: a name of the catalogue stays one, so that its draft comes along."""
+    """The name to type: a name of the catalogue stays one, so that its draft is downloaded too."""
     if "/" not in spec and offer.quant:
         return f"{spec.partition(':')[0]}:{offer.quant}"
     return str(HubSpec(wanted.repository, "" if offer.quant else offer.file, offer.quant, wanted.revision))

@@ -1,4 +1,4 @@
-"""Labels with texts beside them, as `show` and `doctor` write what they know."""
+"""Labels with texts beside them, the output format of `show` and `doctor`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from edgespec.text.printable import wrapped
 
 
 class Row(NamedTuple):
-    """A label and its text; without either the line is empty. `colour` is click's, for what is good or bad.
-
-    `as_is` keeps the text in one line: a command to be copied, or a line of a table.
-    """
+    """A label and its text; without either the line is empty. `colour` is click's, for good or bad values. `as_is`
+    keeps the text on one line: a command to be copied, or a line of a table."""
 
     label: str = ""
     text: str = ""

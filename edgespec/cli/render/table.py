@@ -1,4 +1,4 @@
-"""Columns under a heading, as `ls` shows them; in a narrow terminal the name stands above the rest of its row."""
+"""Columns under a heading, as in `ls`; in a narrow terminal the name is above the other cells of its row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ INDENT = " " * 4
 
 
 def table(header: Row, rows: Sequence[Row], *, columns: int, right: Collection[str] = ()) -> list[str]:
-    """The lines of a table; where they are longer than `columns`, first cells get lines of their own.
-
-    They stay whole then, to be copied. `right` names the columns whose cells end below each other.
-    """
+    """The lines of a table; if they are longer than `columns`, first cells get lines of their own. They are never cut,
+    so that they can be copied. `right` names the right-aligned columns."""
     lines = padded(header, rows, right)
     if max(map(_width, lines)) <= columns:
         return ruled(lines[:1], lines[1:])
@@ -24,7 +22,7 @@ def table(header: Row, rows: Sequence[Row], *, columns: int, right: Collection[s
 
 
 def padded(header: Row, rows: Sequence[Row], right: Collection[str] = ()) -> list[str]:
-    """The header's line and one for each row, with the cells of a column below each other."""
+    """The header's line and one for each row, with aligned columns."""
     every = [header, *rows]
     widths = [max(map(_width, column)) for column in zip(*every, strict=True)]
     ends = [name in right for name in header]
@@ -32,7 +30,7 @@ def padded(header: Row, rows: Sequence[Row], right: Collection[str] = ()) -> lis
 
 
 def ruled(heading: Sequence[str], lines: Sequence[str], *, width: int = 0) -> list[str]:
-    """A heading, a rule as wide as what is there, and the lines below it."""
+    """A heading, a rule as wide as the content, and the lines below it."""
     return [*heading, "─" * (width or max(map(_width, [*heading, *lines]))), *lines]
 
 

@@ -1,1 +1,1 @@
-"""What commands do before their work: models named, downloaded and opened, files opened, the machine looked at."""
+"""What commands do before their work: resolve, download and open models, open files, inspect the machine."""

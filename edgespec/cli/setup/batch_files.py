@@ -1,4 +1,4 @@
-"""What `edgespec batch` reads and writes: files that are gone on with, or pipes."""
+"""The input and output of `edgespec batch`: resumable files, or pipes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def put_back(row: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow]:
 
 
 def are_same(file: Path, other: Path) -> bool:
-    """Whether both are there, and one file."""
+    """Whether both exist and are one file."""
     try:
         return file.samefile(other)
     except OSError:
@@ -69,7 +69,7 @@ def _is_file(source: str) -> bool:
 
 
 def count_rows(source: str, limit: int | None) -> int | None:
-    """How many rows the input has, if that can be known."""
+    """The number of rows of the input, if that can be known."""
     if not _is_file(source):
         return None
     with Path(source).open("rb") as file:
@@ -78,7 +78,7 @@ def count_rows(source: str, limit: int | None) -> int | None:
 
 
 class StdoutRows(Closable):
-    """In place of an `OutputFile`: rows are written, and nothing is ever there."""
+    """In place of an `OutputFile`: rows are written, and there are never existing ones."""
 
     name = STDIO
     n_done = n_failed = n_dropped = 0
@@ -91,7 +91,7 @@ class StdoutRows(Closable):
         pass
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Raises EdgespecError where nobody reads them any more: rows are missing then, unlike lines of an answer."""
+        """Raises EdgespecError if nobody reads them any more: rows would be missing, unlike lines of an answer."""
         try:
             self._output.line(encoded(row).decode().removesuffix("\n"))
         except StdoutClosed:

@@ -1,4 +1,4 @@
-"""The model that is used where none is named: a small real one, downloaded once."""
+"""The default model: a small real one, downloaded once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ DEMO = "demo"
 
 
 def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) -> str:
-    """The model to load, downloaded if need be, which is said in a line; `or_demo` takes the bundled pair where it
-    cannot be had.
+    """The model to load, downloaded with a note if necessary; with `or_demo` the bundled pair if that fails.
 
-    Nothing is asked before that: who names no model wants an answer, and a script has nobody to ask. Raises UsageError
-    as `catalogue` does, and without `or_demo` ModelNotFoundError.
+    It is downloaded without asking: whoever names no model wants an answer, and a script cannot be asked. Raises
+    UsageError as `catalogue` does, and without `or_demo` ModelNotFoundError.
     """
     if chosen := os.environ.get(VARIABLE):
         output.note(f"no model given; using {chosen} ({VARIABLE}; choose one with -m)")
@@ -41,22 +40,22 @@ def default_model(ctx: click.Context, output: Output, *, or_demo: bool = False) 
                 why=why,
                 hint=f"choose one with -m, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
             ) from error
-        # also where notes are not wanted: without it the answer would pass for a real model's
+        # shown even when quiet: the answer must not pass for a real model's
         output.aside(f"note: using the bundled {DEMO}, a toy that makes little sense: {why}")
         return DEMO
     return DEFAULT_MODEL
 
 
 def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) -> None:
-    """Tell those who name the model first, as for ollama. Raises UsageError as `catalogue` does."""
+    """Help users who type the model first, as for ollama. Raises UsageError as `catalogue` does."""
     if prompt and not model and looks_like_model(prompt):
         output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
 
 
 def answer_as_catalogued(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Put the settings that the catalogue has for this model where the user set none.
+    """Apply the catalogue's settings for this model where the user set none.
 
-    The system prompt is left out where prompts are completed verbatim. Raises UsageError as `catalogue` does.
+    The system prompt is left out if prompts are completed verbatim. Raises UsageError as `catalogue` does.
     """
     for name, value in catalogued_settings(values["model"]).items():
         unset = ctx.get_parameter_source(name) is ParameterSource.DEFAULT

@@ -1,4 +1,4 @@
-"""Models that a command needs and that are not on this machine: fetched once the user has agreed."""
+"""Download models that a command needs, once the user has agreed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 def fetch_models(
     ctx: click.Context, settings: LoadSettings, output: Output, *, yes: bool, modes: Sequence[str] = ()
 ) -> LoadSettings:
-    """Fetch what these settings, or with them these modes of a bench, need and is not here. Returns the settings,
-    without a draft model where the one that comes along failed. Raises as `fetch_missing` does."""
+    """Download what these settings, or with them these modes of a bench, need.
+
+    Returns the settings, without a draft model if its default one failed. Raises as `fetch_missing` does.
+    """
     named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
     with_draft = named is None and uses_draft(settings, modes)
     drafts_of = [settings.model] if with_draft else []
@@ -35,7 +37,7 @@ def fetch_models(
 
 
 def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
-    """Whether a draft model would guess with these settings, or in one of these modes. Raises UsageError."""
+    """Whether a draft model is used with these settings, or in one of these modes. Raises UsageError."""
     if modes:
         from edgespec.bench.modes import parse_mode, possible_drafters
 
@@ -53,10 +55,10 @@ def fetch_missing(
     drafts_of: Collection[str] = (),
     drafts: Collection[str] = (),
 ) -> bool:
-    """Fetch what these specs name and is not here, and for those in `drafts_of` the draft that the catalogue has.
-    Those in `drafts` are called drafts where it asks. Returns whether all of it is here; a draft may not be.
+    """Download what these specs name and is missing, and for those in `drafts_of` the catalogue's draft.
 
-    Raises NotFetchedError where nobody can be asked, or says no, and what fetching raises.
+    The question calls those in `drafts` drafts. Returns whether all of it is here; a draft may not be. Raises
+    NotFetchedError if nobody can be asked, or declines, and what downloading raises.
     """
     missing: dict[str, NotFetchedError] = {}
     for spec in filter(None, specs):
@@ -106,13 +108,13 @@ def _fetch(
         for item in possible:
             fetch_items([item], output, cancel)
             if item.error is not None and not item.is_draft:
-                break  # without it the others are of no use
+                break  # the others are useless without it
     interrupts.raise_if_received()
     return _without_failed(possible, output) == items
 
 
 def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:
-    """The items but for drafts that cannot be fetched, which is said. Raises what keeps another from being fetched."""
+    """The items without drafts that cannot be downloaded, which is noted. Raises what prevents another download."""
     for item in items:
         if item.error is not None and not item.is_draft:
             raise item.error
@@ -122,7 +124,7 @@ def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:
 
 
 def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
-    """What would be fetched, how much that is and how much room there is: who wants it quiet is told nothing else."""
+    """What would be downloaded, its size and the free space: with --quiet nothing else says so."""
     downloads = {item.spec: item.download for item in items if item.download is not None}
     named = []
     for item in items:
@@ -135,5 +137,5 @@ def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
 
 
 def _missing_bytes(items: Sequence[Item]) -> int:
-    """How much has to be downloaded; what was may still have to be unpacked."""
+    """The size of the downloads; downloaded packages may still have to be unpacked."""
     return sum(item.download.missing_bytes for item in items if item.download is not None)

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, whether this build of llama.cpp uses them or not, and how to get a build that does."""
+"""This machine's GPUs, whether this build of llama.cpp uses them, and how to get a build that does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gpus_here() -> list[Gpu]:
 
 
 def how_to_use(gpu: Gpu) -> str:
-    """The line that makes a build of llama.cpp that uses it."""
+    """The command that makes a build of llama.cpp that uses it."""
     if in_checkout():
         if os.name == "nt":
             return rf'$env:EDGESPEC_BACKEND = "{gpu.backend}"; scripts\edgespec doctor'
@@ -43,7 +43,7 @@ def how_to_use(gpu: Gpu) -> str:
 
 
 def in_checkout() -> bool:
-    """Whether edgespec runs in the environment that its own scripts make."""
+    """Whether edgespec runs in the environment that its own scripts made."""
     return (Path(sys.prefix).parent / "scripts" / "edgespec").is_file()
 
 

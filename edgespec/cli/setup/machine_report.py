@@ -1,4 +1,4 @@
-"""What a bug report needs to know about a machine and a build, and what of it could be better."""
+"""A machine and a build, for a bug report, and what could be better."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Build = dict[str, dict[str, str]]  # flags and their values, by backend
 
 LITTLE_BYTES = 2e9  # a 4-bit model of 3B parameters
 LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
-# What llama.cpp calls an instruction set, and Linux
+# Names of instruction sets in llama.cpp, and in Linux
 INSTRUCTIONS = {"AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "AVX512": "avx512f", "AVX512_VNNI": "avx512_vnni",
                 "AVX512_BF16": "avx512_bf16", "AMX_INT8": "amx_int8"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What could be better here, what that costs, and the command that mends it, if one does."""
+    """What could be better, what that costs, and the command that fixes it, if there is one."""
 
     problem: str
     cost: str
@@ -72,7 +72,7 @@ def machine_facts() -> Facts:
 
 
 def _folders() -> Facts:
-    """The program's own."""
+    """The program's folders."""
     from edgespec.files.paths import cache_dir, config_dir, data_dir, is_writable
 
     folders = {"config": config_dir(), "cache": cache_dir(), "data": data_dir()}
@@ -80,7 +80,7 @@ def _folders() -> Facts:
 
 
 def _settings() -> Facts:
-    """Where settings come from; what they are may be private."""
+    """Where settings come from; their values may be private."""
     from edgespec.cli.options.files import config_files, working_folder
 
     variables = sorted(name for name in os.environ if name.startswith("EDGESPEC_"))
@@ -88,7 +88,7 @@ def _settings() -> Facts:
 
 
 def _hub() -> Facts:
-    """Where models from the Hugging Face hub lie, and whether more of them can come."""
+    """Where models from the Hugging Face hub are, and whether more can be downloaded."""
     from edgespec.files.paths import is_writable
     from edgespec.models.hub.cache import cached_repositories, hub_cache, token_file
     from edgespec.models.hub.removal import unfinished
@@ -109,7 +109,7 @@ def _hub() -> Facts:
         "offline": is_offline(),
         "offline_by": next((name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)), ""),
         "endpoint": endpoint and (shown(endpoint) or "HF_ENDPOINT, which is not a web address"),
-        "token": token,  # where it is, never what
+        "token": token,  # where it is, never its value
     }
 
 
@@ -145,7 +145,7 @@ def _of_build(facts: Facts) -> Iterator[Advice]:
     if unused := _unused_instructions(facts["build"].get("CPU", {})):
         names = ", ".join(unused)
         cost = "prefill and draft verification are slower than necessary"
-        if unused == ["AMX_INT8"]:  # left out where the compiler is known to get it wrong
+        if unused == ["AMX_INT8"]:  # left out if the compiler is known to miscompile it
             cost += "; a build with it needs clang or GCC 13.3"
         yield Advice(f"this build does not use {names}, which the processor supports", cost, _rebuild())
 
@@ -170,7 +170,7 @@ def _of_folders(facts: Facts) -> Iterator[Advice]:
 
 
 def _unused_instructions(flags: dict[str, str]) -> list[str]:
-    """What the processor has and this build does not use, as far as Linux tells."""
+    """Instruction sets of the processor that this build does not use, as far as Linux reports them."""
     try:
         cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -181,7 +181,7 @@ def _unused_instructions(flags: dict[str, str]) -> list[str]:
 
 
 def _rebuild() -> str:
-    """The line that compiles llama.cpp again, for this machine."""
+    """The command that compiles llama.cpp again, for this machine."""
     from edgespec.cli.setup.gpus import REINSTALL, in_checkout
     from edgespec.files.paths import cache_dir
 

@@ -1,4 +1,4 @@
-"""Models that are to be fetched: planned all of them, then begun, so that none comes which is of no use alone."""
+"""Models to download: all are planned before the first one starts, so that none is downloaded that is useless alone."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SPEED_OVER_S = 5.0
 
 
 class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
-    """A model was not begun because of another one."""
+    """A model was not started because of another one."""
 
 
 @dataclass(slots=True)
 class Item:
-    """One model to be fetched, and what became of it. `wanted` is None for what lies here anyway, at `path`; `targets`
-    are those that a draft comes along with, none for what was named."""
+    """One model to download, and the outcome. `wanted` is None for one that is here, at `path`; `targets` are those
+    that a draft belongs to, empty for named models."""
 
     spec: str
     wanted: Source | None = None
@@ -47,15 +47,12 @@ class Item:
 
     @property
     def is_draft(self) -> bool:
-        """Whether it only comes along with a name of the catalogue."""
+        """Whether it is only downloaded as the draft of a catalogue entry."""
         return bool(self.targets)
 
 
 def items_of(specs: Sequence[str], revision: str | None, *, drafts_of: Collection[str]) -> list[Item]:
-    """The models that are named, each once, and for those in `drafts_of` the draft that comes with them.
-
-    Raises UsageError.
-    """
+    """The named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
     if revision is not None and not stays_within(revision):
         raise UsageError(f"{revision!r} is not a valid revision", hint="use a branch, a tag or a commit")
     named: list[Item] = []
@@ -91,13 +88,13 @@ def _file_here(spec: str, revision: str | None) -> Item:
 
 
 def refuse_revision(spec: str, revision: str | None, why: str) -> None:
-    """Raises UsageError for what has no revisions where one is given."""
+    """Raises UsageError if a revision is given for something without revisions."""
     if revision is not None:
         raise UsageError(f"'{spec}' has no revisions", why=why, hint="leave out --revision")
 
 
 def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -> list[Item]:
-    """What is named, each followed by the drafts that come with it and were not there yet."""
+    """The named models, each followed by its drafts that are not listed yet."""
     items: list[Item] = []
     drafts: dict[Source, Item] = {}
     for item in named:
@@ -112,8 +109,7 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -
 
 
 def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
-    """Find out what has to be fetched, with `verify` also of what is here and damaged; what keeps it from being fetched
-    is in the item."""
+    """Plan a download, with `verify` also of damaged files; what prevents it is recorded in the item."""
     from edgespec.models.hub.downloads import check_possible, plan
 
     if item.wanted is None:
@@ -132,7 +128,8 @@ def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
 
 
 def _examine(item: Item, download: AnyDownload, output: Output) -> None:
-    """Compare what is here with its hashes. Raises DownloadError where that cannot be done, or mended."""
+    """Compare existing files with their hashes. Raises DownloadError if that is not possible, or the damage cannot be
+    fixed."""
     from edgespec.models.hub.downloads import examined
     from edgespec.models.hub.repository import is_offline
     from edgespec.models.hub.requests import DownloadError
@@ -156,7 +153,7 @@ def _examine(item: Item, download: AnyDownload, output: Output) -> None:
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
-    """What to say where those that could be fetched one by one have no room together."""
+    """The message if models that fit one by one do not fit together."""
     from edgespec.models.hub.downloads import check_space
 
     coming = [item for item in items if item.download is not None and item.error is None]
@@ -172,7 +169,7 @@ def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
 
 
 def announce(item: Item, output: Output) -> None:
-    """Say what will be fetched, if anything will."""
+    """Announce the downloads, if any."""
     if item.download is not None and not item.was_here and item.error is None:
         files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
         parts = f" and {len(files) - 1} more parts" if len(files) > 1 else ""
@@ -183,7 +180,7 @@ def announce(item: Item, output: Output) -> None:
 
 
 def _from(item: Item) -> str:
-    """Where a model comes from that does not come from the hub."""
+    """The source of a model that is not from the hub."""
     if not isinstance(item.wanted, PackageSpec):
         return ""
     made = f", which holds {item.wanted.packed_quant}" if item.wanted.is_converted else ""
@@ -191,7 +188,8 @@ def _from(item: Item) -> str:
 
 
 def fetch_items(items: Sequence[Item], output: Output, cancel: CancelFlag) -> None:
-    """Fetch one after another what was planned, no draft without its target; what comes of them is in the items."""
+    """Download what was planned one after another, no draft without its target; the outcome is recorded in the
+    items."""
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
             item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")
@@ -222,7 +220,7 @@ def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
         complete(item.download, tell, cancel, output.note)
         item.is_done = True
     except DownloadCancelled as stopped:
-        output.control("\r\x1b[K")  # the terminal has written ^C behind what is taken away
+        output.control("\r\x1b[K")  # the terminal has written ^C after the line to erase
         output.note(str(stopped))
     except EdgespecError as error:
         item.error = error
@@ -232,7 +230,7 @@ def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
 
 
 class Speed:
-    """Bytes a second, over the last seconds."""
+    """Bytes per second, over the last seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()

@@ -1,4 +1,4 @@
-"""A model for jobs that go on when it dies."""
+"""A model for jobs that continue when it dies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgespec.settings import LoadSettings, Request
 
 
 class ReopenedModel(Closable):
-    """The model in a process of its own, and in another one when that has died. Raises UsageError where what `asked`
-    holds for all rows cannot be meant for it, and what loading raises."""
+    """The model in a worker process, and in another one when that has died. Raises UsageError if the settings in
+    `asked` are invalid for it, and what loading raises."""
 
     def __init__(self, settings: LoadSettings, asked: Request, output: Output, cancel: CancelFlag) -> None:
         self._settings, self._output, self._cancel = settings, output, cancel
@@ -43,7 +43,7 @@ class ReopenedModel(Closable):
         return self.worker
 
     def show_notes(self) -> None:
-        """Show notes that are new."""
+        """Show new notes."""
         for note in self.worker.notes:
             if note not in self._shown:
                 self._shown.add(note)

@@ -1,8 +1,8 @@
 """Ctrl-C: the first press stops the answer, any other one leaves at once, also from the middle of native code.
 
-Python runs a signal handler only when the main thread comes back from a native call, which a model load or a long
-prompt can keep for seconds. Its C-level handler, though, writes the signal's number to a file descriptor at once
-(`signal.set_wakeup_fd`), and a thread that waits there can act meanwhile.
+Python runs a signal handler only when the main thread returns from a native call, which can take seconds for a model
+load or a long prompt. Its C-level handler, though, writes the signal's number to a file descriptor at once
+(`signal.set_wakeup_fd`), and a thread that waits for it can act meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIGNALS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name)
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
-    """The user stopped the program, and it has said what there was to say."""
+    """The user stopped the program, and the message has been shown."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -33,14 +33,14 @@ class Interrupted(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Interrupts:
-    """The program's answer to SIGINT, SIGTERM and SIGHUP. `received` is the signal that stopped the answer."""
+    """The program's handling of SIGINT, SIGTERM and SIGHUP. `received` is the signal that stopped the answer."""
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._first: Callable[[], object] | None = None
 
     def install(self) -> None:
-        """Take the signals over, for the rest of the process."""
+        """Handle the signals for the remaining life of the process."""
         if threading.current_thread() is not threading.main_thread():
             return
         reader, writer = os.pipe()
@@ -49,7 +49,7 @@ class Interrupts:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # a program started by nohup stays deaf
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a program started by nohup keeps ignoring it
                 signal.signal(number, lambda *_: None)
 
     @contextmanager
@@ -69,8 +69,8 @@ class Interrupts:
 
     @contextmanager
     def prompting(self) -> Iterator[None]:
-        """Within this block Ctrl-C raises KeyboardInterrupt, as what reads a line expects it."""
-        watched = signal.set_wakeup_fd(-1)  # or the watching thread would hear of it too, after the block
+        """Within this block Ctrl-C raises KeyboardInterrupt, as line editors expect."""
+        watched = signal.set_wakeup_fd(-1)  # or the watching thread would also act on it, after the block
         before = {number: signal.signal(number, lambda number, frame: leave(number)) for number in SIGNALS}
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -86,7 +86,7 @@ class Interrupts:
             raise Interrupted(self.received)
 
     def go_on(self) -> None:
-        """Wait for the next Ctrl-C after one that only stopped an answer. Raise Interrupted after another signal."""
+        """Wait for the next Ctrl-C after one that only stopped an answer. Raises Interrupted after another signal."""
         if self.received == signal.SIGINT:
             self.received = None
         self.raise_if_received()
@@ -106,7 +106,7 @@ class Interrupts:
 
 
 def leave(number: int) -> None:
-    """End the process as it stands; output that is worth anything has been flushed."""
+    """End the process immediately; output has been flushed."""
     remove_unfinished()
     with suppress(OSError):  # the terminal may be gone
         if sys.stderr is not None and sys.stderr.isatty():

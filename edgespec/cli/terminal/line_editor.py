@@ -1,4 +1,4 @@
-"""Reading lines from a terminal: with history and completion where the readline library is at hand, else without."""
+"""Read lines from a terminal: with history and completion if the readline library is available."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FILE = "chat_history"
 
 
 class LineEditor:
-    """Lines typed by a person. `complete` gives the continuations of a line from its beginning on; only where it
-    `remembers` are lines kept for the next time."""
+    """Lines typed by a person. `complete` returns the continuations of a line's beginning; lines are saved for the next
+    time only if it `remembers`."""
 
     def __init__(self, complete: Callable[[str], Sequence[str]], *, remembers: bool) -> None:
         self._complete, self._remembers = complete, remembers
@@ -43,14 +43,14 @@ class LineEditor:
                 readline.set_startup_hook(None)
 
     def put(self, text: str) -> bool:
-        """Let the next line begin with this text, to be changed; False where that cannot be."""
+        """Prefill the next line with this text; False if that is not possible."""
         if readline is None or "\n" in text:
             return False
         readline.set_startup_hook(lambda: readline.insert_text(text))
         return True
 
     def save(self) -> None:
-        """Keep the lines for the next time; where that fails they are gone."""
+        """Save the lines for the next time; errors are ignored."""
         if readline is not None and self._remembers:
             with suppress(OSError):
                 self._file.parent.mkdir(parents=True, exist_ok=True)

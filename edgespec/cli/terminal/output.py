@@ -1,4 +1,4 @@
-"""Everything the program writes: the answer on stdout - nothing else writes there - and the rest on stderr."""
+"""Everything the program writes: the answer to stdout - nothing else goes there - and all else to stderr."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ READER_GONE = (errno.EPIPE, errno.EINVAL)  # EINVAL is how Windows says it
 
 
 class StdoutClosed(Exception):  # noqa: N818 - nothing went wrong
-    """Whoever read the output has gone away (`| head -1`): there is no one left to write for."""
+    """The reader of the output has gone away (`| head -1`): nobody is left to write for."""
 
 
 class Output:
-    """The two streams of the process as they stand now. `quiet` drops notes and progress."""
+    """The two streams of the process. `quiet` drops notes and progress."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
@@ -50,7 +50,7 @@ class Output:
         return _is_terminal(self._stderr)
 
     def answer(self, text: str) -> None:
-        """Go on with the answer. Newlines at its end wait for more text, so that it ends with exactly one."""
+        """Append to the answer. Newlines at its end are held back, so that it ends with exactly one."""
         body = text.rstrip("\n")
         trailing = len(text) - len(body)
         self._answered = self._answered or text != ""
@@ -60,7 +60,7 @@ class Output:
         self._newlines += trailing
 
     def end_answer(self) -> None:
-        """Finish the answer's last line; an answer of nothing writes nothing."""
+        """Finish the answer's last line; an empty answer writes nothing."""
         if self._answered:
             self._write("\n")
         self._answered, self._newlines = False, 0
@@ -70,12 +70,12 @@ class Output:
         self._write(text + "\n")
 
     def say(self, text: str) -> None:
-        """Lines for people, broken at blanks where a terminal has no room for them."""
+        """Lines for people, wrapped to the terminal's width."""
         is_terminal = _is_terminal(self._stdout)
         self.line(wrapped(printable(text), shutil.get_terminal_size().columns) if is_terminal else text)
 
     def labelled(self, label: str, text: str, colour: str = "") -> None:
-        """A line that begins with a label, which a terminal with colours keeps in the background."""
+        """A line with a label, dimmed on a terminal with colours."""
         if self._stdout is None or not _has_colour(self._stdout):
             self.line((label + text).rstrip())
             return
@@ -96,32 +96,30 @@ class Output:
         self._write(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False) + "\n", as_is=True)
 
     def note(self, text: str) -> None:
-        """Something the user should know, unless they asked for quiet."""
+        """A message for the user, unless quiet."""
         if not self.quiet:
             self.aside(f"note: {text}")
 
     def interject(self, text: str) -> None:
-        """A note in the middle of an answer, on a line of its own where one terminal shows both."""
+        """A note in the middle of an answer, on a line of its own if one terminal shows both."""
         if self._answered and not self.quiet and _is_terminal(self._stdout) and self.stderr_is_terminal:
             self._emit("\n")
         self.note(text)
 
     def aside(self, text: str) -> None:
-        """A line on stderr that keeps in the background."""
+        """A dimmed line on stderr."""
         shown = self._fitting(printable(text))
         self._tell((click.style(shown, dim=True) if _has_colour(self._stderr) else shown) + "\n")
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
-        """Say why the program ends; with -v also where (`trace`)."""
+        """Report why the program ends; with -v also where (`trace`)."""
         if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
             self._tell(traceback.format_exc())
         self._tell(self._fitting(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "")) + "\n")
 
     def progress(self, what: str, done: float | None) -> None:
-        """Show how much of something is done, 0 to 1, if that is known.
-
-        On a terminal the next output takes the line away again; elsewhere, as in a log file, a line comes now and then.
-        """
+        """Show progress, 0 to 1, if that is known. On a terminal the next output erases the line; elsewhere, as in a
+        log file, a line is written from time to time."""
         if self.quiet:
             return
         text = printable(what if done is None else f"{what} {done:4.0%}")
@@ -136,18 +134,18 @@ class Output:
             self._emit(text + "\n")
 
     def end_progress(self) -> None:
-        """Take the line of `progress` away: what was shown is done."""
+        """Erase the line of `progress`."""
         self._clear_progress()
         self._logged_s = None
 
     def control(self, sequence: str) -> bool:
-        """Send a control sequence to the terminal; False where there is none that understands one."""
+        """Send a control sequence to the terminal; False if there is none that understands one."""
         if self.stderr_is_terminal:
             self._tell(sequence)
         return self.stderr_is_terminal
 
     def log_to_stderr(self, *, verbose: bool) -> None:
-        """Show the program's warnings, or with `verbose` all it and llama.cpp have to say."""
+        """Show the program's warnings, or with `verbose` all messages of it and of llama.cpp."""
         handler = logging.StreamHandler(self._stderr)
         if verbose:
             handler.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
@@ -177,7 +175,7 @@ class Output:
             raise StdoutClosed from None
 
     def _fitting(self, text: str) -> str:
-        """`text` with lines as long as a terminal has room for."""
+        """`text` wrapped to the terminal's width."""
         return wrapped(text, shutil.get_terminal_size().columns) if self.stderr_is_terminal else text
 
     def _tell(self, text: str) -> None:
@@ -215,7 +213,7 @@ def _has_colour(stream: TextIO | None) -> bool:
 
 
 def _prepare(stdout: TextIO) -> None:
-    """Into a pipe or file goes UTF-8 as it is; a terminal gets what it can show."""
+    """A pipe or file gets UTF-8; a terminal gets what it can show."""
     reconfigure = getattr(stdout, "reconfigure", None)
     if reconfigure is None:
         return
@@ -226,7 +224,7 @@ def _prepare(stdout: TextIO) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """`value` as JSON can hold it, which has no infinity: null stands for it."""
+    """`value` for JSON, which has no infinity: null replaces it."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -235,7 +233,7 @@ def _finite(value: Any) -> Any:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still buffered nowhere, or the interpreter complains about it when it ends."""
+    """Drop what is still buffered, or the interpreter complains about it at exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""What a command is told: its prompt, from the command line, files and stdin, and the answer to a question."""
+"""User input of a command: its prompt, from the command line, files and stdin, and the answer to a question."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edgespec.cli.options.types import first_invalid_byte
 from edgespec.errors import UsageError, told_as
 
 BETWEEN = "\n\n"
-PATIENCE_S = 2.0  # before it says what it is waiting for
+PATIENCE_S = 2.0  # before it reports what it is waiting for
 WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '< /dev/null')"
 
 
 def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
     """The prompt's text: the argument, then the files, then what is piped in, with blank lines between them.
 
-    `-` stands for stdin where it is to stand elsewhere. `note` hears that stdin is waited for. Raises UsageError.
+    `-` marks another place for stdin. `note` is called when stdin is being waited for. Raises UsageError.
     """
     if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
         raise _not_utf8("the prompt", invalid)
@@ -38,7 +38,7 @@ def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str]
 
 
 def agreed(question: str, *, yes: bool) -> bool:
-    """Whether the user agrees to what deletes something, or did (`yes`). Raises UsageError where none can be asked."""
+    """Whether the user agrees to a deletion, or has with `yes`. Raises UsageError if nobody can be asked."""
     if yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
@@ -47,10 +47,8 @@ def agreed(question: str, *, yes: bool) -> bool:
 
 
 def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
-    """All of it, however long that takes: what begins a pipeline may have to load a model first.
-
-    Where it is not needed it may be unreadable, as `nohup` leaves it.
-    """
+    """All of it, however long that takes: the start of a pipeline may have to load a model first. If it is not needed
+    it may be unreadable, as after `nohup`."""
     if sys.stdin is None:
         raise UsageError("there is no prompt", why="stdin is closed")
     waiting = Timer(PATIENCE_S, note, [WAITING])

@@ -36,7 +36,7 @@ PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
 
 class Repl:
     """Reads messages and commands until the input ends. `details` shows the statistics of every answer, `remembers`
-    whether what is typed may be kept for the next time."""
+    saves the typed lines for the next time."""
 
     def __init__(
         self, session: Session, output: Output, interrupts: Interrupts, *, details: bool, remembers: bool
@@ -46,12 +46,12 @@ class Repl:
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the last message that was shown
-        self._marks = ""  # who guessed what is being shown
+        self._marks = ""  # the drafter of the text being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
         self._editor = LineEditor(self._completions, remembers=remembers) if interactive else None
 
     def run(self, first: str | None) -> bool:
-        """Converse; whether something failed that nobody was there to see."""
+        """Run the conversation; returns whether something failed while nobody was watching."""
         self.load(self.session.load_settings)
         if self.session.turns:
             self.redraw()
@@ -71,7 +71,7 @@ class Repl:
         return self._failed and self._editor is None
 
     def _do(self, text: str) -> None:
-        """One message or command. What goes wrong is told, and the conversation goes on."""
+        """One message or command. Errors are reported, and the conversation continues."""
         try:
             if is_command(text):
                 self.commands.run(text)
@@ -99,7 +99,7 @@ class Repl:
             self.output.note(text)
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
-        """Show an answer while it comes."""
+        """Show an answer as it streams."""
         cancel = CancelFlag()
         thinking, thought, answered = ThinkingStream(), 0, False
         stats: Stats | None = None
@@ -120,7 +120,7 @@ class Repl:
                             thought += 1
                             self.output.progress(f"thinking, {thought} tokens", None)
                         else:
-                            # Behind thinking come blank lines that belong to its mark.
+                            # Reasoning is followed by blank lines that belong to its mark.
                             text = text if answered or not thought else text.lstrip("\n")
                             answered = answered or bool(text)
                             self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
@@ -147,7 +147,7 @@ class Repl:
         self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
         self._tell_system()
         for turn in session.turns[-2:]:
-            if self._editor is not None and self._head() != self._seen:  # a pipe gets answers alone
+            if self._editor is not None and self._head() != self._seen:  # a pipe gets only answers
                 self._show_turn(turn)
         self._seen = self._head()
 
@@ -168,7 +168,7 @@ class Repl:
         self.output.note(f"{len(text):,} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
-        """Load a model, with what it says of itself. Raises EdgespecError where nobody could try another one."""
+        """Load a model, and show its notes. Raises EdgespecError if no user can try another one."""
         cancel, system = CancelFlag(), self.session.system
         try:
             with self._interrupts.cancelling(cancel):
@@ -260,7 +260,7 @@ class Repl:
         self.output.end_answer()
 
     def _marked(self, source: str, text: str) -> str:
-        """A part of an answer, with brackets where somebody else begins to guess."""
+        """A part of an answer, with brackets where the drafter changes."""
         if source != self._marks:
             text = ("]" if self._marks else "") + (f"[{source}:" if source else "") + text
             self._marks = source

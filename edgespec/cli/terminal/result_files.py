@@ -13,8 +13,7 @@ STDOUT = "-"
 
 
 def files_of(values: Mapping[str, Any], *kinds: str) -> dict[str, str]:
-    """The files to write by what goes into them. Raises UsageError for one that cannot be written, before anything is
-    measured."""
+    """The files to write, by content. Raises UsageError for one that cannot be written, before anything is measured."""
     files = {kind: values[f"{kind}_file"] for kind in kinds if values[f"{kind}_file"]}
     if list(files.values()).count(STDOUT) > 1 or files.get("plot") == STDOUT:
         raise UsageError("only one of --json and --csv can go to stdout", hint="give the other one a file name")
@@ -29,8 +28,8 @@ def files_of(values: Mapping[str, Any], *kinds: str) -> dict[str, str]:
 
 
 def write_files(files: Mapping[str, str], writers: Mapping[str, Callable[[str], None]]) -> Iterator[str]:
-    """Let the writer of its kind write each file, and say which could not be."""
-    for kind, name in sorted(files.items(), key=lambda file: file[1] == STDOUT):  # whoever reads stdout may leave
+    """Write each file with the writer of its kind, and report those that failed."""
+    for kind, name in sorted(files.items(), key=lambda file: file[1] == STDOUT):  # the reader of stdout may have left
         try:
             writers[kind](name)
         except OSError as error:

@@ -1,8 +1,8 @@
-"""A suffix automaton: every run of tokens of a growing text, and what followed it (Blumer et al. 1985).
+"""A suffix automaton: every substring of a growing text, and what followed it (Blumer et al. 1985).
 
-A state stands for runs that end at the same places of the text. Its edges are the tokens that followed, its link leads
-to the state of the longest shorter run with more ends. The text is taken in token by token, in constant time each in
-the mean, and a text of n tokens has fewer than 2 n states.
+A state stands for substrings that end at the same places of the text. Its edges are the tokens that followed; its link
+leads to the state of the longest shorter suffix with more ends. Appending a token takes amortised constant time, and a
+text of n tokens has fewer than 2 n states.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ COUNTED = 32  # states whose ends are counted at each token, from the longest ru
 
 
 class SuffixAutomaton:
-    """`lengths`, `links`, `edges` and `counts` are by state: the longest run, the next shorter state, the state behind
-    each token that followed, and how often the run occurred. `counts` are complete for the longer runs only."""
+    """`lengths`, `links`, `edges` and `counts` are by state: the longest substring, the next shorter state, the state
+    behind each token that followed, and how often the substring occurred. `counts` are complete for the longer
+    substrings only."""
 
     def __init__(self) -> None:
         self.lengths, self.links, self.counts = [0], [-1], [0]
@@ -24,16 +25,16 @@ class SuffixAutomaton:
 
     @property
     def match(self) -> int:
-        """The state of the longest run at the end of the text that occurred before; the root if none did."""
+        """The state of the longest suffix of the text that occurred before; the root if none did."""
         return max(ROOT, self.links[self._whole])
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Take in what comes next."""
+        """Append the next tokens."""
         for token in tokens:
             self._append(token)
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Where a text stands that ended in a run of `length` tokens known to `state`, and goes on with `token`."""
+        """The state and match length after `token`, for a text whose last `length` tokens are known to `state`."""
         while state and length <= self.lengths[self.links[state]]:
             state = self.links[state]  # the state was divided since
         while state and token not in self.edges[state]:
@@ -63,7 +64,7 @@ class SuffixAutomaton:
             counted = links[counted]
 
     def _divide(self, state: int, token: int, behind: int) -> int:
-        """The shorter runs of `behind` have one end more from now on: they get a state of their own."""
+        """Split a state: its shorter substrings now have one more end than the longer ones."""
         lengths, links, edges = self.lengths, self.links, self.edges
         shorter = self._add(lengths[state] + 1, dict(edges[behind]), self.counts[behind])
         links[shorter], links[behind] = links[behind], shorter

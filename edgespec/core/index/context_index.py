@@ -1,9 +1,9 @@
-"""An index over a text that does not change: where did the last tokens of another one occur, and what came behind?
+"""An index over a fixed text: where did another text's last tokens occur, and what followed them?
 
-A suffix array over the text read backwards: all places of the text, ordered by the tokens before them, the nearest
-first. Places with the same tokens before them are neighbours, so the longest run that the text shares with the end of
-another one is found by bisection (He et al., REST, arXiv 2311.08252, who read forwards and try one length after the
-other). The order is made by prefix doubling (Manber and Myers 1993), and no finer than `DEPTH` tokens.
+A suffix array over the reversed text: all positions, ordered by the tokens before them, the nearest first. Positions
+with the same preceding tokens are neighbours, so the longest match with the end of another text is found by bisection
+(He et al., REST, arXiv 2311.08252, who index forwards and try one length after the other). It is built by prefix
+doubling (Manber and Myers 1993), ordered by at most `DEPTH` tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tokens = NDArray[np.uint32]
 
 
 def order_of(tokens: Tokens, progress: Callable[[float], None] = lambda done: None) -> Tokens:
-    """uint32[n]: places of uint32[n] `tokens`, each behind its token, ordered by the up to `DEPTH` tokens before."""
+    """uint32[n]: positions in uint32[n] `tokens`, each after its token, ordered by the up to `DEPTH` tokens before."""
     n = len(tokens)
     if not n:
         return np.zeros(0, np.uint32)
@@ -43,14 +43,14 @@ def order_of(tokens: Tokens, progress: Callable[[float], None] = lambda done: No
 
 
 class ContextIndex:
-    """`tokens` and `order` may lie on disk (`numpy.memmap`): a search reads a few dozen places of them."""
+    """`tokens` and `order` may be on disk (`numpy.memmap`): a search reads a few dozen positions."""
 
     def __init__(self, tokens: Tokens, order: Tokens) -> None:
         self.tokens, self.order = np.asarray(tokens), np.asarray(order)  # a memmap's own indexing is slow
 
     def search(self, text: Sequence[int]) -> tuple[int, range]:
-        """How many of the last tokens of `text` the index knows in a row, at most `DEPTH`, and which of its places have
-        them before; see `behind`."""
+        """How many of the last tokens of `text` match, at most `DEPTH`, and the range of positions with that match; see
+        `behind`."""
         wanted = list(text[: -DEPTH - 1 : -1])
         at = bisect_left(self.order, wanted, key=self._before)
         near = [self._before(self.order[place]) for place in (at - 1, at) if 0 <= place < len(self.order)]
@@ -66,20 +66,20 @@ class ContextIndex:
         return length, range(first, bisect_right(self.order, run, lo=max(first, at - 1), key=cut))
 
     def places(self, text: Sequence[int]) -> Iterator[Trie]:
-        """The place behind the last tokens of `text`, if the index knows them."""
+        """The place after the last tokens of `text`, if the index has them."""
         length, found = self.search(text)
         if length:
             runs = self.behind(found, BEHIND, MATCHES)
             yield Trie(length, (run[: run.index(BETWEEN)] if BETWEEN in run else run for run in runs))
 
     def behind(self, found: range, length: int, most: int) -> list[list[int]]:
-        """What comes behind places that `search` has found, evenly chosen if there are more than `most`."""
+        """What follows the positions that `search` returned; evenly sampled if there are more than `most`."""
         step = max(1, len(found) // most)
         places = [int(place) for place in self.order[found.start : found.stop : step]]
         return [self.tokens[place : place + length].tolist() for place in places[:most]]
 
     def _before(self, place: int) -> list[int]:
-        """The tokens before a place, the nearest first."""
+        """The tokens before a position, the nearest first."""
         place = int(place)
         before: list[int] = self.tokens[max(0, place - DEPTH) : place][::-1].tolist()
         return before

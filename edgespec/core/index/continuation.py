@@ -1,7 +1,7 @@
-"""What may come next, from what came behind the same tokens before.
+"""What may come next, from what followed the same tokens before.
 
-A place is where some run of the last tokens occurred before: it counts what came behind it. The place of the longest
-run decides; those of shorter ones only add tokens that it does not know.
+A place is where some suffix of the last tokens occurred before, with counts of what followed. The longest match's place
+decides; shorter ones only add tokens that it does not have.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BROAD = 128  # different tokens behind a run that is too short to say anything
 
 
 class Place(Protocol):
-    """Behind a run of `length` tokens. `counts` says how often which token came next, `behind` is the place there, None
-    where it never came."""
+    """After a match of `length` tokens. `counts` says how often each token came next; `behind` is the place after that
+    token, None where it never came."""
 
     length: int
 
@@ -30,7 +30,7 @@ class Place(Protocol):
 
 
 class InText:
-    """A state of an automaton, which must not grow meanwhile."""
+    """A state of an automaton, which must not grow while this is in use."""
 
     __slots__ = ("_counts", "automaton", "length", "state")
 
@@ -50,7 +50,7 @@ class InText:
         return None if state is None else InText(self.automaton, state, self.length + 1)
 
     def and_shorter(self, most: int) -> list[InText]:
-        """This place and those of shorter runs, up to `most`."""
+        """This place and those of shorter matches, up to `most`."""
         places: list[InText] = []
         automaton, state, length = self.automaton, self.state, self.length
         while state != ROOT and len(places) < most:
@@ -61,7 +61,7 @@ class InText:
 
 
 class Trie:
-    """Runs of tokens by how they begin, each with how many of them there are."""
+    """Token sequences by their prefixes, each with its count."""
 
     __slots__ = ("_children", "_counts", "length")
 
@@ -86,17 +86,18 @@ class Trie:
 
 
 def reliability(length: float, share: float = 1.0) -> float:
-    """How likely a run of that many tokens is followed as it was before, by what came there in this share of the cases.
+    """How likely a match of that many tokens continues as it did before, with the token that followed in this share of
+    cases.
 
-    Measured on real answers (docs/drafters.md): guesses behind right ones are as sure as the first one of a longer run,
-    and a run that went on in several ways says little, however long it is.
+    Measured on real answers (docs/drafters.md): draft tokens after accepted ones are as reliable as the first one of a
+    longer match, and a match that continued in several ways says little, however long it is.
     """
     clear = length * share**2
     return clear / (clear + UNSURE)
 
 
 def likely(places: Iterable[Place], most: int) -> dict[int, float]:
-    """The `most` likeliest next tokens, best first, each with its probability; what is left of 1 nobody knows."""
+    """The `most` most likely next tokens, best first, each with its probability; the rest of 1 is unknown."""
     rest, found = 1.0, dict[int, float]()
     for place in sorted(places, key=lambda place: -place.length):
         counts = place.counts()
