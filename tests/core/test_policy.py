@@ -347,17 +347,15 @@ def test_what_was_learnt_can_be_remembered() -> None:
     again.restore(json.loads(json.dumps(measured.state())))
     assert again.state() == measured.state()
     [drafter] = measured.state()["coupled"]["drafters"].values()
+    wrong = [[*drafter[:at], math.nan, *drafter[at + 1 :]] for at in range(len(drafter))]
     broken: Any
     for broken in (
         {"coupled": {}},
         {"coupled": None},
-        {"coupled": {"tokens": -1, "passes": 1, "drafters": {}}},
-        {"coupled": {"tokens": 1, "passes": 0, "drafters": {}}},
-        *(
-            {"coupled": {"tokens": 1, "passes": 1, "drafters": {"draft": drafter | {what: math.nan}}}}
-            for what in drafter
-        ),
-        {"coupled": {"tokens": 1, "passes": 1, "drafters": {"draft": drafter | {"expected": 0.0}}}},
+        {"coupled": {"reached": [-1, 1], "drafters": {}}},
+        {"coupled": {"reached": [1, 0], "drafters": {}}},
+        {"coupled": {"reached": [1], "drafters": {}}},
+        *({"coupled": {"reached": [1, 1], "drafters": {"draft": each}}} for each in (*wrong, [], [0.0] * len(drafter))),
         [],
     ):
         with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
@@ -378,10 +376,10 @@ def test_what_drafting_and_verifying_took_is_told_in_tokens_of_plain_decoding() 
 
 def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:
     """Each is thought about again when it is due: after it has the credit for a trial, or after a pause."""
-    known = {"earned": -1.0, "cost": 0.1, "count": 50, "chance": 0.5, "accepted": 4.0, "expected": 4.0, "credit": 0.0}
+    known = [-1.0, 0.1, 50, 0.5, 4.0, 4.0, 0.0]  # it earned nothing, and has no credit
     measured = pace(STEEP, step=0.2, drafters=2)
     measured.costs.observe_read("lookup", 1000, 1000.0)
-    measured.restore({"coupled": {"tokens": 1, "passes": 1, "drafters": {"draft": known, "lookup": known}}})
+    measured.restore({"coupled": {"reached": [1, 1], "drafters": {"draft": known, "lookup": known}}})
     thought: dict[str, list[int]] = {"draft": [], "lookup": []}
 
     def think(number: int, drafter: str, n_unread: int) -> int:
@@ -403,7 +401,7 @@ def test_what_may_be_lost_and_saved_up_is_shared() -> None:
         step(measured, context(), chain(0.9, 0.9, 0.9), accepted=3)
         asked(measured, context(), "lookup")
     drafters = measured.state()["coupled"]["drafters"]
-    assert drafters["draft"]["credit"] == drafters["lookup"]["credit"] == CREDIT / 4
+    assert drafters["draft"][-1] == drafters["lookup"][-1] == CREDIT / 4
 
 
 # --- a fixed length, and several drafters -----------------------------------------------------------------------------
