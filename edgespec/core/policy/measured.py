@@ -70,8 +70,8 @@ class Record:
     accepted: float = TRUST
     expected: float = TRUST
     credit: float = CREDIT
-    due: int = 0
-    step: int = 0
+    due: float = 0
+    step: float = 0
 
     @property
     def honesty(self) -> float:
@@ -296,8 +296,10 @@ class MeasuredPolicy:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
         cannot have returned."""
-        kinds = {name: Kind(*_amounts(stored["reached"], (0.0, 0.01))) for name, stored in state.items()}
+        kinds = dict[str, Kind]()
         for name, stored in state.items():
+            tokens, passes = _amounts(stored["reached"], (0.0, 0.01))
+            kinds[name] = Kind(tokens, passes)
             for drafter, known in stored["drafters"].items():
                 kinds[name].records[drafter] = Record(*_amounts(known, LEAST))
         self._kinds = kinds
