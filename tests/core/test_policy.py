@@ -16,7 +16,7 @@ import pytest
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.measured import CREDIT, PAUSE, TRIAL_SHARE, MeasuredPolicy
+from edgespec.core.policy.measured import CREDIT, DRAFTS, PAUSE, TRIAL_SHARE, MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
 
 FLAT = {1: 1.0, 64: 1.5}
@@ -206,6 +206,16 @@ def test_no_drafter_loses_more_than_a_little_before_it_has_won_any() -> None:
         is_asked, verified = step(measured, context(1, "typical", invariant=False), chain(0.9))
         lost += 0.02 * is_asked + 0.3 * len(verified)
     assert lost < 7 + 400 * TRIAL_SHARE
+
+
+def test_a_drafter_loses_no_more_than_its_last_drafts_have_gained() -> None:
+    """Right for as long as one likes, then wrong every time and sure of it."""
+    measured, lost = pace({1: 1.0, 2: 1.3, 64: 10.0}), 0.0
+    for number in range(700):
+        is_right = number < 300
+        is_asked, verified = step(measured, context(1, "typical", invariant=False), chain(0.9), accepted=is_right)
+        lost += 0.0 if is_right else 0.02 * is_asked + 0.3 * len(verified)
+    assert lost < DRAFTS * (1 - 0.32) + CREDIT + 400 * TRIAL_SHARE
 
 
 def test_a_drafter_that_promises_too_much_is_believed_less() -> None:
