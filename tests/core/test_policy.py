@@ -439,3 +439,5 @@ def test_what_several_have_drafted_is_no_longer_than_a_draft_may_be() -> None:
     now.proposals.append(Proposal("suffix", Draft.chain([50, 51, 52], [0.98, 0.98, 0.98], "suffix")))
     assert list(map(len, selected(measured, now))) == [7]
     assert list(map(len, selected(FixedPolicy(8), now))) == [8]
+    for policy in (measured, FixedPolicy(8)):  # nor than the pass has rows for
+        assert list(map(len, selected(policy, now, room=3))) == [3]

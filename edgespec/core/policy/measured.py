@@ -147,7 +147,7 @@ class MeasuredPolicy:
         drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
         worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         if len(contexts) == 1:
-            counts = [self._cut(contexts[0], worths[0])[0]]
+            counts = [self._cut(contexts[0], worths[0][: max(0, room)])[0]]
         else:
             rate = fmean(self._kind(context.kind).rate for context in contexts)
             taken = sum(len(draft) for draft in drafts if draft.is_sampled)
