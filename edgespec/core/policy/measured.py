@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from itertools import accumulate
 from statistics import fmean
@@ -21,17 +21,20 @@ from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.policy import LENGTHS, Proposal, ProposalContext, Verified
 
-TRIAL_SHARE = 0.005  # of the time of plain steps may go into trying whether drafts pay
-CREDIT = 4.0  # tokens that all drafters may lose before they have won any, and can save up
-DEBT = 1.0  # tokens that a trial may cost beyond the credit, for reading what was missed
-PAUSE = 32  # steps until a drafter is thought about again that has too much to read
-UNTRIED, ANSWER = 0.05, 256  # tokens a step that an untried drafter is taken to earn, in so many steps of an answer
-STEPS, DRAFTS = 48, 12  # of which the rate is a mean, about, and what a drafter's drafts are worth
-CHANCE = 0.7  # how likely a token behind an accepted one is taken to be accepted, before any was seen
-TRUST = 4.0  # tokens that a drafter is taken to have been right about
-RATE, RATED = 1.6, 20.0  # tokens a pass that are taken to be in reach at first, and for how many passes
-AHEAD = 12  # tokens that a decision looks ahead
-EVERY = 4  # plain passes for one that is measured
+# Behind each what replays of recorded answers and of draft models lose in the mean without it or with another value, in
+# several sequences or trees where these lose most; "promise": it bounds what drafting may cost where nothing is gained.
+TRIAL_SHARE = 0.005  # of the time of plain steps may go into trying whether drafts pay; promise
+CREDIT = 3.0  # tokens that all drafters may lose before they have won any, and can save up; 8: 1.2 %
+DEBT = 1.0  # tokens that a trial may cost beyond the credit, for reading what was missed; 0: 2.0 % (sequences)
+PAUSE = 32  # steps until a drafter is thought about again that has too much to read; 128: 2.2 %
+UNTRIED, ANSWER = 0.05, 256  # tokens a step of an answer that long that an untried drafter may read for; promise
+HOPE = 1.0  # tokens that an untried drafter is taken to add to a step where another has drafted; 0: 1.9 %
+STEPS, DRAFTS = 48, 12  # of which the rate is a mean, and what drafts are worth; 24 both: 2.5 % (sequences)
+CHANCE = 0.7  # how likely a token behind an accepted one is taken to be accepted at first; never learnt: 1.7 %
+TRUST = 4.0  # tokens that a drafter is taken to have been right about; kept from answer to answer: 1.2 %
+RATE, RATED = 1.6, 20.0  # tokens a pass that are taken to be in reach for so many passes; 1: 1.7 %, 8 % (trees)
+AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
+EVERY = 4  # plain passes for one that is measured; 1: 4 us a token, 1 % of the bundled model's
 SHOWN_WIDTHS = (2, 3, 4, 8)
 
 
@@ -56,19 +59,19 @@ class Record:
     `earned` is what a draft adds to a step beyond plain decoding, in tokens and less its width and what drafting costs,
     `cost` the drafting alone, both means of about `DRAFTS` drafts; `chance` is how likely a token behind an accepted
     one is accepted too. Of `expected` tokens that were verified `accepted` were right: so far promises are kept.
-    `credit` is what the drafter may lose, in tokens; it may go on without while drafts earn
-    something in the mean. It is backed off until the step `due`.
+    `credit` is what the drafter may lose, in tokens; it goes on without while drafts earn something in the mean. It is
+    backed off until the step `due`.
     """
 
-    earned: float = 1.0
+    earned: float = HOPE
     cost: float = 0.0
     count: float = 0
     chance: float = CHANCE
     accepted: float = TRUST
     expected: float = TRUST
     credit: float = CREDIT
-    due: int = 0
-    step: int = 0
+    due: float = 0
+    step: float = 0
 
     @property
     def honesty(self) -> float:
@@ -142,27 +145,19 @@ class MeasuredPolicy:
         """The best of each sequence's drafts; of these as many tokens as earn the most together, the likeliest first;
         all of what was sampled, whatever it is."""
         drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
-        both = list(zip(contexts, drafts, strict=True))
+        worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
         if len(contexts) == 1:
-            counts = [self._cut(context, self._worths(context, draft))[0] for context, draft in both]
+            counts = [self._cut(contexts[0], worths[0][: max(0, room)])[0]]
         else:
-            n, depth, sampled = (
-                len(contexts),
-                contexts[0].depth,
-                sum(len(draft) for draft in drafts if draft.is_sampled),
-            )
-            nodes = [
-                (worth, i) for i, pair in enumerate(both) if not pair[1].is_sampled for worth in self._worths(*pair)
-            ]
-            nodes = sorted(nodes, reverse=True)[: max(0, room - sampled)]
-            price = fmean(self._kind(context.kind).rate for context in contexts) * n / self.target(n, depth)
-            base_s = self.target(width + sampled, depth)
-            wider = [
-                price * max(0.0, self.target(width + sampled + k, depth) - base_s) for k in range(1, 1 + len(nodes))
-            ]
-            kept, _ = _most([worth for worth, _ in nodes], wider)
-            shares = Counter(i for _, i in nodes[:kept])
-            counts = [shares[i] for i in range(n)]
+            rate = fmean(self._kind(context.kind).rate for context in contexts)
+            taken = sum(len(draft) for draft in drafts if draft.is_sampled)
+            nodes = [(worth, i) for i, each in enumerate(worths) if not drafts[i].is_sampled for worth in each]
+            nodes = sorted(nodes, reverse=True)[: max(0, room - taken)]
+            base_s, depth = self.target(width + taken, contexts[0].depth), contexts[0].depth
+            wide_s = [self.target(width + taken + n, depth) for n in range(1, 1 + len(nodes))]
+            wider = [rate * max(0.0, seconds - base_s) / self._plain_s(contexts[0]) for seconds in wide_s]
+            shares = Counter(i for _, i in nodes[: _most([worth for worth, _ in nodes], wider)[0]])
+            counts = [shares[i] for i in range(len(contexts))]
         return [draft if draft.is_sampled else draft.best(count) for draft, count in zip(drafts, counts, strict=True)]
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
@@ -292,11 +287,8 @@ class MeasuredPolicy:
         """What was learnt, as plain data; the costs have a state of their own."""
         return {
             name: {
-                "tokens": kind.tokens,
-                "passes": kind.passes,
-                "drafters": {
-                    drafter: {what: asdict(record)[what] for what in LEARNT} for drafter, record in kind.records.items()
-                },
+                "reached": [kind.tokens, kind.passes],
+                "drafters": {drafter: list(astuple(record)[: len(LEAST)]) for drafter, record in kind.records.items()},
             }
             for name, kind in self._kinds.items()
         }
@@ -304,23 +296,18 @@ class MeasuredPolicy:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned once. Raises ValueError, TypeError, KeyError or AttributeError for what it
         cannot have returned."""
-        self._kinds = {
-            name: Kind(
-                _amount(stored["tokens"]),
-                _amount(stored["passes"], 0.01),
-                records={
-                    drafter: Record(*(_amount(known[what], least) for what, least in LEARNT.items()))
-                    for drafter, known in stored["drafters"].items()
-                },
-            )
-            for name, stored in state.items()
-        }
+        kinds = dict[str, Kind]()
+        for name, stored in state.items():
+            tokens, passes = _amounts(stored["reached"], (0.0, 0.01))
+            kinds[name] = Kind(tokens, passes)
+            for drafter, known in stored["drafters"].items():
+                kinds[name].records[drafter] = Record(*_amounts(known, LEAST))
+        self._kinds = kinds
 
 
+LEAST = (-1e9, 0.0, 0.0, 0.0, 0.0, 0.01, -1e9)
+"""What the first fields of a record, which are remembered, can be at least."""
 _NONE = Draft.empty()
-
-LEARNT = {"earned": -1e9, "cost": 0.0, "count": 0.0, "chance": 0.0, "accepted": 0.0, "expected": 0.01, "credit": -1e9}
-"""What is remembered of a record, its first fields, and the least that each can be."""
 
 
 def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
@@ -332,7 +319,7 @@ def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
     return (-n, gain) if gain > 0 else (0, 0.0)
 
 
-def _amount(stored: float, least: float = 0.0) -> float:
-    if not least <= stored < math.inf:
+def _amounts(stored: Sequence[float], least: Sequence[float]) -> list[float]:
+    if not all(low <= amount < math.inf for low, amount in zip(least, stored, strict=True)):
         raise ValueError("not what was learnt about a pair")
-    return float(stored)
+    return [float(amount) for amount in stored]
