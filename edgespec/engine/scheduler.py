@@ -12,7 +12,7 @@ from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, kind_of
 from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
 from edgespec.llama.context import Context
 
-LEAST_SHARED = 16  # tokens of a prompt that are worth waiting for, or copying
+LEAST_SHARED = 16  # tokens of a prompt
 
 
 class Scheduler:
@@ -121,17 +121,24 @@ class Scheduler:
         used for longest, with a copy. Where a running sequence reads more of the same prompt, it waits for that."""
         free = [slot for slot in self.slots if slot.running is None]
         slot = min(free, key=lambda slot: slot.last_use)
-        source, prefix = self._longest(sequence, free if sequence.reuse != "running" else [])
-        if source.is_repeated_in(sequence.prompt) and prefix.length:
+        source, prefix = self._longest(sequence, free)
+        if source.is_repeated_in(sequence.prompt):
             slot = source
-        elif slot is not source and prefix.length < LEAST_SHARED:
-            prefix = Prefix(0, [(0, sequence.n_prompt)])
+        elif source is not slot:
+            _, own = self._longest(sequence, [slot])
+            if prefix.length < own.length + self._least_copied:
+                source, prefix = slot, own
         slot.running, sequence.slot = sequence, slot.number
         self._begin(sequence, source, prefix)
         sequence.shares = self._shared_prompt(sequence)
         sequence.started_s = sequence.first_token_s = perf_counter()
         if sequence.max_tokens <= 0:
             sequence.finish = "length"
+
+    @property
+    def _least_copied(self) -> int:
+        """Tokens that are worth waiting for, or copying: streams are copied as a whole."""
+        return max(LEAST_SHARED, self.context.n_ctx // 128 if self.context.streams else 0)
 
     def _begin(self, sequence: Sequence, source: Slot, prefix: Prefix) -> None:
         """Let a sequence's slot hold that prefix, which is in the cache of `source`."""
@@ -149,6 +156,8 @@ class Scheduler:
         """Which of these slots holds, or is to hold, most of what a prompt begins with; an empty one if none."""
         best, longest = Slot(NO_SLOT), Prefix(0, [(0, sequence.n_prompt)])
         for slot in slots if self.context.model.can_roll_back else ():
+            if slot.running is None and sequence.reuse == "running":
+                continue
             prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
             if prefix.length > longest.length:
                 best, longest = slot, prefix
@@ -158,7 +167,7 @@ class Scheduler:
         """The unfinished one of the sequences before it that begins with the same tokens, as a sample of one prompt."""
         before = self.active[: self.active.index(sequence)] if sequence in self.active else self.active
         slot, prefix = self._longest(sequence, [self.slots[other.slot] for other in before if other.finish is None])
-        if slot.running is None or prefix.length < max(LEAST_SHARED, sequence.n_decoded + 1):
+        if slot.running is None or prefix.length < sequence.n_decoded + self._least_copied:
             return None
         return slot.running, prefix
 

@@ -107,17 +107,15 @@ class Answering(Loop):
                 else:
                     self._answers[started.sequence] = started
         try:
-            outputs = self.engine.step()
+            for output in self.engine.step():
+                answer = self._answers[output.sequence]
+                for event in answer.events(output):
+                    answer.stream.put(answer.number, event)
         except BaseException as error:
             known = error if isinstance(error, GenerationError) else _unexpected(error)
             self._break_off(known)
             if error is not known:
                 raise
-            return
-        for output in outputs:
-            answer = self._answers[output.sequence]
-            for event in answer.events(output):
-                answer.stream.put(answer.number, event)
         self._tell_progress()
         self._end_finished()
 

@@ -179,6 +179,22 @@ def test_prompts_of_other_texts_in_one_pass_need_no_more_than_a_few_tokens_of_ea
     assert steps.answer([*text(LEAST_SHARED - 6), *text(20, 6)]).stats.cached_tokens == 0  # not worth a copy
 
 
+def test_a_beginning_that_the_slot_has_itself_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with rows of a batch that have the same system prompt."""
+    steps, system = Steps(sequences=2, streams=True), text(100)
+    copies = list[int]()
+    monkeypatch.setattr(FakeContext, "copy", lambda *_: copies.append(1))
+    for seed in (1, 2):
+        steps.add([*text(30, seed), *text(30, 9)])
+    steps.run()
+    for slot in steps.scheduler.slots:
+        slot.tokens, slot.reads = [*system, *text(20, slot.number)], [(0, 120)]
+        steps.context.held[slot.number] = [*slot.tokens]
+    for seed in range(3, 7):
+        assert steps.answer([*system, *text(20, seed)]).stats.cached_tokens == 100
+    assert not copies
+
+
 def test_a_memory_that_cannot_be_cut_holds_nothing_for_others() -> None:
     steps = Steps(sequences=2, can_roll_back=False)
     first = steps.answer(text(100))

@@ -17,6 +17,7 @@ class FakeContext:
     n_batch: int = 512
     exact: bool = False
     can_roll_back: bool = True
+    streams: bool = False
     n_decoded: int = 0
     held: dict[int, list[int]] = field(default_factory=dict)
 

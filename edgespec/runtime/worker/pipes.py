@@ -279,10 +279,11 @@ def _sheltered() -> Iterator[None]:
     if os.name == "posix":
         from multiprocessing import resource_tracker
 
-        # First, since its start unblocks SIGINT. It asks stderr for a file descriptor, and Textual's has none.
+        blocked = DEAF_TO - signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+        # It would die of SIGHUP, and asks stderr for a file descriptor, which Textual's has not.
         with redirect_stderr(sys.__stderr__):
             resource_tracker.ensure_running()
-        blocked = DEAF_TO - signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+        signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # its start unblocks SIGINT
     try:
         yield
     finally:
