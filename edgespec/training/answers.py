@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,9 @@ class Answers:
         self._self_written: list[str] = []
         self._n_sampling = 0
         asked = {(row.text, row.temperature) for row in writer.rows}
-        first = [(prompt, t) for prompt in held_out(chat=self._template is not None) for t in _CHAINS] if measures else []
+        first = (
+            [(prompt, t) for prompt in held_out(chat=self._template is not None) for t in _CHAINS] if measures else []
+        )
         first += [(prompt, random.Random(n).choice([*_CHAINS])) for n, prompt in enumerate(own)]
         self._first = [(prompt, t) for prompt, t in first if (prompt.text, t) not in asked]
         self._seeds = seeds(self._number, passages)
@@ -94,7 +95,7 @@ class Answers:
             self._learn_passage(row)
 
     def collect(self) -> None:
-        """Raises EdgespecError where the disk is full, UsageError for a target that does not give its layers' inputs."""
+        """Raises EdgespecError where the disk is full, UsageError where the target does not give layer inputs."""
         with Context(
             self.model,
             n_ctx=N_CTX,
@@ -145,7 +146,8 @@ class Answers:
 
     def _inputs(self, context: Context) -> NDArray[np.float16]:
         rows = np.concatenate([context.layer_inputs(layer) for layer in self.layers], axis=1)
-        return np.clip(rows, -65504, 65504).astype(np.float16)
+        kept: NDArray[np.float16] = np.clip(rows, -65504, 65504).astype(np.float16)
+        return kept
 
     # --- prompts and answers --------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class Result:
 
 @dataclass(slots=True)
 class Listener:
-    """Hears of what is done: `note` once, `progress` how far a stage is (0 to 1), `training` its state and time left."""
+    """Hears of what is done: `note` once, `progress` how far a stage is (0 to 1), `training` its state."""
 
     note: Callable[[str], None] = lambda text: None
     progress: Callable[[str, float], None] = lambda what, done: None
@@ -141,7 +141,9 @@ def _claim(work: Path, header: Header, layers: Sequence[int], seed: int) -> None
         kept = json.loads(about.read_text(encoding="utf-8"))
         theirs, known = np.array(kept["print"], np.float32), (kept["target"], kept["layers"])
     except OSError as error:
-        raise UsageError(f"{work} cannot be used", why=error.strerror or str(error), hint="choose another --work") from error
+        raise UsageError(
+            f"{work} cannot be used", why=error.strerror or str(error), hint="choose another --work"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{about} is damaged", hint="choose another --work, or delete this one") from error
     if not is_same_target(mine, theirs) or known[1] != [*layers]:
@@ -193,11 +195,22 @@ def _train(model: Model, layers: Sequence[int], work: Path, settings: Settings, 
 
     header, rows = model.header, read_rows(work)
     vocabulary = _vocabulary(work, settings.vocabulary, model.n_vocab)
-    shape, parts, features = shape_of(header, len(vocabulary)), read_target(header, vocabulary), load(work, model.n_embd)
+    shape, parts, features = (
+        shape_of(header, len(vocabulary)),
+        read_target(header, vocabulary),
+        load(work, model.n_embd),
+    )
     device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     training = trainer.Settings(settings.minutes, device=device, threads=settings.threads, seed=settings.seed)
     weights, progress = trainer.train(
-        shape, parts.teacher, parts.output_norm, features, training, work / CHECKPOINT, listener.training, listener.cancel
+        shape,
+        parts.teacher,
+        parts.output_norm,
+        features,
+        training,
+        work / CHECKPOINT,
+        listener.training,
+        listener.cancel,
     )
     if listener.cancel.is_set():
         return None

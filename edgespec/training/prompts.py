@@ -42,7 +42,9 @@ class Passages:
     def add(self, text: str) -> None:
         """Keep the beginning of a text, if it is long enough, up to the end of a sentence."""
         start = text.strip()[: PASSAGE[1]]
-        end = max(start.rfind(mark) for mark in (". ", ".\n", "! ", "? ")) + 1 if len(start) == PASSAGE[1] else len(start)
+        end = (
+            max(start.rfind(mark) for mark in (". ", ".\n", "! ", "? ")) + 1 if len(start) == PASSAGE[1] else len(start)
+        )
         if end >= PASSAGE[0]:
             self.texts.append(start[:end])
 

@@ -1,6 +1,6 @@
 """Training of a head: until the time is up, from a checkpoint on if there is one.
 
-Learning rates follow the clock, not a number of steps, so a run ends on time on any machine. Matrices of the layer learn
+Learning rates follow the clock, not a number of steps, so a run ends on time on any machine. The layer's matrices learn
 by Muon, whose steps are worth more than they cost here; the output rows, which are the target's at the start, and the
 norms by AdamW.
 """
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,20 +25,22 @@ from edgespec.training.eagle3 import Shape, Weights, initial
 from edgespec.training.features import Document, Features
 from edgespec.training.judge import Acceptance, Teacher, acceptance, loss_of
 
-MATRIX_RATE, OTHER_RATE = 2e-3, 5e-4
+MATRIX_RATE, OTHER_RATE = 4e-3, 1e-3
+DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more step of a draft
 WARM_UP = 40  # steps
 CLIP = 1.0
 SAVE_EVERY_S, JUDGE_EVERY_S, TELL_EVERY_S = 120.0, 240.0, 2.0
 MOST_JUDGED = 24_000  # anchors that acceptance is measured on
+SAMPLED_ROWS = 8192  # by which the scale of the inputs is known
 LONGEST_STEP_S = 30.0  # of which a step that was held up counts: a laptop that slept has not trained
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`batch_tokens` are anchors in a step, `depth` steps of a draft that the loss looks at."""
+    """`batch_tokens` are anchors in a step, `depth` steps of a draft that the loss looks at in the end."""
 
     minutes: float
-    batch_tokens: int = 2048
+    batch_tokens: int = 1024
     depth: int = 4
     device: str = "cpu"
     threads: int = 0
@@ -78,7 +81,7 @@ def train(
         torch.set_num_threads(settings.threads)
     device = settings.device
     teacher = teacher.on(device)
-    weights, progress, saved = _begun(shape, teacher, output_norm, checkpoint)
+    weights, progress, saved = _begun(shape, teacher, output_norm, features, checkpoint)
     weights = {name: weight.to(device).requires_grad_() for name, weight in weights.items()}
     optimizers = _optimizers(weights)
     for (optimizer, _), state in zip(optimizers, saved, strict=False):
@@ -96,7 +99,8 @@ def train(
             tell(progress)
         batch = to_device(next(todo), device)
         _set_rates(optimizers, progress.step, progress.elapsed_s / budget_s)
-        loss = _step(weights, shape, teacher, batch, settings, optimizers)
+        depth = min(settings.depth, sum(progress.elapsed_s >= share * budget_s for share in DEEPER_AT))
+        loss = _step(weights, shape, teacher, batch, settings.device, depth, optimizers)
         if not math.isfinite(loss):
             raise EdgespecError(
                 "the training has diverged: its loss is not a number any more",
@@ -127,10 +131,10 @@ def measure(shape: Shape, weights: Weights, teacher: Teacher, features: Features
 
 
 def _step(
-    weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, settings: Settings, optimizers: Any
+    weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, device: str, depth: int, optimizers: Any
 ) -> float:
-    with torch.autocast(settings.device, torch.bfloat16):
-        loss = loss_of(weights, shape, teacher, batch, settings.depth)
+    with torch.autocast(device, torch.bfloat16):
+        loss = loss_of(weights, shape, teacher, batch, depth)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
     if torch.isfinite(norm):
@@ -187,25 +191,33 @@ def _judged(features: Features, settings: Settings, device: str) -> Iterator[tup
 def _measure(
     weights: Weights, shape: Shape, teacher: Teacher, judged: list[tuple[float, Batch]], settings: Settings
 ) -> Acceptance:
-    with torch.autocast(settings.device, torch.bfloat16):
+    with torch.autocast(settings.device, torch.bfloat16), torch.no_grad():
         return acceptance(weights, shape, teacher, judged, settings.depth)
 
 
-def _begun(shape: Shape, teacher: Teacher, output_norm: Tensor, checkpoint: Path) -> tuple[Weights, Progress, list[Any]]:
+def _begun(
+    shape: Shape, teacher: Teacher, output_norm: Tensor, features: Features, checkpoint: Path
+) -> tuple[Weights, Progress, list[Any]]:
     """The state of a training that was interrupted, or the beginning of one. Raises UsageError for another head's."""
     if not checkpoint.exists():
-        return initial(shape, teacher.output.cpu(), output_norm), Progress(), []
+        sample = torch.from_numpy(features.inputs[:SAMPLED_ROWS].astype(np.float32))
+        rms = sample.square().mean(0).sqrt()
+        return initial(shape, teacher.output.cpu(), output_norm, rms), Progress(), []
     try:
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        if saved["shape"] != asdict(shape):
-            raise UsageError(f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work")
         progress = Progress(**(saved["progress"] | {"acceptance": Acceptance(**saved["progress"]["acceptance"])}))
-        return saved["weights"], progress, saved["optimizers"]
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
-        raise UsageError(f"{checkpoint} cannot be read", why=str(error), hint="delete it to start training over") from error
+        known, weights, optimizers = saved["shape"], saved["weights"], saved["optimizers"]
+    except Exception as error:  # whatever a damaged file makes PyTorch raise
+        hint = "delete it to start training over"
+        raise UsageError(f"{checkpoint} cannot be read", why=str(error).partition("\n")[0], hint=hint) from error
+    if known != asdict(shape):
+        raise UsageError(f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work")
+    return weights, progress, optimizers
 
 
-def _save(checkpoint: Path, shape: Shape, weights: Weights, optimizers: list[tuple[Any, float]], progress: Progress) -> None:
+def _save(
+    checkpoint: Path, shape: Shape, weights: Weights, optimizers: list[tuple[Any, float]], progress: Progress
+) -> None:
     from edgespec.files.unfinished import becoming
 
     state = {
@@ -218,4 +230,6 @@ def _save(checkpoint: Path, shape: Shape, weights: Weights, optimizers: list[tup
         with becoming(checkpoint) as scratch:
             torch.save(state, scratch)
     except (OSError, RuntimeError) as error:  # a full disk is a RuntimeError of PyTorch's
-        raise EdgespecError(f"cannot write {checkpoint}", why=str(error), hint="free some space and start again") from error
+        raise EdgespecError(
+            f"cannot write {checkpoint}", why=str(error), hint="free some space and start again"
+        ) from error

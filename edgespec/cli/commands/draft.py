@@ -157,9 +157,7 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
 @click.argument("target", type=ModelSpec())
 @OUT
 @click.option("--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Kind of head.")
-@click.option(
-    "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N", help="Time to train."
-)
+@click.option("--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N", help="Time to train.")
 @click.option(
     "--tokens", type=Count(), default="500k", show_default=True, metavar="N", help="Tokens of answers to learn from."
 )
@@ -177,11 +175,15 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
     "--work", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
     help="Where answers and checkpoints are kept.  [default: in the cache]",
 )  # fmt: skip
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="For PyTorch.")
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="For PyTorch."
+)
 @click.option("-t", "--threads", type=Integer(0, 512), default=0, metavar="N", help="CPU threads.  [default: cores]")
 @QUIET
 @click.pass_context
-def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, vocab: int, work: Path | None, **values: Any) -> None:
+def train(
+    ctx: click.Context, /, target: str, out: Path, quiet: bool, vocab: int, work: Path | None, **values: Any
+) -> None:
     """Train a draft head for TARGET: from nothing to a file for -md.
 
     The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
