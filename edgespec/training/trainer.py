@@ -29,8 +29,9 @@ MATRIX_RATE, OTHER_RATE = 4e-3, 1e-3
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more step of a draft
 WARM_UP = 40  # steps
 CLIP = 1.0
-SAVE_EVERY_S, JUDGE_EVERY_S, TELL_EVERY_S = 120.0, 240.0, 2.0
-MOST_JUDGED = 24_000  # anchors that acceptance is measured on
+SAVE_EVERY_S, TELL_EVERY_S = 120.0, 2.0
+JUDGED_FIRST_S, JUDGED_SHARE = 60.0, 0.05  # of the time goes into measuring acceptance on the way
+FEW_JUDGED, MOST_JUDGED = 2_000, 30_000  # anchors that acceptance is measured on, on the way and in the end
 SAMPLED_ROWS = 8192  # by which the scale of the inputs is known
 LONGEST_STEP_S = 30.0  # of which a step that was held up counts: a laptop that slept has not trained
 
@@ -49,14 +50,13 @@ class Settings:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands. `loss` is a running mean in nats, `acceptance` was measured last at `judged_s`."""
+    """Where a training stands. `loss` is a running mean in nats, `acceptance` what was measured last."""
 
     step: int = 0
     epoch: float = 0.0
     elapsed_s: float = 0.0
     tokens: int = 0
     loss: float = math.nan
-    judged_s: float = -math.inf
     acceptance: Acceptance = field(default_factory=Acceptance)
 
 
@@ -87,16 +87,17 @@ def train(
     for (optimizer, _), state in zip(optimizers, saved, strict=False):
         optimizer.load_state_dict(state)
     learned = [document for document in features.documents if not document.is_held_out]
-    judged = list(_judged(features, settings, device))
+    judged = list(_judged(features, settings, FEW_JUDGED))
+    judge_at_s = max(JUDGED_FIRST_S, progress.elapsed_s)
     budget_s = settings.minutes * 60
     saved_s = told_s = progress.elapsed_s
     todo = _endless(features, learned, settings, progress)
     while progress.elapsed_s < budget_s and not (cancel is not None and cancel.is_set()):
         started = time.monotonic()
-        if progress.elapsed_s - progress.judged_s >= JUDGE_EVERY_S:
+        if progress.elapsed_s >= judge_at_s:
             progress.acceptance = _measure(weights, shape, teacher, judged, settings)
-            progress.judged_s = progress.elapsed_s
             tell(progress)
+            judge_at_s = progress.elapsed_s + (time.monotonic() - started) / JUDGED_SHARE
         batch = to_device(next(todo), device)
         _set_rates(optimizers, progress.step, progress.elapsed_s / budget_s)
         depth = min(settings.depth, sum(progress.elapsed_s >= share * budget_s for share in DEEPER_AT))
@@ -117,8 +118,9 @@ def train(
         if progress.elapsed_s - saved_s >= SAVE_EVERY_S:
             saved_s = progress.elapsed_s
             _save(checkpoint, shape, weights, optimizers, progress)
-    progress.acceptance = _measure(weights, shape, teacher, judged, settings)
-    progress.judged_s = progress.elapsed_s
+    if not (cancel is not None and cancel.is_set()):
+        judged = list(_judged(features, settings, MOST_JUDGED))
+        progress.acceptance = _measure(weights, shape, teacher, judged, settings)
     _save(checkpoint, shape, weights, optimizers, progress)
     tell(progress)
     return {name: weight.detach().cpu() for name, weight in weights.items()}, progress
@@ -126,7 +128,7 @@ def train(
 
 def measure(shape: Shape, weights: Weights, teacher: Teacher, features: Features, settings: Settings) -> Acceptance:
     """The acceptance of these weights on the held-out answers, such as those read back from a quantised file."""
-    judged = list(_judged(features, settings, settings.device))
+    judged = list(_judged(features, settings, MOST_JUDGED))
     return _measure(weights, shape, teacher.on(settings.device), judged, settings)
 
 
@@ -176,15 +178,15 @@ def _endless(features: Features, documents: list[Document], settings: Settings, 
         round += 1
 
 
-def _judged(features: Features, settings: Settings, device: str) -> Iterator[tuple[float, Batch]]:
-    """The held-out answers as batches, greedy and sampled ones apart."""
+def _judged(features: Features, settings: Settings, most: int) -> Iterator[tuple[float, Batch]]:
+    """Held-out answers as batches of at most so many anchors in all, greedy and sampled ones apart."""
     for is_sampled in (False, True):
         documents = [d for d in features.documents if d.is_held_out and bool(d.temperature) == is_sampled]
         n = 0
-        for batch in batches(features, documents, settings.batch_tokens, settings.depth):
+        for batch in batches(features, documents, settings.batch_tokens, settings.depth, seed=0):
             n += batch.n_anchors
-            yield float(is_sampled), to_device(batch, device)
-            if n >= MOST_JUDGED:
+            yield float(is_sampled), to_device(batch, settings.device)
+            if n >= most / 2:
                 break
 
 

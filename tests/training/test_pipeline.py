@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from tiny_gguf import CHATML, write_model
 
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf_file.header import read_header
 from edgespec.llama.model import Model
 from edgespec.training import answers, features, pipeline
 from edgespec.training.answers import Answers, end_token, user_header
 from edgespec.training.features import Writer, default_layers, load, read_rows
 from edgespec.training.pipeline import Listener, Settings, train_head
-from edgespec.training.prompts import Passages
+from edgespec.training.prompts import Passages, held_out
 
 TOKENS = 150
 
@@ -33,7 +33,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MAX_TOKENS", 16)
     monkeypatch.setattr(answers, "MAX_PROMPT_TOKENS", 16)
-    held_out = answers.held_out
     monkeypatch.setattr(answers, "held_out", lambda *, chat: held_out(chat=chat)[:3])
 
 
@@ -115,14 +114,11 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(
         train_head(Settings(target, tmp_path / "h.gguf", work=tmp_path / "w"), Listener())
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device to write to")
 def test_a_full_disk_ends_a_stage_with_a_reason(model: Model, tmp_path: Path) -> None:
-    with Writer(tmp_path, model.n_embd) as writer:
-        writer._answers.close()
-        writer._answers = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115
-        row = features.Row("a", 0.0, False, [1], [2], "b")
-        arrays = {name: np.zeros((2, width)) for name, width in features._widths(model.n_embd).items()}
-        with pytest.raises(features.EdgespecError, match="cannot write to"):
-            writer.add(row, arrays)
+    (tmp_path / "tokens.bin").symlink_to("/dev/full")
+    with pytest.raises(EdgespecError, match="cannot write to"):
+        collect(model, tmp_path)
 
 
 class TestTraining:
@@ -179,7 +175,7 @@ class TestTraining:
         from edgespec.training import trainer
 
         monkeypatch.setattr(trainer, "loss_of", lambda *args: next(iter(args[0].values())).sum() * float("nan"))
-        with pytest.raises(features.EdgespecError, match="has diverged"):
+        with pytest.raises(EdgespecError, match="has diverged"):
             train_head(replace(self.settings(target, tmp_path), minutes=1.0), Listener())
 
 
