@@ -36,10 +36,11 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
     "batch": f"{PLAIN} core gguf_file llama models runtime edgespec files text",
     "compare": f"{PLAIN} core gguf_file llama datastore models runtime edgespec bench files text",
+    "training": f"{PLAIN} core gguf_file llama history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core gguf_file models runtime edgespec history chat files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch compare"
-    " chat tui files text",
+    " training chat tui files text",
 }
 EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
     ("edgespec.drafters.model", "llama"): "the draft model is decoded by llama.cpp",
@@ -48,7 +49,7 @@ EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
     ("edgespec.runtime.runtime", "batch"): "Runtime.batch is the Python interface of batches",
     ("edgespec.runtime.collect", "bench"): "answers to learn from are those to the prompts of the suites",
 }
-HEAVY = {"llama_cpp", "textual", "huggingface_hub", "gguf", "numpy", "jinja2", "rich"}
+HEAVY = {"torch", "llama_cpp", "textual", "huggingface_hub", "gguf", "numpy", "jinja2", "rich"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -179,6 +180,15 @@ def test_models_and_tui_are_never_imported_by_the_names_of_their_folders() -> No
 )
 def test_starting_loads_nothing_heavy(code: str) -> None:
     assert loaded_after(code) & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if not within(name, "edgespec.training")])
+def test_only_the_training_room_touches_pytorch(name: str) -> None:
+    assert "torch" not in third_party(name)
+
+
+def test_pytorch_is_loaded_when_training_begins() -> None:
+    assert "torch" not in loaded_after("import edgespec.training.pipeline, edgespec.training.card")
 
 
 def test_core_loads_numpy_alone() -> None:

@@ -22,7 +22,8 @@ LEAST_CORRELATION = 0.9
 def target_print(header: Header) -> NDArray[np.float32]:
     """float32[256], fewer of a smaller vocabulary. Raises ModelFileError."""
     n_vocab = header.tensors["token_embd.weight"].shape[1] if "token_embd.weight" in header.tensors else 0
-    rows = read_rows(header, "token_embd.weight", np.linspace(0, max(0, n_vocab - 1), min(n_vocab, N_ROWS)).astype(int))
+    tokens = np.linspace(0, max(0, n_vocab - 1), min(n_vocab, N_ROWS)).astype(int)
+    rows = read_rows(header, "token_embd.weight", tokens.tolist())
     width = rows.shape[1]
     signs = np.unpackbits(np.frombuffer(shake_128(b"edgespec").digest(width // 8 + 1), np.uint8))[:width] * 2.0 - 1.0
     found: NDArray[np.float32] = (rows @ signs).astype(np.float32)

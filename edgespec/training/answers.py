@@ -95,7 +95,7 @@ class Answers:
             self._learn_passage(row)
 
     def collect(self) -> None:
-        """Raises EdgespecError where the disk is full, UsageError for a target that does not give its layers' inputs."""
+        """Raises EdgespecError where the disk is full, UsageError where the target does not give layer inputs."""
         with Context(
             self.model,
             n_ctx=N_CTX,
@@ -146,7 +146,8 @@ class Answers:
 
     def _inputs(self, context: Context) -> NDArray[np.float16]:
         rows = np.concatenate([context.layer_inputs(layer) for layer in self.layers], axis=1)
-        return np.clip(rows, -65504, 65504).astype(np.float16)
+        kept: NDArray[np.float16] = np.clip(rows, -65504, 65504).astype(np.float16)
+        return kept
 
     # --- prompts and answers --------------------------------------------------------------------------------------
 

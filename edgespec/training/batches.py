@@ -53,7 +53,7 @@ def anchors_of(document: Document) -> int:
 def batches(
     features: Features, documents: Sequence[Document], n_tokens: int, depth: int, seed: int | None = None
 ) -> Iterator[Batch]:
-    """The documents once, in batches of about `n_tokens` anchors; shuffled by `seed`, None keeps the order by length."""
+    """The documents once, in batches of about `n_tokens` anchors; shuffled by `seed`, with None in order of length."""
     usable = [document for document in documents if anchors_of(document) >= FEWEST_ANSWER]
     drawn = random.Random(seed)
     noise = {id(document): drawn.uniform(0.8, 1.25) if seed is not None else 1.0 for document in usable}

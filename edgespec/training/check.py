@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from edgespec.errors import EdgespecError
+from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.head_trial import HeadTrial
@@ -25,7 +26,7 @@ def check_head(path: Path, shape: Shape, vocabulary: NDArray[np.int64], model: M
 
     Raises EdgespecError if that is too much, ModelFileError where llama.cpp does not load the file.
     """
-    layers = [int(layer) for layer in _layers(path)]
+    layers = [int(layer) for layer in read_header(path).numbers("eagle3.target_layers")]
     n = len(tokens)
     with Context(model, n_ctx=n + 8, max_outputs=n, threads=1) as context:
         context.watch_layers(layers)
@@ -43,7 +44,6 @@ def check_head(path: Path, shape: Shape, vocabulary: NDArray[np.int64], model: M
     return difference
 
 
-@torch.no_grad()
 def _computed(
     path: Path, shape: Shape, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]
 ) -> NDArray[np.float32]:
@@ -55,12 +55,7 @@ def _computed(
         start=torch.tensor([0]),
         anchors=torch.tensor([n - 2]),
     )
-    first, second = (logits(weights, shape, state)[0] for state in unroll(weights, shape, embedding, texts, 2))
+    with torch.no_grad():
+        first, second = (logits(weights, shape, state)[0] for state in unroll(weights, shape, embedding, texts, 2))
     found: NDArray[np.float32] = torch.cat([first, second[-1:]]).numpy()
     return found
-
-
-def _layers(path: Path) -> Sequence[float]:
-    from edgespec.gguf_file.header import read_header
-
-    return read_header(path).numbers("eagle3.target_layers").tolist()

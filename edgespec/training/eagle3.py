@@ -51,8 +51,12 @@ class Shape:
         }
 
 
-def initial(shape: Shape, output: Tensor, output_norm: Tensor, seed: int = 0) -> Weights:
-    """Random weights, but for the last two, which are the target's: its `output` rows [V', D] and the norm before."""
+def initial(shape: Shape, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
+    """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
+
+    The first g is the last of the three inputs, with a little of the others; `rms` [3 D] of each input makes all count
+    alike, since a few are a hundred times larger than the rest. What remains is random.
+    """
     generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}
     for name, size in shape.tensors().items():
@@ -61,6 +65,8 @@ def initial(shape: Shape, output: Tensor, output_norm: Tensor, seed: int = 0) ->
         else:
             scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
             weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
+    weights["fc"] = 0.3 * weights["fc"] + torch.eye(shape.width, 3 * shape.width).roll(2 * shape.width, 1)
+    weights["fc"] /= rms.clamp(min=1e-6)
     weights["output"], weights["output_norm"] = output.float().clone(), output_norm.float().clone()
     return weights
 

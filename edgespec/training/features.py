@@ -1,4 +1,4 @@
-"""What a head sees and what it is to predict: arrays on disk with a row for each token of the answers and their prompts.
+"""What a head sees and what it is to predict: arrays on disk with a row for each token of answers and their prompts.
 
 `answers.jsonl` says which rows belong to which answer, in its order; rows behind those are left from an interruption.
 Of a prompt only `inputs` and `tokens` are filled, of the last token of an answer only `tokens`.

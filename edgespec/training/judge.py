@@ -60,11 +60,10 @@ def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, dept
     return total / weight
 
 
-@torch.no_grad()
 def acceptance(
     weights: Weights, shape: Shape, teacher: Teacher, batches: Iterable[tuple[float, Batch]], depth: int
 ) -> Acceptance:
-    """Measured on batches, each with the temperature of its answers."""
+    """Measured on batches, each with the temperature of its answers; to be called without gradients."""
     hits, overlaps = torch.zeros(depth), torch.zeros(depth)
     n_hits, n_overlaps = torch.zeros(depth), torch.zeros(depth)
     for temperature, batch in batches:
@@ -84,9 +83,9 @@ def acceptance(
     return Acceptance((hits / n_hits.clamp(min=1)).tolist(), (overlaps / n_overlaps.clamp(min=1)).tolist())
 
 
-@torch.no_grad()
 def _distribution(teacher: Teacher, batch: Batch, temperature: float = 1.0) -> Tensor:
     """The target's probabilities of the tokens of the head's vocabulary; they sum to 1 with those left out."""
     normaliser = batch.normalisers[..., 1 if temperature != 1.0 else 0, None]
-    rows = torch.nn.functional.linear(batch.hidden, teacher.output).float()
-    return (rows / temperature - normaliser).exp_().clamp_(max=1.0)
+    with torch.no_grad():
+        rows = torch.nn.functional.linear(batch.hidden, teacher.output).float()
+        return (rows / temperature - normaliser).exp_().clamp_(max=1.0)

@@ -80,7 +80,7 @@ class Result:
 
 @dataclass(slots=True)
 class Listener:
-    """Hears of what is done: `note` once, `progress` how far a stage is (0 to 1), `training` its state and time left."""
+    """Hears of what is done: `note` once, `progress` how far a stage is (0 to 1), `training` its state."""
 
     note: Callable[[str], None] = lambda text: None
     progress: Callable[[str, float], None] = lambda what, done: None

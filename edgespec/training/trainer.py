@@ -1,6 +1,6 @@
 """Training of a head: until the time is up, from a checkpoint on if there is one.
 
-Learning rates follow the clock, not a number of steps, so a run ends on time on any machine. Matrices of the layer learn
+Learning rates follow the clock, not a number of steps, so a run ends on time on any machine. The layer's matrices learn
 by Muon, whose steps are worth more than they cost here; the output rows, which are the target's at the start, and the
 norms by AdamW.
 """
@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,20 +25,23 @@ from edgespec.training.eagle3 import Shape, Weights, initial
 from edgespec.training.features import Document, Features
 from edgespec.training.judge import Acceptance, Teacher, acceptance, loss_of
 
-MATRIX_RATE, OTHER_RATE = 2e-3, 5e-4
+MATRIX_RATE, OTHER_RATE = 4e-3, 1e-3
+DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more step of a draft
 WARM_UP = 40  # steps
 CLIP = 1.0
-SAVE_EVERY_S, JUDGE_EVERY_S, TELL_EVERY_S = 120.0, 240.0, 2.0
-MOST_JUDGED = 24_000  # anchors that acceptance is measured on
+SAVE_EVERY_S, TELL_EVERY_S = 120.0, 2.0
+JUDGED_FIRST_S, JUDGED_SHARE = 60.0, 0.05  # of the time goes into measuring acceptance on the way
+FEW_JUDGED, MOST_JUDGED = 2_000, 30_000  # anchors that acceptance is measured on, on the way and in the end
+SAMPLED_ROWS = 8192  # by which the scale of the inputs is known
 LONGEST_STEP_S = 30.0  # of which a step that was held up counts: a laptop that slept has not trained
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`batch_tokens` are anchors in a step, `depth` steps of a draft that the loss looks at."""
+    """`batch_tokens` are anchors in a step, `depth` steps of a draft that the loss looks at in the end."""
 
     minutes: float
-    batch_tokens: int = 2048
+    batch_tokens: int = 1024
     depth: int = 4
     device: str = "cpu"
     threads: int = 0
@@ -46,14 +50,13 @@ class Settings:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a training stands. `loss` is a running mean in nats, `acceptance` was measured last at `judged_s`."""
+    """Where a training stands. `loss` is a running mean in nats, `acceptance` what was measured last."""
 
     step: int = 0
     epoch: float = 0.0
     elapsed_s: float = 0.0
     tokens: int = 0
     loss: float = math.nan
-    judged_s: float = -math.inf
     acceptance: Acceptance = field(default_factory=Acceptance)
 
 
@@ -78,25 +81,27 @@ def train(
         torch.set_num_threads(settings.threads)
     device = settings.device
     teacher = teacher.on(device)
-    weights, progress, saved = _begun(shape, teacher, output_norm, checkpoint)
+    weights, progress, saved = _begun(shape, teacher, output_norm, features, checkpoint)
     weights = {name: weight.to(device).requires_grad_() for name, weight in weights.items()}
     optimizers = _optimizers(weights)
     for (optimizer, _), state in zip(optimizers, saved, strict=False):
         optimizer.load_state_dict(state)
     learned = [document for document in features.documents if not document.is_held_out]
-    judged = list(_judged(features, settings, device))
+    judged = list(_judged(features, settings, FEW_JUDGED))
+    judge_at_s = max(JUDGED_FIRST_S, progress.elapsed_s)
     budget_s = settings.minutes * 60
     saved_s = told_s = progress.elapsed_s
     todo = _endless(features, learned, settings, progress)
     while progress.elapsed_s < budget_s and not (cancel is not None and cancel.is_set()):
         started = time.monotonic()
-        if progress.elapsed_s - progress.judged_s >= JUDGE_EVERY_S:
+        if progress.elapsed_s >= judge_at_s:
             progress.acceptance = _measure(weights, shape, teacher, judged, settings)
-            progress.judged_s = progress.elapsed_s
             tell(progress)
+            judge_at_s = progress.elapsed_s + (time.monotonic() - started) / JUDGED_SHARE
         batch = to_device(next(todo), device)
         _set_rates(optimizers, progress.step, progress.elapsed_s / budget_s)
-        loss = _step(weights, shape, teacher, batch, settings, optimizers)
+        depth = min(settings.depth, sum(progress.elapsed_s >= share * budget_s for share in DEEPER_AT))
+        loss = _step(weights, shape, teacher, batch, settings.device, depth, optimizers)
         if not math.isfinite(loss):
             raise EdgespecError(
                 "the training has diverged: its loss is not a number any more",
@@ -113,8 +118,9 @@ def train(
         if progress.elapsed_s - saved_s >= SAVE_EVERY_S:
             saved_s = progress.elapsed_s
             _save(checkpoint, shape, weights, optimizers, progress)
-    progress.acceptance = _measure(weights, shape, teacher, judged, settings)
-    progress.judged_s = progress.elapsed_s
+    if not (cancel is not None and cancel.is_set()):
+        judged = list(_judged(features, settings, MOST_JUDGED))
+        progress.acceptance = _measure(weights, shape, teacher, judged, settings)
     _save(checkpoint, shape, weights, optimizers, progress)
     tell(progress)
     return {name: weight.detach().cpu() for name, weight in weights.items()}, progress
@@ -122,13 +128,15 @@ def train(
 
 def measure(shape: Shape, weights: Weights, teacher: Teacher, features: Features, settings: Settings) -> Acceptance:
     """The acceptance of these weights on the held-out answers, such as those read back from a quantised file."""
-    judged = list(_judged(features, settings, settings.device))
+    judged = list(_judged(features, settings, MOST_JUDGED))
     return _measure(weights, shape, teacher.on(settings.device), judged, settings)
 
 
-def _step(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, settings: Settings, optimizers: Any) -> float:
-    with torch.autocast(settings.device, torch.bfloat16):
-        loss = loss_of(weights, shape, teacher, batch, settings.depth)
+def _step(
+    weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, device: str, depth: int, optimizers: Any
+) -> float:
+    with torch.autocast(device, torch.bfloat16):
+        loss = loss_of(weights, shape, teacher, batch, depth)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
     if torch.isfinite(norm):
@@ -170,43 +178,43 @@ def _endless(features: Features, documents: list[Document], settings: Settings, 
         round += 1
 
 
-def _judged(features: Features, settings: Settings, device: str) -> Iterator[tuple[float, Batch]]:
-    """The held-out answers as batches, greedy and sampled ones apart."""
+def _judged(features: Features, settings: Settings, most: int) -> Iterator[tuple[float, Batch]]:
+    """Held-out answers as batches of at most so many anchors in all, greedy and sampled ones apart."""
     for is_sampled in (False, True):
         documents = [d for d in features.documents if d.is_held_out and bool(d.temperature) == is_sampled]
         n = 0
-        for batch in batches(features, documents, settings.batch_tokens, settings.depth):
+        for batch in batches(features, documents, settings.batch_tokens, settings.depth, seed=0):
             n += batch.n_anchors
-            yield float(is_sampled), to_device(batch, device)
-            if n >= MOST_JUDGED:
+            yield float(is_sampled), to_device(batch, settings.device)
+            if n >= most / 2:
                 break
 
 
 def _measure(
     weights: Weights, shape: Shape, teacher: Teacher, judged: list[tuple[float, Batch]], settings: Settings
 ) -> Acceptance:
-    with torch.autocast(settings.device, torch.bfloat16):
+    with torch.autocast(settings.device, torch.bfloat16), torch.no_grad():
         return acceptance(weights, shape, teacher, judged, settings.depth)
 
 
 def _begun(
-    shape: Shape, teacher: Teacher, output_norm: Tensor, checkpoint: Path
+    shape: Shape, teacher: Teacher, output_norm: Tensor, features: Features, checkpoint: Path
 ) -> tuple[Weights, Progress, list[Any]]:
     """The state of a training that was interrupted, or the beginning of one. Raises UsageError for another head's."""
     if not checkpoint.exists():
-        return initial(shape, teacher.output.cpu(), output_norm), Progress(), []
+        sample = torch.from_numpy(features.inputs[:SAMPLED_ROWS].astype(np.float32))
+        rms = sample.square().mean(0).sqrt()
+        return initial(shape, teacher.output.cpu(), output_norm, rms), Progress(), []
     try:
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        if saved["shape"] != asdict(shape):
-            raise UsageError(
-                f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work"
-            )
         progress = Progress(**(saved["progress"] | {"acceptance": Acceptance(**saved["progress"]["acceptance"])}))
-        return saved["weights"], progress, saved["optimizers"]
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError) as error:
-        raise UsageError(
-            f"{checkpoint} cannot be read", why=str(error), hint="delete it to start training over"
-        ) from error
+        known, weights, optimizers = saved["shape"], saved["weights"], saved["optimizers"]
+    except Exception as error:  # whatever a damaged file makes PyTorch raise
+        hint = "delete it to start training over"
+        raise UsageError(f"{checkpoint} cannot be read", why=str(error).partition("\n")[0], hint=hint) from error
+    if known != asdict(shape):
+        raise UsageError(f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work")
+    return weights, progress, optimizers
 
 
 def _save(

@@ -139,37 +139,59 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
     interrupts.raise_if_received()
 
 
-@draft.command(short_help="Train a draft head for a target, on what it writes itself.")
+TRAINING = (
+    option(
+        "Training", "--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Kind of head."
+    ),
+    option(
+        "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
+        help="Time to train, once there are answers.",
+    ),
+    option(
+        "Training", "--tokens", type=Count(), default="500k", show_default=True, metavar="N",
+        help="Tokens of answers to learn from.",
+    ),
+    option(
+        "Training", "--vocab", "vocabulary", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
+        help="Tokens the head can draft: those that the target writes most often.",
+    ),
+    option(
+        "Training", "--type", "type", default="Q8_0", show_default=True, metavar="TYPE", help="Type of the weights."
+    ),
+    option(
+        "Training", "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+        help="Where PyTorch trains.",
+    ),
+    option(
+        "Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", metavar="N",
+        help="CPU threads.",
+    ),
+    option(
+        "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
+        help="Prompts to ask first (.jsonl), texts to ask about (.txt, .md), or a folder; repeatable.",
+    ),
+    option("Prompt", "--my-chats", is_flag=True, help="Also ask what you asked in your own chats."),
+    option(
+        "Output", "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE",
+        help="The file to write.",
+    ),
+    option(
+        "Output", "--work", type=click.Path(path_type=Path, file_okay=False), show_default="in the cache",
+        metavar="FOLDER", help="Where answers and checkpoints are kept.",
+    ),
+    QUIET,
+)  # fmt: skip
+
+
+def _training_options(command: Decorated) -> Decorated:
+    return with_options(command, TRAINING)
+
+
+@draft.command(cls=Command, short_help="Train a draft head for a target, on what it writes itself.")
 @click.argument("target", type=ModelSpec())
-@OUT
-@click.option("--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Kind of head.")
-@click.option("--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N", help="Time to train.")
-@click.option(
-    "--tokens", type=Count(), default="500k", show_default=True, metavar="N", help="Tokens of answers to learn from."
-)
-@click.option(
-    "--vocab", type=Integer(16, LARGEST), default=8192, show_default=True, metavar="N",
-    help="Tokens that the head can draft: those that the target writes most often.",
-)  # fmt: skip
-@click.option("--type", "type", default="Q8_0", show_default=True, metavar="TYPE", help="Type of the weights.")
-@click.option(
-    "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE|FOLDER",
-    help="What to ask first (.jsonl), or texts to ask about (.txt, .md); more than once.",
-)  # fmt: skip
-@click.option("--my-chats", is_flag=True, help="Ask what you asked in your own chats, too.")
-@click.option(
-    "--work", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-    help="Where answers and checkpoints are kept.  [default: in the cache]",
-)  # fmt: skip
-@click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="For PyTorch."
-)
-@click.option("-t", "--threads", type=Integer(0, 512), default=0, metavar="N", help="CPU threads.  [default: cores]")
-@QUIET
+@_training_options
 @click.pass_context
-def train(
-    ctx: click.Context, /, target: str, out: Path, quiet: bool, vocab: int, work: Path | None, **values: Any
-) -> None:
+def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: Any) -> None:
     """Train a draft head for TARGET: from nothing to a file for -md.
 
     The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
@@ -181,7 +203,7 @@ def train(
 
     output = Output(quiet=quiet)
     interrupts, cancel = ctx.find_object(Interrupts) or Interrupts(), CancelFlag()
-    settings = Settings(resolve(target).path, out, vocabulary=vocab, work=work, **values)
+    settings = Settings(resolve(target).path, out, **values)
 
     def tell(progress: Any) -> None:
         left = max(0.0, settings.minutes * 60 - progress.elapsed_s)
