@@ -106,6 +106,9 @@ class HeadDrafter(ModelDrafter):
         states = [growth.states[growth.tree.parents[node]] for growth, node, _ in nodes]
         self.context.decode_pairs(batch, np.stack(states))
 
+    def _is_end(self, token: int) -> bool:
+        return self.context.target.is_end(token)  # a head need not know its tokens
+
     def _add(self, growth: Growth, node: int, row: int) -> None:
         growth.states[node] = self.context.state(row)
         super()._add(growth, node, row)

@@ -174,6 +174,9 @@ class ModelDrafter(Drafter):
     def _own(self, token: int) -> int:
         return token if self.translation is None else self.translation.own(token)
 
+    def _is_end(self, token: int) -> bool:
+        return self.context.model.is_end(self._own(token))
+
     def _row(self, index: int) -> FloatRow:
         """The draft's logits in the target's ids."""
         row = self.context.logits(index)
@@ -315,5 +318,5 @@ class ModelDrafter(Drafter):
                 certainty(sequence.sampler, self._row(row), growth.prefix(node), candidates[0].token)
             )
         for child in self._estimates.hang(tree, node, sequence, candidates):
-            if self.context.model.is_end(self._own(tree.tokens[child])):
+            if self._is_end(tree.tokens[child]):
                 tree.close(child)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.errors import ModelFileError, PairError
+from edgespec.gguf_file import target_print
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model, check_vocabulary
 from edgespec.gguf_file.walk import AGAIN
@@ -29,12 +30,13 @@ _MTP_ARCHITECTURES = """
 MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 
 
-def check_draft(draft: Header | str | Path) -> Header:
+def check_draft_file(draft: Header | str | Path) -> Header:
     """The header of a draft model or of a draft head. Raises ModelNotFoundError, ModelFileError."""
     header = draft if isinstance(draft, Header) else read_header(draft)
     if header.architecture != EAGLE3:
         return check_model(header)
-    check_vocabulary(header)
+    if header.n_vocab:  # else its tokens are known to be the target's
+        check_vocabulary(header)
     width, target_width, n_rows = (
         header.number("embedding_length"),
         header.number("target_hidden_size"),
@@ -50,7 +52,7 @@ def check_draft(draft: Header | str | Path) -> Header:
         "output_norm.weight": (width,),
         "blk.0.attn_norm.weight": (width,),
         "blk.0.attn_norm_2.weight": (width,),
-        "token_embd.weight": (width, header.n_vocab),
+        "token_embd.weight": (width, n_tokens(header)),
         "output.weight": (width, n_rows),
     }.items():
         tensor = header.tensors.get(name)
@@ -64,7 +66,7 @@ def check_draft(draft: Header | str | Path) -> Header:
             raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
     if "d2t" in header.tensors:
         ids = _values(header, "d2t", "I64", np.int64)
-        if len(ids) != n_rows or ids.min() < 0 or ids.max() >= header.n_vocab:
+        if len(ids) != n_rows or ids.min() < 0 or ids.max() >= n_tokens(header):
             raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
     return header
 
@@ -84,6 +86,11 @@ def mtp_mismatch(header: Header) -> str:
     return ""
 
 
+def n_tokens(head: Header) -> int:
+    """Tokens of the target's vocabulary; the head itself need not have their texts."""
+    return head.n_vocab or head.number("vocab_size")
+
+
 def is_head(header: Header) -> bool:
     return header.architecture == EAGLE3
 
@@ -100,12 +107,15 @@ def head_mismatch(target: Header, head: Header) -> str:
         return f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
-    if head.n_vocab != target.n_vocab:
-        return f"it is a head for {head.n_vocab:,} tokens, and this model has {target.n_vocab:,}"
+    if n_tokens(head) != target.n_vocab:
+        return f"it is a head for {n_tokens(head):,} tokens, and this model has {target.n_vocab:,}"
     if max(layers_read(head)) >= target.number("block_count"):
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
     if "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
         return "it has no token embeddings, and the target's are of another width"
+    trained_on = head.numbers(target_print.KEY).astype(np.float32)
+    if len(trained_on) and not target_print.is_same_target(trained_on, target_print.target_print(target)):
+        return f"it was trained on another model ({head.metadata.get('general.base_model.0.name', 'unnamed')})"
     return ""
 
 
@@ -122,7 +132,7 @@ def check_head_fits(target: Header, head: Header) -> None:
 def _n_rows(header: Header) -> int:
     """Tokens that the head can draft."""
     tensor = header.tensors.get("d2t")
-    return tensor.shape[0] if tensor is not None and tensor.shape else header.n_vocab
+    return tensor.shape[0] if tensor is not None and tensor.shape else n_tokens(header)
 
 
 def _values(header: Header, name: str, type: str, dtype: type[np.generic]) -> np.ndarray:

@@ -34,7 +34,7 @@ class HeadContext(Context):
     def __init__(
         self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
     ) -> None:
-        self.is_mtp = model is target.model
+        self.target, self.is_mtp = target.model, model is target.model
         self.reads = (STATE,) if self.is_mtp else layers_read(model.header)
         if not self.is_mtp:
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])

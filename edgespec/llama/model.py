@@ -12,7 +12,7 @@ from pathlib import Path
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.gguf_file.file_types import quantisation
-from edgespec.gguf_file.head_check import check_draft
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.text.figures import count_of
@@ -45,7 +45,7 @@ class Model(Closable):
         self.path = path.path if isinstance(path, Header) else Path(path)
         self._native = None
         if not vocabulary_only:
-            self.header = path if isinstance(path, Header) else check_draft(self.path)
+            self.header = path if isinstance(path, Header) else check_draft_file(self.path)
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts

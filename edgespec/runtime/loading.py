@@ -20,7 +20,7 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import check_draft, check_head_fits, is_head
+from edgespec.gguf_file.head_check import check_draft_file, check_head_fits, is_head
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
@@ -117,7 +117,7 @@ class ModelSession(Closable):
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
         # Both headers first: whatever is wrong with the draft should not take loading the target to find out.
-        draft_header = check_draft(draft_path) if draft_path else None
+        draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
             check_head_fits(header, draft_header)
         names = drafters_with(settings, header, draft_header) if self._n_max > 0 else []

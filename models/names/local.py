@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.gguf_file.file_types import quantisation
-from edgespec.gguf_file.head_check import check_draft
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.models.hub.cache import cached_files
 from edgespec.models.hub.quants import models_in, part_of, parts_of
@@ -65,7 +65,7 @@ def local_model(spec: str) -> LocalModel:
     """One model by its name or path. Raises ModelNotFoundError, ModelFileError."""
     path = resolve(spec).path
     used_s = _used_s(path)
-    return _described(check_draft(path), spec, used_s)
+    return _described(check_draft_file(path), spec, used_s)
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _read(path: Path, spec: str) -> Iterator[LocalModel]:
     try:
         header = read_header(path)
         if not {header.architecture, header.metadata.get("general.type")} & _EXTRAS:
-            yield _described(check_draft(header), spec, used_s)
+            yield _described(check_draft_file(header), spec, used_s)
     except EdgespecError as error:
         problem, size_bytes = error.why or error.what, _size_bytes(path)
         yield LocalModel(spec, path, path.stem, size_bytes=size_bytes, problem=problem, used_s=used_s)

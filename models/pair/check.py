@@ -96,13 +96,15 @@ def check_pair(target: Header, draft: Header, vocabulary: Vocabulary | None = No
 
     `vocabulary` is the target's, if it was read before. Raises ModelFileError if the files can no longer be read.
     """
-    ours, theirs = vocabulary or Vocabulary.of(target), Vocabulary.of(draft)
+    ours = vocabulary or Vocabulary.of(target)
+    theirs = _vocabulary_of(draft, ours)
     return _verdict(target, draft, ours, theirs, differing_ids(ours, theirs))
 
 
 def compare_pair(target: Header, draft: Header) -> Comparison:
     """The same in detail."""
-    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    ours = Vocabulary.of(target)
+    theirs = _vocabulary_of(draft, ours)
     differing = differing_ids(ours, theirs)
     n_ctx = _n_ctx(target)
     return Comparison(
@@ -115,6 +117,11 @@ def compare_pair(target: Header, draft: Header) -> Comparison:
         list(_notes(target, draft)),
         n_ctx,
     )
+
+
+def _vocabulary_of(draft: Header, target: Vocabulary) -> Vocabulary:
+    """A head without texts of its own has the target's tokens, if it fits it at all."""
+    return target if is_head(draft) and not draft.n_vocab else Vocabulary.of(draft)
 
 
 def _verdict(target: Header, draft: Header, ours: Vocabulary, theirs: Vocabulary, differing: list[int]) -> PairVerdict:
@@ -168,7 +175,8 @@ def differing_ids(target: Vocabulary, draft: Vocabulary) -> list[int]:
 
 def vocabulary_difference(target: Header, draft: Header) -> str:
     """The same for two files, as one text."""
-    ours, theirs = Vocabulary.of(target), Vocabulary.of(draft)
+    ours = Vocabulary.of(target)
+    theirs = _vocabulary_of(draft, ours)
     return "; ".join(vocabulary_differences(ours, theirs, differing_ids(ours, theirs)))
 
 

@@ -13,7 +13,7 @@ from tiny_mtp import ARCHITECTURES, write_mtp
 import edgespec
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import ModelFileError, PairError
-from edgespec.gguf_file.head_check import check_draft
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
@@ -45,11 +45,14 @@ def texts(llm: edgespec.LLM, prompts: list[str], temperature: float = 0.0, n: in
 
 
 @pytest.mark.parametrize("tree", [1, 4])
+@pytest.mark.parametrize("has_vocabulary", [True, False])
 @pytest.mark.parametrize("draft_tokens", [None, list(range(290))])
 def test_a_head_that_predicts_as_the_target_is_accepted(
-    bigram: Path, tmp_path: Path, tree: int, draft_tokens: list[int] | None
+    bigram: Path, tmp_path: Path, tree: int, draft_tokens: list[int] | None, has_vocabulary: bool
 ) -> None:
-    head = write_head(tmp_path / "head.gguf", knows_bigrams=True, draft_tokens=draft_tokens)
+    head = write_head(
+        tmp_path / "head.gguf", knows_bigrams=True, draft_tokens=draft_tokens, has_vocabulary=has_vocabulary
+    )
     with load(bigram, None) as plain, load(bigram, head, spec_tree=tree) as llm:
         assert texts(llm, [PROMPT]) == texts(plain, [PROMPT])
         assert llm.stats.acceptance_rate > (0.9 if tree == 1 else 0.8)  # a tree has branches that cannot all be right
@@ -123,7 +126,7 @@ def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: P
 )
 def test_a_broken_head_is_refused(tmp_path: Path, metadata: dict, tensors: dict, why: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ModelFileError, match=why):
-        check_draft(write_head(tmp_path / "head.gguf", metadata=metadata, tensors=tensors))
+        check_draft_file(write_head(tmp_path / "head.gguf", metadata=metadata, tensors=tensors))
 
 
 def test_a_head_with_weights_that_are_not_numbers_is_off(deep: Path, tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_a_head_of_another_target_is_refused(
     head = write_head(tmp_path / "head.gguf", layers=layers)
     with pytest.raises(PairError, match=why):
         load(target, head)
-    assert why in " ".join(check_pair(check_draft(target), check_draft(head)).reasons)
+    assert why in " ".join(check_pair(check_draft_file(target), check_draft_file(head)).reasons)
 
 
 def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> None:

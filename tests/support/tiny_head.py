@@ -26,6 +26,7 @@ def write_head(
     seed: int = 0,
     knows_bigrams: bool = False,
     draft_tokens: list[int] | None = None,
+    has_vocabulary: bool = True,
     layers: tuple[int, ...] = (1, 2, 3),
     metadata: Mapping[str, Value | None] | None = None,
     tensors: Mapping[str, Weights | None] | None = None,
@@ -58,6 +59,9 @@ def write_head(
         weights |= {f"blk.0.attn_{name}.weight": SHARP * token for name in "qk"}
         weights |= {"blk.0.attn_v.weight": token, "blk.0.attn_output.weight": SHARP * np.eye(64, dtype=np.float32)}
         weights |= {name: np.zeros_like(weights[name]) for name in ("fc.weight", "blk.0.ffn_down.weight")}
+    if not has_vocabulary:
+        entries = {key: value for key, value in entries.items() if not key.startswith("tokenizer.")}
+        entries |= {"tokenizer.ggml.model": "no_vocab", "eagle3.vocab_size": len(drawn["output.weight"])}
     for name, value in (metadata or {}).items():
         if value is None:
             del entries[name]

@@ -19,7 +19,7 @@ from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
-from edgespec.gguf_file.head_check import check_draft
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
@@ -59,7 +59,7 @@ def check(ctx: click.Context, target: str, draft: str, yes: bool, offline: bool,
     """
     output = Output(quiet=False)
     fetch_missing(ctx, [target, draft], output, yes=yes)
-    headers = [_header(target), check_draft(resolve(draft).path)]
+    headers = [_header(target), check_draft_file(resolve(draft).path)]
     found = compare_pair(*headers)
     works = found.verdict.verdict != "no"
     curve = measured_curve(*(header.path for header in headers)) if works else None
