@@ -241,7 +241,7 @@ def test_a_good_draft_is_not_given_up_for_what_reading_a_prompt_cost(n_prompt: i
     for _ in range(3):
         n_unread, n_verified = n_prompt, 0
         for number in range(200):
-            now = context(4, remaining=200 - number)
+            now = context(4, remaining=200 - number, step=number)
             seconds = 0.004 * n_unread + 0.03
             is_asked, verified = step(measured, now, chain(0.8, 0.8), 2, 2, seconds, n_unread)
             n_unread = 0 if is_asked else n_unread + 1
@@ -254,6 +254,19 @@ def test_an_untried_draft_does_not_read_more_than_a_try_is_worth() -> None:
         measured = pace(FLAT)
         measured.costs.observe_read("draft", 1000, 40.0)
         assert (offered(measured, context(remaining=256), n_unread=n_unread) is not None) == pays
+
+
+def test_a_long_prompt_is_not_read_for_answers_that_are_short() -> None:
+    measured = pace(FLAT)
+    measured.costs.observe_read("draft", 1000, 10.0)
+    for number in range(32):
+        step(measured, context(step=number), chain(0.9, 0.9), seconds=0.02)
+    assert offered(measured, context(step=0, remaining=256), n_unread=1000) is not None
+    for _ in range(20):
+        for number in range(10):
+            step(measured, context(step=number), chain(0.9, 0.9), seconds=0.02)
+    assert offered(measured, context(step=0, remaining=256), n_unread=1000) is None
+    assert offered(measured, context(step=0, remaining=256), n_unread=50) is not None
 
 
 def test_padded_passes_cost_nothing_more_for_being_filled() -> None:
@@ -362,10 +375,13 @@ def test_what_was_learnt_can_be_remembered() -> None:
     for broken in (
         {"coupled": {}},
         {"coupled": None},
-        {"coupled": {"reached": [-1, 1], "drafters": {}}},
-        {"coupled": {"reached": [1, 0], "drafters": {}}},
-        {"coupled": {"reached": [1], "drafters": {}}},
-        *({"coupled": {"reached": [1, 1], "drafters": {"draft": each}}} for each in (*wrong, [], [0.0] * len(drafter))),
+        {"coupled": {"reached": [-1, 1, 1], "drafters": {}}},
+        {"coupled": {"reached": [1, 0, 1], "drafters": {}}},
+        {"coupled": {"reached": [1, 1], "drafters": {}}},
+        *(
+            {"coupled": {"reached": [1, 1, 256], "drafters": {"draft": each}}}
+            for each in (*wrong, [], [0.0] * len(drafter))
+        ),
         [],
     ):
         with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
@@ -389,7 +405,7 @@ def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:
     known = [-1.0, 0.1, 50, 0.5, 4.0, 4.0, 0.0]  # it earned nothing, and has no credit
     measured = pace(STEEP, step=0.2, drafters=2)
     measured.costs.observe_read("lookup", 1000, 1000.0)
-    measured.restore({"coupled": {"reached": [1, 1], "drafters": {"draft": known, "lookup": known}}})
+    measured.restore({"coupled": {"reached": [1, 1, 256], "drafters": {"draft": known, "lookup": known}}})
     thought: dict[str, list[int]] = {"draft": [], "lookup": []}
 
     def think(number: int, drafter: str, n_unread: int) -> int:

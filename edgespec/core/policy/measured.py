@@ -28,6 +28,7 @@ CREDIT = 3.0  # tokens that all drafters may lose before they have won any, and 
 DEBT = 1.0  # tokens that a trial may cost beyond the credit, for reading what was missed; 0: 2.0 % (sequences)
 PAUSE = 32  # steps until a drafter is thought about again that has too much to read; 128: 2.2 %
 UNTRIED, ANSWER = 0.05, 256  # tokens a step of an answer that long that an untried drafter may read for; promise
+ANSWERS = 4  # of which the steps are a mean: what is read for a short answer cannot pay back
 HOPE = 1.0  # tokens that an untried drafter is taken to add to a step where another has drafted; 0: 1.9 %
 STEPS, DRAFTS = 48, 12  # of which the rate is a mean, and what drafts are worth; 24 both: 2.5 % (sequences)
 CHANCE = 0.7  # how likely a token behind an accepted one is taken to be accepted at first; never learnt: 1.7 %
@@ -82,16 +83,26 @@ class Record:
 @dataclass(slots=True)
 class Kind:
     """What was reached under one kind of choosing: tokens and the time they took, in plain passes, both fading.
-    `step` counts the steps of all sequences."""
+    `answer` is how many steps an answer takes, `step` counts those of all sequences, `last` those of this answer."""
 
     tokens: float = RATE * RATED
     passes: float = RATED
+    answer: float = ANSWER
     step: int = 0
+    last: int = 0
     records: dict[str, Record] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
         return max(1.0, self.tokens / self.passes)
+
+    def count(self, context: ProposalContext) -> None:
+        """One more step of a sequence."""
+        self.step += 1
+        if context.sequences == 1:
+            if context.step < self.last:  # another answer has begun
+                self.answer += (self.last - self.answer) / ANSWERS
+            self.last = context.step + 1
 
 
 class MeasuredPolicy:
@@ -122,7 +133,7 @@ class MeasuredPolicy:
         if record.due > kind.step:  # as is usual where nothing pays: this must cost next to nothing
             return None
         step, reading = self._prices(context, drafter, n_unread())
-        steps = min(context.remaining, ANSWER)  # in which reading what it missed has to pay back
+        steps = min(context.remaining, kind.answer)  # in which reading what it missed has to pay back
         hoped = steps * (record.earned if record.count >= DRAFTS else UNTRIED)
         wait, allowance = 0, self._share * TRIAL_SHARE
         if reading > max(0.0, record.credit + DEBT, hoped):
@@ -166,7 +177,7 @@ class MeasuredPolicy:
         passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0
         for each in verified:
             kind = self._kind(each.context.kind)
-            kind.step += 1
+            kind.count(each.context)
             for proposal in each.context.proposals:
                 # Each token that was drafted made the pass wider, by some of the tokens that plain work would make.
                 self._count(each, proposal, kind, max(0.0, passes - 1) * n / max(1, drafted))
@@ -287,7 +298,7 @@ class MeasuredPolicy:
         """What was learnt, as plain data; the costs have a state of their own."""
         return {
             name: {
-                "reached": [kind.tokens, kind.passes],
+                "reached": [kind.tokens, kind.passes, kind.answer],
                 "drafters": {drafter: list(astuple(record)[: len(LEAST)]) for drafter, record in kind.records.items()},
             }
             for name, kind in self._kinds.items()
@@ -298,8 +309,7 @@ class MeasuredPolicy:
         cannot have returned."""
         kinds = dict[str, Kind]()
         for name, stored in state.items():
-            tokens, passes = _amounts(stored["reached"], (0.0, 0.01))
-            kinds[name] = Kind(tokens, passes)
+            kinds[name] = Kind(*_amounts(stored["reached"], (0.0, 0.01, 0.0)))
             for drafter, known in stored["drafters"].items():
                 kinds[name].records[drafter] = Record(*_amounts(known, LEAST))
         self._kinds = kinds
