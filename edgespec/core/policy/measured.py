@@ -309,7 +309,8 @@ class MeasuredPolicy:
         cannot have returned."""
         kinds = dict[str, Kind]()
         for name, stored in state.items():
-            kinds[name] = Kind(*_amounts(stored["reached"], (0.0, 0.01, 0.0)))
+            tokens, passes, answer = _amounts(stored["reached"], (0.0, 0.01, 0.0))
+            kinds[name] = Kind(tokens, passes, answer)
             for drafter, known in stored["drafters"].items():
                 kinds[name].records[drafter] = Record(*_amounts(known, LEAST))
         self._kinds = kinds
