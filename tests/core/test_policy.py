@@ -148,6 +148,25 @@ def test_drafts_of_several_answers_fit_into_the_rows_of_a_pass() -> None:
         assert sorted(map(len, selected(policy, *contexts, room=5)), reverse=True) == lengths
 
 
+def test_a_tree_of_several_drafts_fits_into_the_rows_of_a_pass() -> None:
+    """A pass that decodes accepted tokens again has room for fewer than a draft may have."""
+    for policy in (pace(FLAT), FixedPolicy(8)):
+        now = context(leaves=4)
+        asked(policy, now, "lookup")
+        propose(policy, now, chain(*[0.9] * 5))
+        now.proposals.append(Proposal("lookup", Draft.chain([50, 51, 52, 53, 54], [0.95] * 5, "lookup")))
+        assert list(map(len, policy.select([now], 3, 5))) == [5]
+
+
+def test_what_was_sampled_leaves_less_room_for_what_was_not() -> None:
+    distribution = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
+    sampled = replace(chain(*[0.9] * 8), distributions=[distribution] * 8)
+    for policy in (pace(FLAT), FixedPolicy(8)):
+        contexts = [propose(policy, context(sequences=3, sampled=True), sampled)]
+        contexts += [propose(policy, context(sequences=3), chain(*[0.99] * 8)) for _ in range(2)]
+        assert list(map(len, selected(policy, *contexts, room=14))) == [8, 3, 3]
+
+
 def test_sampled_tokens_are_verified_whatever_they_promise() -> None:
     sampled = replace(chain(0.9, 0.2, 0.1), distributions=[Distribution.point(token) for token in range(3)])
     for policy in (pace(STEEP), FixedPolicy(8)):

@@ -144,7 +144,7 @@ class MeasuredPolicy:
         drafts = [max(context.drafts(), key=partial(self._value, context), default=_NONE) for context in contexts]
         both = list(zip(contexts, drafts, strict=True))
         if len(contexts) == 1:
-            counts = [self._cut(context, self._worths(context, draft))[0] for context, draft in both]
+            counts = [self._cut(context, self._worths(context, draft)[: max(0, room)])[0] for context, draft in both]
         else:
             n, depth, sampled = (
                 len(contexts),
