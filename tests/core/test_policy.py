@@ -190,6 +190,20 @@ def test_a_drafter_that_costs_more_than_it_earns_backs_off_and_is_tried_again_no
     assert 0 < len(late) * 0.02 < 1.5 * TRIAL_SHARE * 5000
 
 
+def test_a_drafter_that_was_once_as_slow_as_many_passes_is_tried_again() -> None:
+    """As if the machine had slept in its first draft: a trial costs more than what all drafters may save up."""
+    measured = pace(FLAT, step=3 * CREDIT)
+    assert [time for time in asked_of(measured, 6000, 0.05) if time > 1000]
+
+
+def test_prompts_that_are_always_long_are_read_for_a_trial_now_and_then() -> None:
+    measured = pace(FLAT)
+    measured.costs.observe_read("draft", 1000, 5 * CREDIT)
+    reads: dict[str, Any] = {"n_unread": 1000, "seconds": 5 * CREDIT}
+    times = [number for number in range(6000) if step(measured, context(), chain(0.05), **reads)[0]]
+    assert 0 < len(times) * 5 * CREDIT < CREDIT + 1.5 * TRIAL_SHARE * 6000
+
+
 def test_what_was_missed_while_backed_off_makes_the_trials_rarer() -> None:
     measured = pace(STEEP, step=0.1)
     measured.costs.observe_read("draft", 100, 1.0)
