@@ -6,6 +6,7 @@ goes on with states of its own; once the target has computed there, those cells 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,35 +19,65 @@ from edgespec.drafters.model import Growth, ModelDrafter, Slot
 from edgespec.llama.batch import Batch
 from edgespec.llama.head_context import HeadContext
 
+MOST_UNREAD = 2**29  # bytes, of all sequences together
+
 
 class _Features:
-    """What the target computed at the positions from `start` on that the head has not read yet, float32[F] each."""
+    """What the target computed for `tokens` at the positions from `start` to `end` that the head has not read yet,
+    float32[F] each, in the pieces in which it came. A head that is backed off may read it much later: of more than
+    `most` bytes the oldest go."""
 
-    def __init__(self) -> None:
-        self.start, self._rows = 0, np.empty((0, 0), np.float32)
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.start, self.end = 0, 0
+        self._tokens: list[int] = []
+        self._pieces = deque[NDArray[np.float32]]()
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self._rows)
+    def begin(self, tokens: list[int]) -> None:
+        """Keep what belongs to the beginning of another text as well."""
+        common, self._tokens = common_prefix(self._tokens, tokens), tokens
+        if common <= self.start:
+            self._pieces.clear()
+            self.start = self.end = 0
+        while self.end > common:
+            last = self._pieces.pop()
+            self.end -= len(last)
+            if self.end < common:
+                self.add(self.end, last[: common - self.end])
 
     def add(self, start: int, rows: NDArray[np.float32]) -> None:
-        """What is there already stays; behind a gap all begins anew."""
-        if start > self.end or not len(self._rows):
-            self.start, self._rows = start, rows
-        elif start + len(rows) > self.end:
-            self._rows = np.concatenate([self._rows, rows[self.end - start :]])
+        """What is there already stays. Behind a gap all begins anew, with the first row for the position before it too,
+        whose own is lost: there cells that are held may end."""
+        if start > self.end:
+            self._pieces.clear()
+            self._pieces.append(rows[:1])
+            self.start, self.end = start - 1, start
+        new = rows[self.end - start :]
+        if len(new):
+            self._pieces.append(new)
+            self.end += len(new)
+        while len(self._pieces) > 1 and (self.end - self.start) * rows[0].nbytes > self._most:
+            self.start += len(self._pieces.popleft())
 
     def take(self, start: int, n: int) -> NDArray[np.float32]:
         """float32[n, F] of n positions from `start` on; those before are dropped."""
-        self._rows = self._rows[start - self.start :]
-        self.start = start
-        return self._rows[:n]
+        while self.start + len(self._pieces[0]) <= start:
+            self.start += len(self._pieces.popleft())
+        self._pieces[0] = self._pieces[0][start - self.start :]
+        self.start, found = start, list[NDArray[np.float32]]()
+        for piece in self._pieces:
+            found.append(piece[:n])
+            n -= len(found[-1])
+            if not n:
+                break
+        return np.concatenate(found)
 
 
 class HeadDrafter(ModelDrafter):
     """`context` holds the head, with as many sequences as the target's; see `ModelDrafter` for `width`.
 
-    A text of which the target did not compute the beginning here (a restored cache) is read from where it did.
+    A text of which the target did not compute the beginning here (a copied prompt), or too long ago, is read from where
+    it did.
     """
 
     context: HeadContext
@@ -54,11 +85,15 @@ class HeadDrafter(ModelDrafter):
     def __init__(self, context: HeadContext, width: int = 1, name: str = "eagle3") -> None:
         super().__init__(context, width, name)
         self.needs_layers = context.reads
-        self._features = [_Features() for _ in range(context.sequences)]
+        self._features = self._no_features()
+
+    def _no_features(self) -> list[_Features]:
+        n = self.context.sequences
+        return [_Features(MOST_UNREAD // n) for _ in range(n)]
 
     def forget(self) -> None:
         super().forget()
-        self._features = [_Features() for _ in range(self.context.sequences)]
+        self._features = self._no_features()
 
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
         rows = np.concatenate([layers[layer] for layer in self.needs_layers], axis=1)
@@ -66,7 +101,14 @@ class HeadDrafter(ModelDrafter):
 
     def begin(self, sequence: DraftContext) -> None:
         super().begin(sequence)
-        self._features[sequence.slot] = _Features()
+        self._features[sequence.slot].begin(sequence.tokens)
+
+    def can_draft(self, sequence: DraftContext) -> bool:
+        return len(sequence.tokens) > 1  # there is no cell yet
+
+    def n_unread(self, sequence: DraftContext) -> int:
+        n_known = max(0, len(sequence.tokens) - 2 - self._features[sequence.slot].start)
+        return min(super().n_unread(sequence), n_known)
 
     def _text(self, sequence: DraftContext) -> list[int]:
         """The tokens by the cells that they are in."""

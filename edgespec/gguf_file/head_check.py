@@ -12,7 +12,7 @@ import numpy as np
 from edgespec.errors import ModelFileError, PairError
 from edgespec.gguf_file import target_print
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.gguf_file.model_check import check_model, check_vocabulary
+from edgespec.gguf_file.model_check import check_heads, check_model, check_scalars, check_vocabulary, check_weights
 from edgespec.gguf_file.walk import AGAIN
 
 EAGLE3 = "eagle3"
@@ -61,7 +61,10 @@ def check_draft_file(draft: Header | str | Path) -> Header:
         if tensor is None or tensor.shape != shape:
             found = "is missing" if tensor is None else f"has the shape {tensor.shape}"
             raise _broken(header, f"tensor {name!r} {found}, where {shape} is needed")
-    for norm in (name for name in header.tensors if name.endswith("norm.weight")):
+    check_heads(header, width, max(1, header.number("attention.head_count")))
+    check_scalars(header)
+    check_weights(header)
+    for norm in (name for name in header.tensors if name.endswith(("norm.weight", "norm_2.weight"))):
         if not np.isfinite(_values(header, norm, "F32", np.float32)).all():
             raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
     if "d2t" in header.tensors:

@@ -32,8 +32,8 @@ def check_model(model: Header | str | Path) -> Header:
     check_vocabulary(header)
     _check_dimensions(header)
     _check_experts(header)
-    _check_scalars(header)
-    _check_weights(header)
+    check_scalars(header)
+    check_weights(header)
     return header
 
 
@@ -168,7 +168,7 @@ def _check_dimensions(header: Header) -> None:
         if n_head_kv and n_head % n_head_kv:
             raise _broken(header, f"{n_head} attention heads cannot share {n_head_kv} key-value heads")
     if heads and heads[0]:
-        _check_heads(header, n_embd, heads[0])
+        check_heads(header, n_embd, heads[0])
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:
         if header.architecture == "codeshell":  # takes its output in place of it
@@ -179,7 +179,8 @@ def _check_dimensions(header: Header) -> None:
         raise _broken(header, f"its token embedding has the shape {embedding.shape}, but it has {expected}")
 
 
-def _check_heads(header: Header, n_embd: int, n_head: int) -> None:
+def check_heads(header: Header, n_embd: int, n_head: int) -> None:
+    """What graphs assert about attention heads. Raises ModelFileError."""
     key_length = _size(header, "attention.key_length", 1, 1 << 16, required=False)
     if not key_length and n_embd % n_head:
         raise _broken(header, f"a width of {n_embd} cannot be shared by {n_head} attention heads")
@@ -236,7 +237,8 @@ def _per_layer(header: Header, key: str, n_layers: int, high: int) -> list[int]:
     return layers
 
 
-def _check_scalars(header: Header) -> None:
+def check_scalars(header: Header) -> None:
+    """Numbers of the architecture that kernels assert on. Raises ModelFileError."""
     prefix = f"{header.architecture}."
     for key, value in header.metadata.items():
         if not key.startswith(prefix):
@@ -252,11 +254,12 @@ def _check_scalars(header: Header) -> None:
 # --- the weights ------------------------------------------------------------------------------------------------------
 
 
-def _check_weights(header: Header) -> None:
+def check_weights(header: Header) -> None:
+    """Types and places of tensors. Raises ModelFileError."""
     for name, tensor in header.tensors.items():
-        if tensor.type in _NOT_WEIGHTS and _INTEGERS not in name:
+        if tensor.type in _NOT_WEIGHTS and name != "d2t" and _INTEGERS not in name:
             raise _broken(header, f"tensor {name!r} has type {tensor.type}, which is not a weight type")
-        if tensor.type != "F32" and name.endswith(("norm.weight", ".bias")):
+        if tensor.type != "F32" and name.endswith(("norm.weight", "norm_2.weight", ".bias")):
             raise _broken(header, f"tensor {name!r} has type {tensor.type}; llama.cpp scales and adds in F32 only")
         if tensor.offset % _MMAP_ALIGNMENT:
             why = f"tensor {name!r} is not aligned to {_MMAP_ALIGNMENT} bytes (alignment {header.alignment})"

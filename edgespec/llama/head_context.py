@@ -65,7 +65,10 @@ class HeadContext(Context):
         any of them is wanted. Raises what `decode` raises."""
         rows = np.ascontiguousarray(tokens_states, np.float32)
         self._batch.native.embd = pointer(rows, ctypes.c_float)
-        self.decode(batch.tokens, batch.positions, batch.sequence_ids, [any(batch.wanted)] * batch.size)
+        try:
+            self.decode(batch.tokens, batch.positions, batch.sequence_ids, [any(batch.wanted)] * batch.size)
+        finally:
+            self._batch.native.embd = None
         self._n_rows = batch.size
 
     def state(self, index: int) -> NDArray[np.float32]:

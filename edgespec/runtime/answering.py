@@ -13,7 +13,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import ReferenceSampler, Sampler
 from edgespec.engine.sequence import Sequence, StepOutput
 from edgespec.engine.slots import Reuse
-from edgespec.errors import EdgespecError, GenerationError
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.loading import ModelSession
@@ -77,7 +77,11 @@ class _Answer:
         constraint, tokens = self.sequence.sampler.constraint, self.sequence.tokens
         if constraint is None or len(tokens) == self.sequence.n_prompt:
             return False
-        return {*constraint.allowed(tokens).nonzero()[0].tolist()} <= {*self.model.end_tokens}
+        try:
+            allowed = constraint.allowed(tokens)
+        except UsageError:  # a grammar that fails behind the last token
+            return False
+        return {*allowed.nonzero()[0].tolist()} <= {*self.model.end_tokens}
 
 
 class Answering(Loop):

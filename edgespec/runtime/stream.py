@@ -93,14 +93,23 @@ class Loop(ABC):
         try:
             do()
         finally:
-            while True:
-                with self._condition:
-                    if self._is_settled:
-                        self._leader = None
-                        self._condition.notify_all()
-                        break
-                    self._is_settled = True
-                self.settle()
+            try:
+                while not self._has_led():
+                    self.settle()
+            except BaseException:
+                with self._condition:  # whoever is next settles again
+                    self._is_settled, self._leader = False, None
+                    self._condition.notify_all()
+                raise
+
+    def _has_led(self) -> bool:
+        """Let others lead, unless a stream was closed that is not settled."""
+        with self._condition:
+            was_settled, self._is_settled = self._is_settled, True
+            if was_settled:
+                self._leader = None
+                self._condition.notify_all()
+            return was_settled
 
 
 class Stream(Closable):

@@ -148,6 +148,25 @@ def test_drafts_of_several_answers_fit_into_the_rows_of_a_pass() -> None:
         assert sorted(map(len, selected(policy, *contexts, room=5)), reverse=True) == lengths
 
 
+def test_a_tree_of_several_drafts_fits_into_the_rows_of_a_pass() -> None:
+    """A pass that decodes accepted tokens again has room for fewer than a draft may have."""
+    for policy in (pace(FLAT), FixedPolicy(8)):
+        now = context(leaves=4)
+        asked(policy, now, "lookup")
+        propose(policy, now, chain(*[0.9] * 5))
+        now.proposals.append(Proposal("lookup", Draft.chain([50, 51, 52, 53, 54], [0.95] * 5, "lookup")))
+        assert list(map(len, policy.select([now], 3, 5))) == [5]
+
+
+def test_what_was_sampled_leaves_less_room_for_what_was_not() -> None:
+    distribution = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
+    sampled = replace(chain(*[0.9] * 8), distributions=[distribution] * 8)
+    for policy in (pace(FLAT), FixedPolicy(8)):
+        contexts = [propose(policy, context(sequences=3, sampled=True), sampled)]
+        contexts += [propose(policy, context(sequences=3), chain(*[0.99] * 8)) for _ in range(2)]
+        assert list(map(len, selected(policy, *contexts, room=14))) == [8, 3, 3]
+
+
 def test_sampled_tokens_are_verified_whatever_they_promise() -> None:
     sampled = replace(chain(0.9, 0.2, 0.1), distributions=[Distribution.point(token) for token in range(3)])
     for policy in (pace(STEEP), FixedPolicy(8)):
@@ -169,6 +188,20 @@ def test_a_drafter_that_costs_more_than_it_earns_backs_off_and_is_tried_again_no
     assert measured.verdicts("coupled")[0].rests
     late = [time for time in times if time > 1000]
     assert 0 < len(late) * 0.02 < 1.5 * TRIAL_SHARE * 5000
+
+
+def test_a_drafter_that_was_once_as_slow_as_many_passes_is_tried_again() -> None:
+    """As if the machine had slept in its first draft: a trial costs more than what all drafters may save up."""
+    measured = pace(FLAT, step=3 * CREDIT)
+    assert [time for time in asked_of(measured, 6000, 0.05) if time > 1000]
+
+
+def test_prompts_that_are_always_long_are_read_for_a_trial_now_and_then() -> None:
+    measured = pace(FLAT)
+    measured.costs.observe_read("draft", 1000, 5 * CREDIT)
+    reads: dict[str, Any] = {"n_unread": 1000, "seconds": 5 * CREDIT}
+    times = [number for number in range(6000) if step(measured, context(), chain(0.05), **reads)[0]]
+    assert 0 < len(times) * 5 * CREDIT < CREDIT + 1.5 * TRIAL_SHARE * 6000
 
 
 def test_what_was_missed_while_backed_off_makes_the_trials_rarer() -> None:

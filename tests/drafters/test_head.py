@@ -11,7 +11,9 @@ from tiny_head import write_bigram, write_head
 from tiny_mtp import ARCHITECTURES, write_mtp
 
 import edgespec
+import edgespec.drafters.head as heads
 from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.head import HeadDrafter
 from edgespec.errors import ModelFileError, PairError
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.models.pair.check import check_pair
@@ -99,6 +101,53 @@ def test_a_continued_chat_feeds_the_head_what_is_new(bigram: Path, tmp_path: Pat
             messages += [Message("assistant", text, tuple(event.id for event in events)), Message("user", "and then?")]
 
 
+def test_the_head_keeps_what_the_next_prompt_begins_with(
+    bigram: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
+    first = Message("user", "def the class for x")
+    with load(bigram, head, ctx_size=2048) as llm:
+        answer = llm.complete([first], max_tokens=20, ignore_eos=True)
+        (drafter,) = llm.engine.speculator.drafters
+        assert isinstance(drafter, HeadDrafter)
+        monkeypatch.setattr(drafter.context, "forget", lambda slot: pytest.fail("it was thrown away"))
+        chat = [first, Message("assistant", answer.text, tuple(answer.tokens)), Message("user", "and then?")]
+        for messages in (
+            chat,
+            [first],
+            [*chat[:2], Message("user", "and what else?")],
+            [Message("user", "def the one")],
+        ):
+            answer = llm.complete(messages, max_tokens=20, ignore_eos=True)
+            assert answer.stats.cached_tokens > 0
+            assert answer.stats.acceptance_rate > 0.8
+
+
+@pytest.mark.parametrize("most", [1, 100_000])
+def test_of_much_that_a_head_has_not_read_it_reads_the_end(
+    bigram: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(heads, "MOST_UNREAD", most)
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
+    with load(bigram, head, ctx_size=4096) as llm:
+        drafter, sequences = llm.engine.speculator.drafters[0], llm.engine.scheduler.active
+        prompt, n_unread = PROMPT * 60, []
+        for number, _ in enumerate(llm.generate(prompt, max_tokens=40, ignore_eos=True)):
+            if number == 0:
+                n_unread = [drafter.n_unread(sequence) for sequence in sequences]
+        assert llm.stats.acceptance_rate > 0.9
+        assert llm.stats.prompt_tokens > 1000
+        assert 0 < n_unread[0] < 700
+
+
+def test_a_prompt_of_one_token_is_nothing_to_draft_behind_yet(bigram: Path, tmp_path: Path) -> None:
+    with load(bigram, write_head(tmp_path / "head.gguf", knows_bigrams=True)) as llm:
+        answer = llm.complete("a", max_tokens=20, ignore_eos=True)
+        assert answer.stats.prompt_tokens == 1
+        assert answer.stats.accepted > 10
+        assert not llm.notes
+
+
 def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
     with load(bigram, head) as llm:
@@ -122,6 +171,12 @@ def test_a_head_switched_on_in_the_middle_begins_there(bigram: Path, tmp_path: P
         ({}, {"fc.weight": np.zeros((64, 64), np.float32)}, "has the shape"),
         ({}, {"d2t": np.array([0, 9999], np.int64), "output.weight": np.zeros((2, 64), np.float32)}, "does not fit"),
         ({}, {"output_norm.weight": np.full(64, np.nan, np.float32)}, "not numbers"),
+        ({}, {"blk.0.attn_norm_2.weight": np.full(64, np.nan, np.float32)}, "not numbers"),
+        ({"eagle3.rope.dimension_count": 0}, {}, "impossible"),
+        ({"eagle3.rope.dimension_count": 63}, {}, "63 rotary dimensions"),
+        ({"eagle3.rope.dimension_count": 6400}, {}, "6400 rotary dimensions"),
+        ({"eagle3.attention.layer_norm_rms_epsilon": -1.0}, {}, "impossible"),
+        ({"eagle3.attention.layer_norm_rms_epsilon": float("nan")}, {}, "impossible"),
     ],
 )
 def test_a_broken_head_is_refused(tmp_path: Path, metadata: dict, tensors: dict, why: str) -> None:  # type: ignore[type-arg]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,9 @@ from edgespec.engine.sequence import Sequence
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.llama.context import Context
+from edgespec.llama.grammar import GrammarConstraint
 from edgespec.runtime.runtime import Runtime
-from edgespec.runtime.stream import Stream
+from edgespec.runtime.stream import Loop, Stream
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -263,6 +265,50 @@ def test_a_step_that_fails_ends_the_answers_in_it(llm: Runtime, monkeypatch: pyt
     assert not next(answers[4]).is_last  # it had no slot then
     answers[4].close()
     assert llm.complete(PROMPTS[0], max_tokens=4, ignore_eos=True).finish_reason == "length"
+
+
+def test_a_grammar_that_fails_behind_the_last_token_ends_as_at_any_other_limit(
+    llm: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = GrammarConstraint.allowed
+
+    def allowed(self: GrammarConstraint, tokens: list[int]) -> Any:
+        if len(tokens) - self._start >= 5:
+            raise UsageError("this expression failed")
+        return whole(self, tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GrammarConstraint, "allowed", allowed)
+        patch.setattr(llm.engine.speculator, "drafters", [])
+        other, constrained = llm.submit(request(0, 20)), llm.submit(Request("def f", max_tokens=5, regex="[a-z]+"))
+        assert len(list(other)) == 21
+        assert [event.finish_reason for event in constrained][-1] == "length"
+
+
+def test_a_reader_whose_leaving_fails_lets_others_lead() -> None:
+    class Broken(Loop):
+        is_broken = True
+        n_settled = 0
+
+        def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag, *, tells: bool) -> None:
+            pass
+
+        def turn(self) -> None:
+            pass
+
+        def settle(self) -> None:
+            self.n_settled += 1
+            if self.is_broken:
+                raise KeyboardInterrupt
+
+    loop = Broken()
+    with pytest.raises(KeyboardInterrupt):
+        Stream(loop).close()
+    loop.is_broken = False
+    reader = Stream(loop)
+    reader.add(0, None, CancelFlag())
+    in_threads(lambda: loop.wait(reader))
+    assert loop.n_settled == 2
 
 
 def test_what_is_refused_is_refused_alone(llm: Runtime, worker: Worker) -> None:

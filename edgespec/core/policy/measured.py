@@ -142,7 +142,8 @@ class MeasuredPolicy:
             wait = math.ceil((step - record.credit) / allowance)
         if wait:
             record.due = kind.step + wait
-            record.credit = min(self._share * CREDIT, record.credit + wait * allowance)
+            needed = max(self._share * CREDIT, step, reading - DEBT)
+            record.credit = max(record.credit, min(needed, record.credit + wait * allowance))
             return None
         if context.step < record.step and context.sequences == 1:
             record.accepted = record.expected = TRUST  # how far promises are kept differs from text to text

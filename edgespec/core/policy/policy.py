@@ -108,7 +108,9 @@ class FixedPolicy:
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
         drafts = [max(context.drafts(), key=_promise, default=Draft.empty()) for context in contexts]
-        most = min(self.tokens, room // max(1, sum(map(bool, drafts))))
+        sampled = [len(draft) for draft in drafts if draft.is_sampled]
+        others = sum(map(bool, drafts)) - len(sampled)
+        most = max(0, min(self.tokens, (room - sum(sampled)) // max(1, others)))
         return [
             draft if draft.is_sampled else draft.best(min(most, context.n_max))
             for context, draft in zip(contexts, drafts, strict=True)
