@@ -238,4 +238,6 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
     shares = ", ".join(f"{share:.0%}" for share in result.acceptance)
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
-    output.line(f"held-out answers, greedy: drafts of 1, 2, ... tokens are accepted whole in {shares}")
+    output.line(f"Held-out answers, greedy: drafts of 1, 2, ... tokens are accepted as a whole in {shares}")
+    output.line(f"Drafts of {len(result.acceptance)} tokens give {1 + sum(result.acceptance):.2f} tokens per step")
+    output.line(f"Does it pay here?  edgespec tune {target} -md {out}")
