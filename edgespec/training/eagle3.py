@@ -82,17 +82,21 @@ class Texts:
     anchors: Tensor
 
 
-def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, depth: int) -> Iterator[Tensor]:
+def unroll(
+    weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, depth: int, dropout: float = 0.0
+) -> Iterator[Tensor]:
     """What the head predicts at each anchor, step by step: `depth` states float[B, A, D] of what `logits` makes rows.
 
     Step j drafts token P + 2 + j and is told the tokens before it as the text has them; its own states take the place
-    of the target's features from step 1 on. That is the training-time test of the paper.
+    of the target's features from step 1 on. That is the training-time test of the paper. `dropout` is the share of its
+    inputs that is left out.
     """
     n_anchors = int(texts.anchors.max())
     fused = F.linear(texts.inputs, weights["fc"])[:, :-1]
     cells = torch.arange(fused.shape[1], device=fused.device)
     anchors = texts.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
     keys_in = _joined(weights, shape, F.embedding(texts.tokens[:, 1:], embedding).to(fused.dtype), fused)
+    keys_in = F.dropout(keys_in, dropout)
     k = rotate(_heads(F.linear(keys_in, weights["blk.0.attn_k"]), shape.kv_heads), cells[None], shape.rope_base)
     v = _heads(F.linear(keys_in, weights["blk.0.attn_v"]), shape.kv_heads)
     hidden = (cells[None, None] > anchors[:, :, None])[:, None]  # [B, 1, A, L - 1]: cells after an anchor
@@ -100,7 +104,7 @@ def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, dept
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(depth):
         embedded = F.embedding(_rows(texts.tokens, anchors + 1 + step), embedding).to(state.dtype)
-        joined = _joined(weights, shape, embedded, state)
+        joined = F.dropout(_joined(weights, shape, embedded, state), dropout)
         positions = anchors + step
         if step:
             own_k = _heads(F.linear(joined, weights["blk.0.attn_k"]), shape.kv_heads)
@@ -109,7 +113,7 @@ def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, dept
         q = rotate(_heads(F.linear(joined, weights["blk.0.attn_q"]), shape.heads), positions, shape.rope_base)
         attended = _attend(q, k, v, hidden, own)
         state = state + F.linear(attended, weights["blk.0.attn_output"])
-        state = state + _feed_forward(weights, _norm(state, weights["blk.0.ffn_norm"], shape))
+        state = state + _feed_forward(weights, F.dropout(_norm(state, weights["blk.0.ffn_norm"], shape), dropout))
         yield state
 
 

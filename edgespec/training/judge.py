@@ -43,14 +43,14 @@ class Acceptance:
         return " ".join(f"{share:.2f}" for share in self.greedy)
 
 
-def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, depth: int) -> Tensor:
+def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, depth: int, dropout: float = 0.0) -> Tensor:
     """Cross-entropy in nats against the target's distribution, as far as it lies in the head's vocabulary, averaged
     over anchors and, with falling weights, over the steps of a draft."""
     wanted = _distribution(teacher, batch)
     mass = wanted.sum(-1)
     total, weight = torch.zeros((), device=wanted.device), 0.0
     n_anchors = batch.is_text.shape[2]
-    for step, state in enumerate(unroll(weights, shape, teacher.embedding, batch.texts, depth)):
+    for step, state in enumerate(unroll(weights, shape, teacher.embedding, batch.texts, depth, dropout)):
         rows = logits(weights, shape, state).float()
         p = wanted[:, step : step + n_anchors]
         entropy = mass[:, step : step + n_anchors] * rows.logsumexp(-1) - (p * rows).sum(-1)

@@ -6,14 +6,15 @@ PyTorch is loaded only when training begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
@@ -96,7 +97,10 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
     work = settings.work or default_work(header)
     _claim(work, header, layers, settings.seed)
     _check_room(work, header, settings, listener)
-    with Model(header, copied=True, progress=lambda done: listener.progress("loading", done)) as model:
+    with (
+        _alone(work),
+        Model(header, copied=True, progress=lambda done: listener.progress("loading", done)) as model,
+    ):
         _collect(model, layers, work, settings, listener)
         if listener.cancel.is_set():
             return None
@@ -148,6 +152,20 @@ def _claim(work: Path, header: Header, layers: Sequence[int], seed: int) -> None
         raise UsageError(f"{about} is damaged", hint="choose another --work, or delete this one") from error
     if not is_same_target(mine, theirs) or known[1] != [*layers]:
         raise UsageError(f"{work} holds answers of {known[0]}", hint="choose another folder with --work")
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Raises UsageError where another run uses the folder."""
+    lock = FileLock(work / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise UsageError(f"another training uses {work}", hint="wait for it, or choose another --work") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check_room(work: Path, header: Header, settings: Settings, listener: Listener) -> None:

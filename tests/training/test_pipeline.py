@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from tiny_gguf import CHATML, write_model
 
 from edgespec.errors import EdgespecError, UsageError
@@ -161,6 +162,12 @@ class TestTraining:
         other = write_model(tmp_path / "other.gguf", "llama", n_layers=4, seed=9, chat_template=CHATML)
         with pytest.raises(UsageError, match=r"holds answers of target\.gguf"):
             train_head(replace(settings, target=other), listener)
+
+    def test_two_trainings_do_not_share_a_folder(self, target: Path, tmp_path: Path) -> None:
+        settings = self.settings(target, tmp_path)
+        (tmp_path / "work").mkdir()
+        with FileLock(tmp_path / "work" / ".lock"), pytest.raises(UsageError, match="another training uses"):
+            train_head(settings, Listener())
 
     def test_a_damaged_checkpoint_is_said(self, target: Path, tmp_path: Path) -> None:
         settings = self.settings(target, tmp_path)
