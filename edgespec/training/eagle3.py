@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
-Weights = dict[str, Tensor]
-"""By the names that they have in GGUF, with `.weight` left out."""
+from edgespec.training.batches import Batch, Texts
+from edgespec.training.heads import Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Eagle3:
     """Dimensions of a head; `vocab` is V', `rope_base` and `eps` are the target's."""
 
     width: int
@@ -50,40 +50,38 @@ class Shape:
             "output": (self.vocab, d),
         }
 
+    def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
+        """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
 
-def initial(shape: Shape, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-    """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
+        The first g is the last of the three inputs, with a little of the others; `rms` [3 D] of each input makes all
+        count alike, since a few are a hundred times larger than the rest. What remains is random.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        weights: Weights = {}
+        for name, size in self.tensors().items():
+            if len(size) == 1:
+                weights[name] = torch.ones(size)
+            else:
+                scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
+                weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
+        weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, 3 * self.width).roll(2 * self.width, 1)
+        weights["fc"] /= rms.clamp(min=1e-6)
+        weights["output"], weights["output_norm"] = output.float().clone(), output_norm.float().clone()
+        return weights
 
-    The first g is the last of the three inputs, with a little of the others; `rms` [3 D] of each input makes all count
-    alike, since a few are a hundred times larger than the rest. What remains is random.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    weights: Weights = {}
-    for name, size in shape.tensors().items():
-        if len(size) == 1:
-            weights[name] = torch.ones(size)
-        else:
-            scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
-            weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
-    weights["fc"] = 0.3 * weights["fc"] + torch.eye(shape.width, 3 * shape.width).roll(2 * shape.width, 1)
-    weights["fc"] /= rms.clamp(min=1e-6)
-    weights["output"], weights["output_norm"] = output.float().clone(), output_norm.float().clone()
-    return weights
+    @property
+    def deepest(self) -> int:
+        return 4
 
-
-@dataclass(slots=True)
-class Texts:
-    """A batch. `inputs` float[B, L, 3 D] and `tokens` int64[B, L] are padded at the end; the anchors of text b are the
-    cells from `start[b]` on, `anchors[b]` of them."""
-
-    inputs: Tensor
-    tokens: Tensor
-    start: Tensor
-    anchors: Tensor
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Tensor]:
+        for state in unroll(weights, self, embedding, batch.texts, depth, dropout):
+            yield logits(weights, self, state)
 
 
 def unroll(
-    weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, depth: int, dropout: float = 0.0
+    weights: Weights, shape: Eagle3, embedding: Tensor, texts: Texts, depth: int, dropout: float = 0.0
 ) -> Iterator[Tensor]:
     """What the head predicts at each anchor, step by step: `depth` states float[B, A, D] of what `logits` makes rows.
 
@@ -117,7 +115,7 @@ def unroll(
         yield state
 
 
-def logits(weights: Weights, shape: Shape, state: Tensor) -> Tensor:
+def logits(weights: Weights, shape: Eagle3, state: Tensor) -> Tensor:
     """float[..., V'] of states [..., D]."""
     return F.linear(_norm(state, weights["output_norm"], shape), weights["output"])
 
@@ -147,7 +145,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own: list[tuple[Ten
     return mixed.transpose(1, 2).flatten(-2)
 
 
-def _joined(weights: Weights, shape: Shape, embedded: Tensor, g: Tensor) -> Tensor:
+def _joined(weights: Weights, shape: Eagle3, embedded: Tensor, g: Tensor) -> Tensor:
     tokens = _norm(embedded, weights["blk.0.attn_norm"], shape)
     return torch.cat((tokens, _norm(g, weights["blk.0.attn_norm_2"], shape)), dim=-1)
 
@@ -157,7 +155,7 @@ def _feed_forward(weights: Weights, x: Tensor) -> Tensor:
     return F.linear(gate * F.linear(x, weights["blk.0.ffn_up"]), weights["blk.0.ffn_down"])
 
 
-def _norm(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+def _norm(x: Tensor, weight: Tensor, shape: Eagle3) -> Tensor:
     return F.rms_norm(x.float(), x.shape[-1:], weight, shape.eps)
 
 

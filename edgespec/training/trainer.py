@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ from torch import Tensor
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.training.batches import Batch, batches, to_device
-from edgespec.training.eagle3 import Shape, Weights, initial
 from edgespec.training.features import Document, Features
+from edgespec.training.heads import Shape, Weights
 from edgespec.training.judge import Acceptance, Teacher, acceptance, loss_of
 
 MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 1e-3, 1e-4
@@ -88,6 +88,7 @@ def train(
     for (optimizer, _), state in zip(optimizers, saved, strict=False):
         optimizer.load_state_dict(state)
     learned = [document for document in features.documents if not document.is_held_out]
+    settings = replace(settings, depth=min(settings.depth, shape.deepest))
     judged = list(_judged(features, settings, FEW_JUDGED))
     judge_at_s = max(JUDGED_FIRST_S, progress.elapsed_s)
     budget_s = settings.minutes * 60
@@ -129,6 +130,7 @@ def train(
 
 def measure(shape: Shape, weights: Weights, teacher: Teacher, features: Features, settings: Settings) -> Acceptance:
     """The acceptance of these weights on the held-out answers, such as those read back from a quantised file."""
+    settings = replace(settings, depth=min(settings.depth, shape.deepest))
     judged = list(_judged(features, settings, MOST_JUDGED))
     return _measure(weights, shape, teacher.on(settings.device), judged, settings)
 
@@ -206,7 +208,7 @@ def _begun(
     if not checkpoint.exists():
         sample = torch.from_numpy(features.inputs[:SAMPLED_ROWS].astype(np.float32))
         rms = sample.square().mean(0).sqrt()
-        return initial(shape, teacher.output.cpu(), output_norm, rms), Progress(), []
+        return shape.initial(teacher.output.cpu(), output_norm, rms), Progress(), []
     try:
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
         progress = Progress(**(saved["progress"] | {"acceptance": Acceptance(**saved["progress"]["acceptance"])}))
@@ -214,7 +216,7 @@ def _begun(
     except Exception as error:  # whatever a damaged file makes PyTorch raise
         hint = "delete it to start training over"
         raise UsageError(f"{checkpoint} cannot be read", why=str(error).partition("\n")[0], hint=hint) from error
-    if known != asdict(shape):
+    if known != asdict(cast("Any", shape)):
         raise UsageError(f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work")
     return weights, progress, optimizers
 
@@ -225,7 +227,7 @@ def _save(
     from edgespec.files.unfinished import becoming
 
     state = {
-        "shape": asdict(shape),
+        "shape": asdict(cast("Any", shape)),
         "weights": {name: weight.detach().cpu() for name, weight in weights.items()},
         "optimizers": [optimizer.state_dict() for optimizer, _ in optimizers],
         "progress": asdict(progress),

@@ -147,12 +147,22 @@ class TestTraining:
         with pytest.raises(UsageError, match="vocabulary of 64 tokens"):
             train_head(replace(settings, vocabulary=128), Listener())
 
+    def test_a_hydra_head_comes_from_the_same_answers(self, target: Path, tmp_path: Path) -> None:
+        settings = self.settings(target, tmp_path)
+        assert train_head(settings, Listener()) is not None
+        done = train_head(replace(settings, kind="hydra", out=tmp_path / "hydra.gguf"), Listener())
+        assert done is not None and len(done.acceptance) == 3 and done.difference is None
+        header = read_header(tmp_path / "hydra.gguf")
+        assert header.architecture == "edgespec-hydra"
+        assert header.tensors["head.2.up.weight"].shape == (4 * 64, 64)
+        assert header.tensors["output.weight"].shape == (64, 64)
+
     def test_a_cancelled_training_writes_no_head(self, target: Path, tmp_path: Path) -> None:
         settings, listener = self.settings(target, tmp_path), Listener()
         listener.training = lambda progress: listener.cancel.set()
         assert train_head(settings, listener) is None
         assert not settings.out.exists()
-        assert (tmp_path / "work" / "head.pt").exists()
+        assert (tmp_path / "work" / "eagle3.pt").exists()
 
     def test_a_work_folder_of_another_target_is_refused(self, target: Path, tmp_path: Path) -> None:
         settings = self.settings(target, tmp_path)
@@ -172,8 +182,8 @@ class TestTraining:
     def test_a_damaged_checkpoint_is_said(self, target: Path, tmp_path: Path) -> None:
         settings = self.settings(target, tmp_path)
         assert train_head(settings, Listener()) is not None
-        (tmp_path / "work" / "head.pt").write_bytes(b"torn")
-        with pytest.raises(UsageError, match=r"head\.pt cannot be read"):
+        (tmp_path / "work" / "eagle3.pt").write_bytes(b"torn")
+        with pytest.raises(UsageError, match=r"eagle3\.pt cannot be read"):
             train_head(settings, Listener())
 
     def test_a_loss_that_is_not_a_number_stops_the_training(
