@@ -16,8 +16,6 @@ Weights = dict[str, Tensor]
 class Shape(Protocol):
     """The dimensions of a head, a dataclass, and what it computes; V' is its vocabulary, D the target's width."""
 
-    vocab: int
-
     @property
     def deepest(self) -> int:
         """The longest draft that it is trained for."""

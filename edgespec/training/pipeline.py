@@ -67,7 +67,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Result:
     """A head that was written: its size, the last state of training, the acceptance of what is in the file, and how
-    far the logits of llama.cpp are from those of PyTorch: a share of their standard deviation, None for kinds of ours."""
+    far llama.cpp's logits are from PyTorch's: a share of their standard deviation, None for a kind of our own."""
 
     path: Path
     size_bytes: int

@@ -138,7 +138,7 @@ class TestTraining:
         settings = self.settings(target, tmp_path)
         done = train_head(settings, Listener())
         assert done is not None
-        assert done.difference < 0.05
+        assert done.difference is not None and done.difference < 0.05
         assert len(done.acceptance) == 4
         header = read_header(settings.out)
         assert header.tensors["output.weight"].shape == (64, 64)
