@@ -17,6 +17,8 @@ from torch import Tensor
 from edgespec.training.batches import Batch, Texts
 from edgespec.training.heads import Weights
 
+UNSURE = 0.4  # of the scale of the target's logits to begin with, or a head that knows nothing is sure of it
+
 
 @dataclass(frozen=True, slots=True)
 class Eagle3:
@@ -66,7 +68,7 @@ class Eagle3:
                 weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
         weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, 3 * self.width).roll(2 * self.width, 1)
         weights["fc"] /= rms.clamp(min=1e-6)
-        weights["output"], weights["output_norm"] = output.float().clone(), output_norm.float().clone()
+        weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights
 
     @property

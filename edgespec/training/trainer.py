@@ -25,7 +25,7 @@ from edgespec.training.features import Document, Features
 from edgespec.training.heads import Shape, Weights
 from edgespec.training.judge import Acceptance, Teacher, acceptance, loss_of
 
-MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 1e-3, 1e-4
+MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 2e-3, 1e-4
 DROPOUT = 0.15  # without it a head knows its 100k tokens by heart after five epochs
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more step of a draft
 WARM_UP = 40  # steps
