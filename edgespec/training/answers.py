@@ -30,6 +30,7 @@ N_BATCH = 512
 MAX_TOKENS = 320  # of an answer: a small model that is greedy repeats itself sooner or later
 MAX_PROMPT_TOKENS = 160  # of a prompt that the target writes
 SELF_WRITTEN_SHARE = 0.5
+FEWEST_HELD_OUT, TOKENS_PER_HELD_OUT = 6, 8000  # prompts to measure with: one for so many tokens to learn from
 SAMPLED = 0.8  # the temperature of every second answer; the others are greedy
 MARK = "\ue000"
 _CHAINS = {0.0: SamplingSettings(temperature=0), SAMPLED: SamplingSettings(temperature=SAMPLED)}
@@ -85,9 +86,8 @@ class Answers:
         self._self_written: list[str] = []
         self._n_sampling = 0
         asked = {(row.text, row.temperature) for row in writer.rows}
-        first = (
-            [(prompt, t) for prompt in held_out(chat=self._template is not None) for t in _CHAINS] if measures else []
-        )
+        kept_out = held_out(chat=self._template is not None)[: max(FEWEST_HELD_OUT, budget // TOKENS_PER_HELD_OUT)]
+        first = [(prompt, t) for prompt in kept_out for t in _CHAINS] if measures else []
         first += [(prompt, random.Random(n).choice([*_CHAINS])) for n, prompt in enumerate(own)]
         self._first = [(prompt, t) for prompt, t in first if (prompt.text, t) not in asked]
         self._seeds = seeds(self._number, passages)
