@@ -78,6 +78,22 @@ def test_collecting_resumes_behind_the_last_whole_answer(model: Model, tmp_path:
     assert kept.tokens.tolist() == [token for row in after for token in row.prompt + row.answer]
 
 
+def test_arrays_that_are_missing_are_read_again(model: Model, tmp_path: Path) -> None:
+    rows = collect(model, tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.glob("*.bin")}
+    (tmp_path / "hidden.bin").unlink()
+    assert collect(model, tmp_path) == rows
+    kept = load(tmp_path, model.n_embd)
+    assert (tmp_path / "tokens.bin").read_bytes() == before["tokens.bin"]
+    assert (kept.best == np.frombuffer(before["best.bin"], np.int32)).mean() > 0.97  # near ties may fall otherwise
+    hidden = np.frombuffer(before["hidden.bin"], np.float16).reshape(kept.hidden.shape)
+    assert np.allclose(kept.hidden, hidden, atol=0.05)
+    with (tmp_path / "inputs.bin").open("r+b") as file:
+        file.truncate(1000)
+    with Writer(tmp_path, model.n_embd) as writer:
+        assert writer.missing == rows
+
+
 def test_a_template_tells_where_a_user_speaks_and_an_answer_ends(model: Model) -> None:
     header = model.detokenize(user_header(model), special=True)
     assert header == b"<|im_start|>user\n"
