@@ -30,6 +30,7 @@ N_BATCH = 512
 MAX_TOKENS = 320  # of an answer: a small model that is greedy repeats itself sooner or later
 MAX_PROMPT_TOKENS = 160  # of a prompt that the target writes
 SELF_WRITTEN_SHARE = 0.5
+FEWEST_HELD_OUT, TOKENS_PER_HELD_OUT = 6, 8000  # prompts to measure with: one for so many tokens to learn from
 SAMPLED = 0.8  # the temperature of every second answer; the others are greedy
 MARK = "\ue000"
 _CHAINS = {0.0: SamplingSettings(temperature=0), SAMPLED: SamplingSettings(temperature=SAMPLED)}
@@ -85,9 +86,8 @@ class Answers:
         self._self_written: list[str] = []
         self._n_sampling = 0
         asked = {(row.text, row.temperature) for row in writer.rows}
-        first = (
-            [(prompt, t) for prompt in held_out(chat=self._template is not None) for t in _CHAINS] if measures else []
-        )
+        kept_out = held_out(chat=self._template is not None)[: max(FEWEST_HELD_OUT, budget // TOKENS_PER_HELD_OUT)]
+        first = [(prompt, t) for prompt in kept_out for t in _CHAINS] if measures else []
         first += [(prompt, random.Random(n).choice([*_CHAINS])) for n, prompt in enumerate(own)]
         self._first = [(prompt, t) for prompt, t in first if (prompt.text, t) not in asked]
         self._seeds = seeds(self._number, passages)
@@ -110,6 +110,7 @@ class Answers:
             context.watch(self.cancel)
             jobs, slots = self._jobs(), dict[int, _Job]()
             with suppress(CancelledError):
+                self._read_again(context)
                 while not self.cancel.is_set():
                     while len(slots) < self.sequences and (job := next(jobs, None)) is not None:
                         slot = next(slot for slot in range(self.sequences) if slot not in slots)
@@ -131,18 +132,40 @@ class Answers:
             context.decode(part, range(start, start + len(part)), [(slot,)] * len(part), [True] * len(part))
             job.inputs.extend(self._inputs(context))
 
+    def _read_again(self, context: Context) -> None:
+        """Fill in what is missing of answers that are there: the same as when they were written, but for rounding."""
+        total = len(self.writer.missing)
+        while self.writer.missing and not self.cancel.is_set():
+            row = self.writer.missing[0]
+            sampling = _CHAINS.get(row.temperature, _OPEN)
+            job = _Job(None, row.prompt, sampling, np.random.default_rng(0), row.answer)
+            tokens = (row.prompt + row.answer)[:-1]
+            context.forget(0)
+            for start in range(0, len(tokens), N_BATCH):
+                part = tokens[start : start + N_BATCH]
+                context.decode(part, range(start, start + len(part)), [(0,)] * len(part), [True] * len(part))
+                job.inputs.extend(self._inputs(context))
+                for index in range(max(0, len(row.prompt) - 1 - start), len(part)):
+                    self._see(context, index, job)
+            self.writer.fill(_arrays(job))
+            self.progress("reading answers again", 1 - len(self.writer.missing) / total)
+
+    def _see(self, context: Context, index: int, job: _Job) -> NDArray[np.float32]:
+        """Keep what the target says at an entry of the batch; its row of logits."""
+        row = context.logits(index)
+        job.hidden.append(context.hidden(index).astype(np.float16))
+        job.normalisers.append((log_sum(row), log_sum(row, SAMPLED)))
+        job.best.append(int(row.argmax()))
+        return row
+
     def _step(self, context: Context, slots: dict[int, _Job]) -> None:
         jobs = [*slots.values()]
         tokens = [(job.answer or job.ids)[-1] for job in jobs]
         positions = [len(job.ids) + len(job.answer) - 1 for job in jobs]
         context.decode(tokens, positions, [(slot,) for slot in slots], [True] * len(jobs))
         for index, (job, inputs) in enumerate(zip(jobs, self._inputs(context), strict=True)):
-            row = context.logits(index)
             job.inputs.append(inputs)
-            job.hidden.append(context.hidden(index).astype(np.float16))
-            job.normalisers.append((log_sum(row), log_sum(row, SAMPLED)))
-            job.best.append(int(row.argmax()))
-            job.answer.append(_sampled(row, job))
+            job.answer.append(_sampled(self._see(context, index, job), job))
 
     def _inputs(self, context: Context) -> NDArray[np.float16]:
         rows = np.concatenate([context.layer_inputs(layer) for layer in self.layers], axis=1)

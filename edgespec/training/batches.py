@@ -12,17 +12,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec.training.eagle3 import Texts
 from edgespec.training.features import Document, Features, Row
 
 FEWEST_ANSWER = 8  # tokens
 
 
 @dataclass(slots=True)
+class Texts:
+    """A batch. `inputs` float[B, L, 3 D] and `tokens` int64[B, L] are padded at the end; the anchors of text b, cells
+    where a draft may begin, are those from `start[b]` on, `anchors[b]` of them."""
+
+    inputs: Tensor
+    tokens: Tensor
+    start: Tensor
+    anchors: Tensor
+
+
+@dataclass(slots=True)
 class Batch:
-    """Texts with what the target says at the cell after each anchor and the `depth - 1` that follow: its final states
-    [B, A + depth - 1, D], normalisers at temperatures 1 and .8 [B, A + depth - 1, 2], and its own choices int64
-    [B, A + depth - 1]. `is_text` bool[depth, B, A]: the anchors whose step is to be judged."""
+    """Texts with what the target says at the cell after each anchor and the `depth - 1` that follow: normalisers at
+    temperatures 1 and .8 [B, A + depth - 1, 2], and its own choices int64[B, A + depth - 1]. Its final states
+    `hidden` [B, A + depth, D] begin at the anchors themselves. `is_text` bool[depth, B, A]: whose step is judged."""
 
     texts: Texts
     hidden: Tensor
@@ -94,7 +104,7 @@ def make_batch(features: Features, documents: Sequence[Document], depth: int) ->
     place = torch.arange(most)[None, None] + torch.arange(depth)[:, None, None]
     return Batch(
         texts,
-        hidden=padded(features.hidden, after, 1, prompt=False).float(),
+        hidden=padded(features.hidden, after + 1, prompt=False).float(),
         normalisers=padded(features.normalisers, after, 1, prompt=False),
         best=padded(features.best, after, 1, prompt=False).long(),
         is_text=place < torch.tensor(n_anchors)[None, :, None],

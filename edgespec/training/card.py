@@ -15,15 +15,16 @@ it drafts is verified by the target.
   {sources}. The prompts of the benchmark suites are held out.
 - Training: {minutes:.0f} minutes, {seen} tokens seen ({epochs:.1f} epochs), loss {loss:.2f} nats
 - File: {size}, weights {type}, a vocabulary of {vocabulary} tokens
-- Logits in llama.cpp and in PyTorch differ by {difference:.1%} of their standard deviation
-
+{checked}
 Accepted on held-out answers, by position in a draft:
 
-| | 1 | 2 | 3 | 4 |
-|---|---|---|---|---|
+| | {positions} |
+|---|{rules}
 | greedy: drafts of that length that are right as a whole | {greedy} |
 | temperature 0.8: chance of a token, if those before it were accepted | {sampled} |
 """
+
+_CHECKED = "- Logits in llama.cpp and in PyTorch differ by {:.1%} of their standard deviation\n"
 
 
 def card(settings: Settings, result: Result) -> str:
@@ -49,7 +50,9 @@ def card(settings: Settings, result: Result) -> str:
         size=size_of(result.size_bytes),
         type=settings.type,
         vocabulary=settings.vocabulary,
-        difference=result.difference,
+        checked="" if result.difference is None else _CHECKED.format(result.difference),
+        positions=" | ".join(str(place) for place in range(1, len(result.acceptance) + 1)),
+        rules="---|" * len(result.acceptance),
         greedy=" | ".join(f"{share:.2f}" for share in result.acceptance),
         sampled=" | ".join(f"{share:.2f}" for share in result.sampled),
     )

@@ -15,13 +15,14 @@ from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.head_trial import HeadTrial
 from edgespec.llama.model import Model
-from edgespec.training.eagle3 import Shape, Texts, logits, unroll
+from edgespec.training.batches import Texts
+from edgespec.training.eagle3 import Eagle3, logits, unroll
 from edgespec.training.export import read_head
 
 MOST_DIFFERENCE = 0.1  # of the standard deviation of logits: activations are rounded where weights are
 
 
-def check_head(path: Path, shape: Shape, vocabulary: NDArray[np.int64], model: Model, tokens: Sequence[int]) -> float:
+def check_head(path: Path, shape: Eagle3, vocabulary: NDArray[np.int64], model: Model, tokens: Sequence[int]) -> float:
     """How far apart the logits of the two are on a text of 4 to 64 tokens, as a share of their standard deviation.
 
     Raises EdgespecError if that is too much, ModelFileError where llama.cpp does not load the file.
@@ -45,7 +46,7 @@ def check_head(path: Path, shape: Shape, vocabulary: NDArray[np.int64], model: M
 
 
 def _computed(
-    path: Path, shape: Shape, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]
+    path: Path, shape: Eagle3, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     n, weights = len(tokens), read_head(path, shape)
     embedding = torch.from_numpy(read_rows(model.header, "token_embd.weight"))

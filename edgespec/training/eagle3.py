@@ -14,12 +14,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
-Weights = dict[str, Tensor]
-"""By the names that they have in GGUF, with `.weight` left out."""
+from edgespec.training.batches import Batch, Texts
+from edgespec.training.heads import Weights
+
+UNSURE = 0.4  # of the scale of the target's logits to begin with, or a head that knows nothing is sure of it
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Eagle3:
     """Dimensions of a head; `vocab` is V', `rope_base` and `eps` are the target's."""
 
     width: int
@@ -50,49 +52,51 @@ class Shape:
             "output": (self.vocab, d),
         }
 
+    def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
+        """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
 
-def initial(shape: Shape, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
-    """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
+        The first g is the last of the three inputs, with a little of the others; `rms` [3 D] of each input makes all
+        count alike, since a few are a hundred times larger than the rest. What remains is random.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        weights: Weights = {}
+        for name, size in self.tensors().items():
+            if len(size) == 1:
+                weights[name] = torch.ones(size)
+            else:
+                scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
+                weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
+        weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, 3 * self.width).roll(2 * self.width, 1)
+        weights["fc"] /= rms.clamp(min=1e-6)
+        weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
+        return weights
 
-    The first g is the last of the three inputs, with a little of the others; `rms` [3 D] of each input makes all count
-    alike, since a few are a hundred times larger than the rest. What remains is random.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    weights: Weights = {}
-    for name, size in shape.tensors().items():
-        if len(size) == 1:
-            weights[name] = torch.ones(size)
-        else:
-            scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
-            weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
-    weights["fc"] = 0.3 * weights["fc"] + torch.eye(shape.width, 3 * shape.width).roll(2 * shape.width, 1)
-    weights["fc"] /= rms.clamp(min=1e-6)
-    weights["output"], weights["output_norm"] = output.float().clone(), output_norm.float().clone()
-    return weights
+    @property
+    def deepest(self) -> int:
+        return 4
 
-
-@dataclass(slots=True)
-class Texts:
-    """A batch. `inputs` float[B, L, 3 D] and `tokens` int64[B, L] are padded at the end; the anchors of text b are the
-    cells from `start[b]` on, `anchors[b]` of them."""
-
-    inputs: Tensor
-    tokens: Tensor
-    start: Tensor
-    anchors: Tensor
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Tensor]:
+        for state in unroll(weights, self, embedding, batch.texts, depth, dropout):
+            yield logits(weights, self, state)
 
 
-def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, depth: int) -> Iterator[Tensor]:
+def unroll(
+    weights: Weights, shape: Eagle3, embedding: Tensor, texts: Texts, depth: int, dropout: float = 0.0
+) -> Iterator[Tensor]:
     """What the head predicts at each anchor, step by step: `depth` states float[B, A, D] of what `logits` makes rows.
 
     Step j drafts token P + 2 + j and is told the tokens before it as the text has them; its own states take the place
-    of the target's features from step 1 on. That is the training-time test of the paper.
+    of the target's features from step 1 on. That is the training-time test of the paper. `dropout` is the share of its
+    inputs that is left out.
     """
     n_anchors = int(texts.anchors.max())
     fused = F.linear(texts.inputs, weights["fc"])[:, :-1]
     cells = torch.arange(fused.shape[1], device=fused.device)
     anchors = texts.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
     keys_in = _joined(weights, shape, F.embedding(texts.tokens[:, 1:], embedding).to(fused.dtype), fused)
+    keys_in = F.dropout(keys_in, dropout)
     k = rotate(_heads(F.linear(keys_in, weights["blk.0.attn_k"]), shape.kv_heads), cells[None], shape.rope_base)
     v = _heads(F.linear(keys_in, weights["blk.0.attn_v"]), shape.kv_heads)
     hidden = (cells[None, None] > anchors[:, :, None])[:, None]  # [B, 1, A, L - 1]: cells after an anchor
@@ -100,7 +104,7 @@ def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, dept
     own: list[tuple[Tensor, Tensor]] = []
     for step in range(depth):
         embedded = F.embedding(_rows(texts.tokens, anchors + 1 + step), embedding).to(state.dtype)
-        joined = _joined(weights, shape, embedded, state)
+        joined = F.dropout(_joined(weights, shape, embedded, state), dropout)
         positions = anchors + step
         if step:
             own_k = _heads(F.linear(joined, weights["blk.0.attn_k"]), shape.kv_heads)
@@ -109,11 +113,11 @@ def unroll(weights: Weights, shape: Shape, embedding: Tensor, texts: Texts, dept
         q = rotate(_heads(F.linear(joined, weights["blk.0.attn_q"]), shape.heads), positions, shape.rope_base)
         attended = _attend(q, k, v, hidden, own)
         state = state + F.linear(attended, weights["blk.0.attn_output"])
-        state = state + _feed_forward(weights, _norm(state, weights["blk.0.ffn_norm"], shape))
+        state = state + _feed_forward(weights, F.dropout(_norm(state, weights["blk.0.ffn_norm"], shape), dropout))
         yield state
 
 
-def logits(weights: Weights, shape: Shape, state: Tensor) -> Tensor:
+def logits(weights: Weights, shape: Eagle3, state: Tensor) -> Tensor:
     """float[..., V'] of states [..., D]."""
     return F.linear(_norm(state, weights["output_norm"], shape), weights["output"])
 
@@ -143,7 +147,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, own: list[tuple[Ten
     return mixed.transpose(1, 2).flatten(-2)
 
 
-def _joined(weights: Weights, shape: Shape, embedded: Tensor, g: Tensor) -> Tensor:
+def _joined(weights: Weights, shape: Eagle3, embedded: Tensor, g: Tensor) -> Tensor:
     tokens = _norm(embedded, weights["blk.0.attn_norm"], shape)
     return torch.cat((tokens, _norm(g, weights["blk.0.attn_norm_2"], shape)), dim=-1)
 
@@ -153,7 +157,7 @@ def _feed_forward(weights: Weights, x: Tensor) -> Tensor:
     return F.linear(gate * F.linear(x, weights["blk.0.ffn_up"]), weights["blk.0.ffn_down"])
 
 
-def _norm(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
+def _norm(x: Tensor, weight: Tensor, shape: Eagle3) -> Tensor:
     return F.rms_norm(x.float(), x.shape[-1:], weight, shape.eps)
 
 

@@ -1,4 +1,4 @@
-"""A head as GGUF, in llama.cpp's architecture `eagle3`."""
+"""A head as GGUF: in llama.cpp's architecture `eagle3`, or in our own for Hydra heads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from edgespec.files.unfinished import becoming
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.target_print import KEY, target_print
 from edgespec.gguf_file.weights import read_rows
-from edgespec.training.eagle3 import Shape, Weights
+from edgespec.training.eagle3 import Eagle3
+from edgespec.training.heads import Shape, Weights
+from edgespec.training.hydra import EPS, Hydra
 
+HYDRA = "edgespec-hydra"
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 
 
@@ -49,14 +52,15 @@ def write_head(
     check_type(type)
     try:
         with becoming(path) as scratch:
-            writer = gguf.GGUFWriter(scratch, "eagle3")
+            kind = "eagle3" if isinstance(shape, Eagle3) else HYDRA
+            writer = gguf.GGUFWriter(scratch, kind)
             for key, value in _entries(shape, target, layers, about).items():
                 _add(writer, key, value)
             for name, values in tensors(shape, weights).items():
-                kind = gguf.GGMLQuantizationType[type if values.ndim > 1 and _fits(values, type) else "F32"]
-                if values.ndim > 1 and not _fits(values, type):
-                    kind = gguf.GGMLQuantizationType.F16
-                writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+                stored = gguf.GGMLQuantizationType[
+                    "F32" if values.ndim == 1 else type if _fits(values, type) else "F16"
+                ]
+                writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
             writer.add_tensor("d2t", np.ascontiguousarray(vocabulary, np.int64))
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
@@ -98,6 +102,19 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int], about: About) 
         "general.license": about.licence,
         "general.base_model.count": 1,
         "general.base_model.0.name": target.name,
+        **(_of_eagle3(shape, target, layers) if isinstance(shape, Eagle3) else {}),
+        **(_of_hydra(shape, target) if isinstance(shape, Hydra) else {}),
+        "tokenizer.ggml.model": "no_vocab",
+        KEY: target_print(target).tolist(),
+        "edgespec.head.training_tokens": about.tokens,
+        "edgespec.head.training_minutes": float(about.minutes),
+        "edgespec.head.acceptance": [float(share) for share in about.acceptance],
+    }
+
+
+def _of_eagle3(shape: Eagle3, target: Header, layers: Sequence[int]) -> Mapping[str, Any]:
+    """Keys of llama.cpp."""
+    return {
         "eagle3.context_length": target.number("context_length"),
         "eagle3.embedding_length": shape.width,
         "eagle3.block_count": 1,
@@ -112,11 +129,17 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int], about: About) 
         "eagle3.vocab_size": target.n_vocab,
         "eagle3.target_layers": list(layers),
         "eagle3.target_hidden_size": target.number("embedding_length"),
-        "tokenizer.ggml.model": "no_vocab",
-        KEY: target_print(target).tolist(),
-        "edgespec.head.training_tokens": about.tokens,
-        "edgespec.head.training_minutes": float(about.minutes),
-        "edgespec.head.acceptance": [float(share) for share in about.acceptance],
+    }
+
+
+def _of_hydra(shape: Hydra, target: Header) -> Mapping[str, Any]:
+    """Our own: as many networks as `block_count` says."""
+    return {
+        f"{HYDRA}.embedding_length": shape.width,
+        f"{HYDRA}.block_count": shape.heads,
+        f"{HYDRA}.vocab_size": target.n_vocab,
+        f"{HYDRA}.target_hidden_size": target.number("embedding_length"),
+        f"{HYDRA}.attention.layer_norm_rms_epsilon": EPS,
     }
 
 

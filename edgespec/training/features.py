@@ -68,12 +68,22 @@ class Features:
 
 
 class Writer(Closable):
-    """Appends answers with their arrays to a folder. Raises EdgespecError where the disk is full."""
+    """Appends answers with their arrays to a folder. Raises EdgespecError where the disk is full.
+
+    `missing` are the answers whose arrays are not there, or not whole: `fill` them in, in this order, before others are
+    added. So the arrays can be deleted, and `answers.jsonl` alone be taken elsewhere.
+    """
 
     def __init__(self, folder: Path, n_embd: int) -> None:
         self.folder = folder
         self.rows = read_rows(folder)
-        n = sum(row.length for row in self.rows)
+        n, n_whole = 0, _whole_tokens(folder, n_embd)
+        self.missing: list[Row] = []
+        for row in self.rows:
+            if self.missing or n + row.length > n_whole:
+                self.missing.append(row)
+            else:
+                n += row.length
         try:
             self._answers = (folder / ANSWERS).open("ab")
             self._files = {
@@ -83,17 +93,30 @@ class Writer(Closable):
         except OSError as error:
             raise _full(folder, error) from error
 
+    def fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """The arrays of the first answer that lacks them."""
+        self._write(arrays)
+        self.missing.pop(0)
+
     def add(self, row: Row, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Arrays first: a row counts only when its line is complete."""
+        if self.missing:
+            raise ValueError("there are answers before this one without their arrays")
+        self._write(arrays)
         try:
-            for name, file in self._files.items():
-                file.write(np.ascontiguousarray(arrays[name], TYPES[name]).data)
-                file.flush()
             self._answers.write(json.dumps(asdict(row), ensure_ascii=False).encode() + b"\n")
             self._answers.flush()
         except OSError as error:
             raise _full(self.folder, error) from error
         self.rows.append(row)
+
+    def _write(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        try:
+            for name, file in self._files.items():
+                file.write(np.ascontiguousarray(arrays[name], TYPES[name]).data)
+                file.flush()
+        except OSError as error:
+            raise _full(self.folder, error) from error
 
     def close(self) -> None:
         for file in (self._answers, *self._files.values()):
@@ -154,6 +177,15 @@ def log_sum(row: NDArray[np.float32], temperature: float = 1.0) -> float:
 
 def _widths(n_embd: int) -> dict[str, int]:
     return {"inputs": 3 * n_embd, "hidden": n_embd, "normalisers": 2, "best": 1, "tokens": 1}
+
+
+def _whole_tokens(folder: Path, n_embd: int) -> int:
+    """Of how many tokens there are all arrays."""
+    try:
+        sizes = {name: (folder / f"{name}.bin").stat().st_size for name in TYPES}
+    except OSError:
+        return 0
+    return min(sizes[name] // (width * np.dtype(TYPES[name]).itemsize) for name, width in _widths(n_embd).items())
 
 
 def _opened(file: Path, n_bytes: int) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgespec.training.answers import SAMPLED
 from edgespec.training.batches import Batch
-from edgespec.training.eagle3 import Shape, Weights, logits, unroll
+from edgespec.training.heads import Shape, Weights
 
 DECAY = 0.8  # of the weight of a step against the one before, as the paper has it
 
@@ -43,15 +43,15 @@ class Acceptance:
         return " ".join(f"{share:.2f}" for share in self.greedy)
 
 
-def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, depth: int) -> Tensor:
+def loss_of(weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, depth: int, dropout: float = 0.0) -> Tensor:
     """Cross-entropy in nats against the target's distribution, as far as it lies in the head's vocabulary, averaged
     over anchors and, with falling weights, over the steps of a draft."""
     wanted = _distribution(teacher, batch)
     mass = wanted.sum(-1)
     total, weight = torch.zeros((), device=wanted.device), 0.0
     n_anchors = batch.is_text.shape[2]
-    for step, state in enumerate(unroll(weights, shape, teacher.embedding, batch.texts, depth)):
-        rows = logits(weights, shape, state).float()
+    for step, drafted in enumerate(shape.drafts(weights, teacher.embedding, batch, depth, dropout)):
+        rows = drafted.float()
         p = wanted[:, step : step + n_anchors]
         entropy = mass[:, step : step + n_anchors] * rows.logsumexp(-1) - (p * rows).sum(-1)
         judged = batch.is_text[step]
@@ -70,8 +70,8 @@ def acceptance(
         n_anchors = batch.is_text.shape[2]
         is_right = torch.ones_like(batch.is_text[0])
         wanted = _distribution(teacher, batch, SAMPLED) if temperature else None
-        for step, state in enumerate(unroll(weights, shape, teacher.embedding, batch.texts, depth)):
-            rows, judged = logits(weights, shape, state).float(), batch.is_text[step]
+        for step, drafted in enumerate(shape.drafts(weights, teacher.embedding, batch, depth)):
+            rows, judged = drafted.float(), batch.is_text[step]
             if wanted is None:
                 is_right = is_right & (teacher.vocabulary[rows.argmax(-1)] == batch.best[:, step : step + n_anchors])
                 hits[step] += (is_right & judged).sum().cpu()
@@ -87,5 +87,5 @@ def _distribution(teacher: Teacher, batch: Batch, temperature: float = 1.0) -> T
     """The target's probabilities of the tokens of the head's vocabulary; they sum to 1 with those left out."""
     normaliser = batch.normalisers[..., 1 if temperature != 1.0 else 0, None]
     with torch.no_grad():
-        rows = torch.nn.functional.linear(batch.hidden, teacher.output).float()
+        rows = torch.nn.functional.linear(batch.hidden[:, 1:], teacher.output).float()
         return (rows / temperature - normaliser).exp_().clamp_(max=1.0)

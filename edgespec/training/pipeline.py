@@ -6,14 +6,15 @@ PyTorch is loaded only when training begins.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from edgespec.training.export import About
     from edgespec.training.trainer import Progress
 
-KINDS = ("eagle3",)
+KINDS = ("eagle3", "hydra")
 DEVICES = ("auto", "cpu", "cuda")
 PROMPT_SHARE = 1.0  # prompt tokens for each token of an answer, which take disk too
-ABOUT, VOCABULARY, CHECKPOINT = "about.json", "vocabulary.npy", "head.pt"
+ABOUT = "about.json"
 LICENCE = "apache-2.0"
 CHECKED_TOKENS = 24
 INSTALL = "pip install 'edgespec[train]', or in a clone: .venv/bin/pip install torch"
@@ -66,7 +67,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Result:
     """A head that was written: its size, the last state of training, the acceptance of what is in the file, and how
-    far llama.cpp's logits are from PyTorch's (a share of their standard deviation)."""
+    far llama.cpp's logits are from PyTorch's: a share of their standard deviation, None for a kind of our own."""
 
     path: Path
     size_bytes: int
@@ -75,7 +76,7 @@ class Result:
     progress: Progress
     acceptance: Sequence[float]
     sampled: Sequence[float]
-    difference: float
+    difference: float | None
 
 
 @dataclass(slots=True)
@@ -96,7 +97,10 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
     work = settings.work or default_work(header)
     _claim(work, header, layers, settings.seed)
     _check_room(work, header, settings, listener)
-    with Model(header, copied=True, progress=lambda done: listener.progress("loading", done)) as model:
+    with (
+        _alone(work),
+        Model(header, copied=True, progress=lambda done: listener.progress("loading", done)) as model,
+    ):
         _collect(model, layers, work, settings, listener)
         if listener.cancel.is_set():
             return None
@@ -150,6 +154,20 @@ def _claim(work: Path, header: Header, layers: Sequence[int], seed: int) -> None
         raise UsageError(f"{work} holds answers of {known[0]}", hint="choose another folder with --work")
 
 
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Raises UsageError where another run uses the folder."""
+    lock = FileLock(work / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise UsageError(f"another training uses {work}", hint="wait for it, or choose another --work") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _check_room(work: Path, header: Header, settings: Settings, listener: Listener) -> None:
     missing = settings.tokens - n_learned(read_rows(work))
     needed = int(max(0, missing) * (1 + PROMPT_SHARE) * bytes_per_token(header.number("embedding_length")))
@@ -190,13 +208,14 @@ def _train(model: Model, layers: Sequence[int], work: Path, settings: Settings, 
 
     from edgespec.training import trainer
     from edgespec.training.check import check_head
+    from edgespec.training.eagle3 import Eagle3
     from edgespec.training.export import read_head, write_head
     from edgespec.training.target import read_target, shape_of
 
     header, rows = model.header, read_rows(work)
-    vocabulary = _vocabulary(work, settings.vocabulary, model.n_vocab)
+    vocabulary = _vocabulary(work, settings, model.n_vocab)
     shape, parts, features = (
-        shape_of(header, len(vocabulary)),
+        shape_of(header, len(vocabulary), settings.kind),
         read_target(header, vocabulary),
         load(work, model.n_embd),
     )
@@ -208,7 +227,7 @@ def _train(model: Model, layers: Sequence[int], work: Path, settings: Settings, 
         parts.output_norm,
         features,
         training,
-        work / CHECKPOINT,
+        _checkpoint(work, settings),
         listener.training,
         listener.cancel,
     )
@@ -227,24 +246,30 @@ def _train(model: Model, layers: Sequence[int], work: Path, settings: Settings, 
         progress=progress,
         acceptance=written.greedy,
         sampled=written.sampled,
-        difference=check_head(settings.out, shape, vocabulary, model, text),
+        difference=check_head(settings.out, shape, vocabulary, model, text) if isinstance(shape, Eagle3) else None,
     )
 
 
-def _vocabulary(work: Path, size: int, n_vocab: int) -> NDArray[np.int64]:
+def _checkpoint(work: Path, settings: Settings) -> Path:
+    return work / f"{settings.kind}.pt"
+
+
+def _vocabulary(work: Path, settings: Settings, n_vocab: int) -> NDArray[np.int64]:
     """Chosen when training begins, and kept as long as there is a checkpoint that was trained with it."""
     from edgespec.training.batches import vocabulary_of
 
-    if (work / CHECKPOINT).exists() and (work / VOCABULARY).exists():
-        kept: NDArray[np.int64] = np.load(work / VOCABULARY)
-        if len(kept) == min(size, n_vocab):
+    size, checkpoint = min(settings.vocabulary, n_vocab), _checkpoint(work, settings)
+    file = checkpoint.with_suffix(".npy")
+    if checkpoint.exists() and file.exists():
+        kept: NDArray[np.int64] = np.load(file)
+        if len(kept) == size:
             return kept
         raise UsageError(
             f"the head in {work} was begun with a vocabulary of {len(kept)} tokens",
-            hint=f"use --vocab {len(kept)}, or delete {work / CHECKPOINT} to start training over",
+            hint=f"use --vocab {len(kept)}, or delete {checkpoint} to start training over",
         )
-    chosen = vocabulary_of(read_rows(work), min(size, n_vocab), n_vocab)
-    np.save(work / VOCABULARY, chosen)
+    chosen = vocabulary_of(read_rows(work), size, n_vocab)
+    np.save(file, chosen)
     return chosen
 
 

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from edgespec.errors import UsageError
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import read_rows
-from edgespec.training.eagle3 import Shape
+from edgespec.training.eagle3 import Eagle3
+from edgespec.training.heads import Shape
+from edgespec.training.hydra import Hydra
 from edgespec.training.judge import Teacher
+
+HYDRA_HEADS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +27,14 @@ class TargetParts:
     output_norm: torch.Tensor
 
 
-def shape_of(header: Header, vocab: int) -> Shape:
-    """The dimensions of a head for this target: as wide, with its number of heads."""
+def shape_of(header: Header, vocab: int, kind: str = "eagle3") -> Shape:
+    """The dimensions of a head for this target: as wide, with its number of attention heads."""
+    if kind == "hydra":
+        return Hydra(header.number("embedding_length"), HYDRA_HEADS, vocab)
     width, (head_dim, _) = header.number("embedding_length"), header.head_sizes
     base = header.metadata.get(f"{header.architecture}.rope.freq_base", 10000.0)
     eps = header.metadata.get(f"{header.architecture}.attention.layer_norm_rms_epsilon", 1e-5)
-    return Shape(
+    return Eagle3(
         width=width,
         heads=max(header.head_counts("attention.head_count")),
         kv_heads=max(header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")),

@@ -1,8 +1,8 @@
 """Training of a head: until the time is up, from a checkpoint on if there is one.
 
 Learning rates follow the clock, not a number of steps, so a run ends on time on any machine. The layer's matrices learn
-by Muon, whose steps are worth more than they cost here; the output rows, which are the target's at the start, and the
-norms by AdamW.
+by Muon, whose steps are worth more than they cost here; the norms and, slowly, the output rows, which are the target's
+at the start, by AdamW.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,11 +21,12 @@ from torch import Tensor
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.training.batches import Batch, batches, to_device
-from edgespec.training.eagle3 import Shape, Weights, initial
 from edgespec.training.features import Document, Features
+from edgespec.training.heads import Shape, Weights
 from edgespec.training.judge import Acceptance, Teacher, acceptance, loss_of
 
-MATRIX_RATE, OTHER_RATE = 4e-3, 1e-3
+MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 2e-3, 1e-4
+DROPOUT = 0.15  # without it a head knows its 100k tokens by heart after five epochs
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more step of a draft
 WARM_UP = 40  # steps
 CLIP = 1.0
@@ -87,6 +88,7 @@ def train(
     for (optimizer, _), state in zip(optimizers, saved, strict=False):
         optimizer.load_state_dict(state)
     learned = [document for document in features.documents if not document.is_held_out]
+    settings = replace(settings, depth=min(settings.depth, shape.deepest))
     judged = list(_judged(features, settings, FEW_JUDGED))
     judge_at_s = max(JUDGED_FIRST_S, progress.elapsed_s)
     budget_s = settings.minutes * 60
@@ -128,6 +130,7 @@ def train(
 
 def measure(shape: Shape, weights: Weights, teacher: Teacher, features: Features, settings: Settings) -> Acceptance:
     """The acceptance of these weights on the held-out answers, such as those read back from a quantised file."""
+    settings = replace(settings, depth=min(settings.depth, shape.deepest))
     judged = list(_judged(features, settings, MOST_JUDGED))
     return _measure(weights, shape, teacher.on(settings.device), judged, settings)
 
@@ -136,7 +139,7 @@ def _step(
     weights: Weights, shape: Shape, teacher: Teacher, batch: Batch, device: str, depth: int, optimizers: Any
 ) -> float:
     with torch.autocast(device, torch.bfloat16):
-        loss = loss_of(weights, shape, teacher, batch, depth)
+        loss = loss_of(weights, shape, teacher, batch, depth, DROPOUT)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
     if torch.isfinite(norm):
@@ -149,10 +152,11 @@ def _step(
 
 def _optimizers(weights: Weights) -> list[tuple[Any, float]]:
     matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name != "output"]
-    others = [weight for name, weight in weights.items() if weight.dim() != 2 or name == "output"]
+    norms = [weight for weight in weights.values() if weight.dim() != 2]
     return [
         (torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"), MATRIX_RATE),
-        (torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0), OTHER_RATE),
+        (torch.optim.AdamW(norms, lr=NORM_RATE, betas=(0.9, 0.95), weight_decay=0.0), NORM_RATE),
+        (torch.optim.AdamW([weights["output"]], lr=OUTPUT_RATE, betas=(0.9, 0.95), weight_decay=0.0), OUTPUT_RATE),
     ]
 
 
@@ -204,7 +208,7 @@ def _begun(
     if not checkpoint.exists():
         sample = torch.from_numpy(features.inputs[:SAMPLED_ROWS].astype(np.float32))
         rms = sample.square().mean(0).sqrt()
-        return initial(shape, teacher.output.cpu(), output_norm, rms), Progress(), []
+        return shape.initial(teacher.output.cpu(), output_norm, rms), Progress(), []
     try:
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
         progress = Progress(**(saved["progress"] | {"acceptance": Acceptance(**saved["progress"]["acceptance"])}))
@@ -212,7 +216,7 @@ def _begun(
     except Exception as error:  # whatever a damaged file makes PyTorch raise
         hint = "delete it to start training over"
         raise UsageError(f"{checkpoint} cannot be read", why=str(error).partition("\n")[0], hint=hint) from error
-    if known != asdict(shape):
+    if known != asdict(cast("Any", shape)):
         raise UsageError(f"{checkpoint} belongs to a head of another shape", hint="delete it, or use another --work")
     return weights, progress, optimizers
 
@@ -223,7 +227,7 @@ def _save(
     from edgespec.files.unfinished import becoming
 
     state = {
-        "shape": asdict(shape),
+        "shape": asdict(cast("Any", shape)),
         "weights": {name: weight.detach().cpu() for name, weight in weights.items()},
         "optimizers": [optimizer.state_dict() for optimizer, _ in optimizers],
         "progress": asdict(progress),

@@ -14,8 +14,9 @@ from edgespec.errors import EdgespecError, ModelFileError, UsageError  # noqa: E
 from edgespec.gguf_file.header import Header, read_header  # noqa: E402
 from edgespec.llama.model import Model  # noqa: E402
 from edgespec.training.check import check_head  # noqa: E402
-from edgespec.training.eagle3 import Shape, Weights, initial  # noqa: E402
+from edgespec.training.eagle3 import Eagle3  # noqa: E402
 from edgespec.training.export import About, read_head, write_head  # noqa: E402
+from edgespec.training.heads import Weights  # noqa: E402
 from edgespec.training.target import read_target, shape_of  # noqa: E402
 
 LAYERS = (1, 2, 3)
@@ -29,10 +30,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "target.gguf", "llama", n_layers=4)
 
 
-def head(header: Header) -> tuple[Shape, Weights]:
+def head(header: Header) -> tuple[Eagle3, Weights]:
     parts = read_target(header, VOCABULARY)
     shape = shape_of(header, len(VOCABULARY))
-    return shape, initial(shape, parts.teacher.output, parts.output_norm, torch.ones(3 * shape.width), seed=3)
+    assert isinstance(shape, Eagle3)
+    return shape, shape.initial(parts.teacher.output, parts.output_norm, torch.ones(3 * shape.width), seed=3)
 
 
 @pytest.mark.parametrize(("type", "most"), [("F16", 0.01), ("Q8_0", 0.04), ("Q4_1", 0.06)])

@@ -141,7 +141,8 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
 
 TRAINING = (
     option(
-        "Training", "--kind", type=click.Choice(["eagle3"]), default="eagle3", show_default=True, help="Kind of head."
+        "Training", "--kind", type=click.Choice(["eagle3", "hydra"]), default="eagle3", show_default=True,
+        help="Kind of head.",
     ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
@@ -224,4 +225,6 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     out.with_suffix(".md").write_text(card(settings, result), encoding="utf-8")
     shares = ", ".join(f"{share:.0%}" for share in result.acceptance)
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
-    output.line(f"held-out answers, greedy: drafts of 1, 2, ... tokens are accepted whole in {shares}")
+    output.line(f"Held-out answers, greedy: drafts of 1, 2, ... tokens are accepted as a whole in {shares}")
+    output.line(f"Drafts of {len(result.acceptance)} tokens give {1 + sum(result.acceptance):.2f} tokens per step")
+    output.line(f"Does it pay here?  edgespec tune {target} -md {out}")
