@@ -22,7 +22,7 @@ CONSTRAINTS: dict[Constraint, str] = {
 }
 Offload = int | Literal["auto", "all"]
 # The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
-DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "corpus", "self", "mtp", "eagle3", "draft")
+DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "lookahead", "corpus", "self", "mtp", "eagle3", "draft")
 HEAD, MTP = "eagle3", "mtp"
 MODEL_DRAFTERS = ("self", HEAD, "draft")
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights

@@ -37,11 +37,14 @@ class DraftContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a step for one sequence. `tokens` are the last token before the step and the accepted draft tokens;
-    `logits(i)` is the target's float32[n_vocab] after `tokens[i]`, valid until its next pass."""
+    """The result of a step for one sequence: of its draft, whoever made it, the nodes `path` were accepted. `tokens`
+    are the last token before the step and the accepted ones; `logits(node)` is the target's float32[n_vocab] after a
+    node, accepted or not, or after that last token (-1), valid until its next pass."""
 
     sequence: DraftContext
     tokens: list[int]
+    draft: Draft
+    path: list[int]
     logits: Callable[[int], FloatRow]
 
 

@@ -33,8 +33,8 @@ class RecyclingDrafter(WalkingDrafter[int]):
         self._logits: NDArray[np.float32] = np.zeros((n_vocab, SUCCESSORS), np.float32)
 
     def observe(self, outcome: Outcome) -> None:
-        for index, token in enumerate(outcome.tokens):
-            self._learn(token, outcome.logits(index))
+        for node, token in zip([-1, *outcome.path], outcome.tokens, strict=True):
+            self._learn(token, outcome.logits(node))
 
     def _learn(self, token: int, row: FloatRow) -> None:
         best = (row >= row.max() - UNLIKELY).nonzero()[0]

@@ -15,7 +15,6 @@ from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.tree import ROOT, Tree
 
 PRIOR = 16.0  # what confidences fitted to real texts weigh, in drafts
-UNLIKELY = 0.05  # path probability below which a node is not expanded
 
 Place = TypeVar("Place")
 
@@ -31,7 +30,10 @@ class _Grown:
 
 
 class WalkingDrafter(Drafter, Generic[Place]):
-    """Draft tokens are not sampled from a distribution."""
+    """Draft tokens are not sampled from a distribution. Nodes with a smaller path probability than `unlikely` are not
+    expanded."""
+
+    unlikely = 0.05
 
     def __init__(self) -> None:
         self._grown: dict[int, _Grown] = {}
@@ -77,7 +79,7 @@ class WalkingDrafter(Drafter, Generic[Place]):
         while frontier:
             [node] = frontier
             place, position = places.pop(node)
-            distribution = self.distribution(place, sequence, leaves + 1) if tree.reach(node) >= UNLIKELY else {}
+            distribution = self.distribution(place, sequence, leaves + 1) if tree.reach(node) >= self.unlikely else {}
             candidates = weighed(sequence.sampler, distribution, position, leaves)
             for child, candidate in zip(
                 self._estimates.hang(tree, node, sequence, candidates), candidates, strict=True

@@ -179,7 +179,7 @@ class Speculator:
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 
     def observe(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
-        """Let drafters look at the rows of the last token and of what was accepted; now and then if they rest."""
+        """Let drafters look at the rows of the last token and of the draft; now and then if they rest."""
         looking = [
             drafter
             for drafter in self.drafters
@@ -188,8 +188,8 @@ class Speculator:
         ]
         if looking:
             last = part.sequence.tokens[part.sequence.n_decoded + part.n_pending - 1]
-            tokens, nodes = [last, *(part.draft.tokens[node] for node in path)], [-1, *path]
-            outcome = Outcome(part.sequence, tokens, lambda index: runner.logits(part, nodes[index]))
+            tokens = [last, *(part.draft.tokens[node] for node in path)]
+            outcome = Outcome(part.sequence, tokens, part.draft, path, partial(runner.logits, part))
             for drafter in looking:
                 self._tell(drafter, part.sequence, drafter.observe, outcome)
 

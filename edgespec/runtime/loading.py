@@ -13,6 +13,7 @@ from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.corpus import CorpusDrafter
 from edgespec.drafters.grammar import GrammarDrafter
+from edgespec.drafters.lookahead import LookaheadDrafter
 from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.drafters.suffix import SuffixDrafter
@@ -154,6 +155,8 @@ class ModelSession(Closable):
             drafters.append(SuffixDrafter(self.answers))
         if "recycling" in names:
             drafters.append(RecyclingDrafter(self.model.n_vocab))
+        if "lookahead" in names:
+            drafters.append(LookaheadDrafter())
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and plan.draft is not None:

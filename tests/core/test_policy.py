@@ -129,6 +129,12 @@ def test_a_longer_draft_may_pay_where_a_shorter_one_does_not() -> None:
     assert lengths == [0, 0, 7, 31]
 
 
+def test_unlikely_tokens_are_verified_where_their_width_is_free() -> None:
+    for shape, length in ({1: 1.0, 2: 1.3, 8: 1.3, 16: 4.0}, 7), ({1: 1.0, 2: 1.3, 8: 3.6, 16: 4.0}, 1):
+        measured = pace(shape)
+        assert len(*selected(measured, propose(measured, context(), chain(0.95, *[0.05] * 7)))) == length
+
+
 def test_the_longest_draft_that_there_may_be_is_a_length_too() -> None:
     measured = pace(FLAT)
     measured.longest = 14
