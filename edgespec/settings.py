@@ -123,7 +123,8 @@ class LoadSettings:
     @property
     def without_draft(self) -> str:
         """A `spec_type` of the drafters that need no draft model."""
-        return ",".join(name for name in self.drafters if name not in MODEL_DRAFTERS) or "none"
+        left_out = (*MODEL_DRAFTERS, MTP) if self.spec_type == "auto" else MODEL_DRAFTERS
+        return ",".join(name for name in self.drafters if name not in left_out) or "none"
 
     def spelling(self, drafter: str) -> str:
         """A drafter as `spec_type` spells it."""

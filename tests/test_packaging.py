@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -79,13 +80,15 @@ def test_the_wheel_brings_the_bundled_models(wheel: Path) -> None:
 def test_installed_elsewhere_every_module_imports_from_there(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     pip("install", "--target", str(site), str(wheel))
+    has_torch = find_spec("torch") is not None
+    names = [name for name in module_names() if has_torch or not name.startswith("edgespec.training.")]
     program = (
         "import importlib, pathlib, sys\n"
         "for name in sys.argv[1:]:\n"
         "    print(pathlib.Path(importlib.import_module(name).__file__).resolve())\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program, *module_names()],
+        [sys.executable, "-c", program, *names],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
         stdout=subprocess.PIPE,
@@ -94,7 +97,7 @@ def test_installed_elsewhere_every_module_imports_from_there(wheel: Path, tmp_pa
         check=True,
     )
     origins = run.stdout.splitlines()
-    assert len(origins) == len(module_names())
+    assert len(origins) == len(names)
     assert [origin for origin in origins if not Path(origin).is_relative_to(site.resolve())] == []
 
 

@@ -12,7 +12,9 @@ from edgespec.errors import UsageError
 from edgespec.settings import (
     DRAFT_N_MAX,
     DRAFTERS,
+    HEAD,
     MAX_LEAVES,
+    MTP,
     SELF,
     LoadSettings,
     check_pace,
@@ -105,8 +107,8 @@ def _default(possible: Sequence[str]) -> str:
 
 
 def possible_drafters(settings: LoadSettings, *, has_draft: bool) -> list[str]:
-    """The drafters of "all": no measured prompt has a grammar."""
-    idle = {"grammar"} if has_draft else {"grammar", "draft"}
+    """The drafters of "all": no measured prompt has a grammar, a head is the draft, few targets have an MTP block."""
+    idle = {"grammar", HEAD, MTP} | (set() if has_draft else {"draft"})
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 

@@ -53,7 +53,7 @@ def cost_curve(costs: Mapping[str, Any] | None) -> CostCurve | None:
     draft_s = costs.get("draft")
     return CostCurve(
         target[1],
-        {width: target[width] / target[1] for width in sorted(target)},
+        {width: max(1.0, target[width] / target[1]) for width in sorted(target)},  # less is a disturbed measurement
         None if draft_s is None else draft_s / target[1],
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.errors import GenerationError, OutOfMemoryError
-from edgespec.settings import CACHE_TYPES, MODEL_DRAFTERS, LoadSettings, in_order
+from edgespec.settings import CACHE_TYPES, LoadSettings
 
 LEAST_CTX = 512  # tokens: less is no conversation
 
@@ -42,8 +42,7 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
         shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
         less.append(Remedy(f"half the context ({half} tokens)", shorter))
     if settings.draft_model or about.get("draft_model"):
-        names = [name for name in settings.drafters if name not in MODEL_DRAFTERS]
-        plainer = replace(settings, draft_model=None, spec_type=in_order(names) if names else "none")
+        plainer = replace(settings, draft_model=None, spec_type=settings.without_draft)
         less.append(Remedy("no draft model", plainer))
     layers = settings.gpu_layers // 2 if isinstance(settings.gpu_layers, int) else 0
     if about.get("offloaded") and layers != settings.gpu_layers:
