@@ -101,8 +101,9 @@ def test_what_flows_into_layers_is_read_of_all_tokens(tmp_path: Path, architectu
         np.testing.assert_array_equal(first, tensors["token_embd.weight"][tokens])
         assert second.shape == (4, model.n_embd) and np.abs(second - first).max() > 0
         logits = context.logits(3).copy()
-        if not context.truncate(0, 3):  # hybrids cannot take this prompt back
+        if architecture not in ("llama", "qwen3"):  # the others' memory cannot be set back as often as below
             return
+        context.truncate(0, 3)
         context.decode([8], [3], [(0,)], [True])
         np.testing.assert_allclose(context.layer_inputs(1)[0], second[3], atol=1e-4)
         context.watch_layers([])

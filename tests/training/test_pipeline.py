@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ from edgespec.training.pipeline import Listener, Settings, train_head
 from edgespec.training.prompts import Passages, held_out
 
 TOKENS = 150
+NEEDS_PYTORCH = pytest.mark.skipif(
+    find_spec("torch") is None, reason="heads are trained with PyTorch (pip install 'edgespec[train]')"
+)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,7 @@ def test_a_folder_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
+@NEEDS_PYTORCH
 def test_a_target_that_gives_no_layers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
     target = write_model(tmp_path / "t.gguf", "gemma3", n_layers=4)
@@ -122,6 +127,7 @@ def test_without_pytorch_it_says_how_to_get_it(target: Path, tmp_path: Path, mon
     assert "pip install 'edgespec[train]'" in caught.value.hint
 
 
+@NEEDS_PYTORCH
 def test_what_does_not_fit_on_the_disk_is_not_begun(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,12 +144,9 @@ def test_a_full_disk_ends_a_stage_with_a_reason(model: Model, tmp_path: Path) ->
         collect(model, tmp_path)
 
 
+@NEEDS_PYTORCH
 class TestTraining:
     """With PyTorch."""
-
-    @pytest.fixture(autouse=True)
-    def _pytorch(self) -> None:
-        pytest.importorskip("torch", reason="heads are trained with PyTorch (pip install 'edgespec[train]')")
 
     def settings(self, target: Path, folder: Path) -> Settings:
         return Settings(
