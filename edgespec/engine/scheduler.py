@@ -50,12 +50,13 @@ class Scheduler:
 
     def admit(self) -> list[Sequence]:
         """Give free slots to sequences that wait, in their order; returns those that have one now."""
-        admitted = []
-        while self.waiting and len(self.active) < len(self.slots):
-            sequence = self.waiting.popleft()
+        self.mark_cancelled()
+        n_free = len(self.slots) - len(self.active)
+        admitted = [sequence for sequence in self.waiting if sequence.finish is None][:n_free]
+        for sequence in admitted:
+            self.waiting.remove(sequence)
             self._place(sequence)
             self.active.append(sequence)
-            admitted.append(sequence)
         return admitted
 
     def remove(self, sequence: Sequence) -> None:

@@ -227,6 +227,18 @@ def test_sequences_wait_for_a_slot_in_their_order_and_can_be_cancelled_there() -
     assert answers[4].n_decoded == 23
 
 
+def test_what_is_cancelled_before_its_turn_takes_no_slot_and_nothing_from_the_cache() -> None:
+    steps, cancel = Steps(sequences=1), CancelFlag()
+    first = steps.add(text(100))
+    second = steps.add(text(100, 1), cancel=cancel)
+    while first.finish is None:
+        steps.step()
+    cancel.set()
+    steps.run()
+    assert (second.finish, second.slot) == ("cancelled", NO_SLOT)
+    assert steps.answer([*first.tokens, 5]).stats.cached_tokens > 100
+
+
 @given(seed=st.integers(0, 2**32), exact=st.booleans(), sequences=st.integers(1, 5), can_roll_back=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_no_slot_is_lost_whatever_comes_and_goes(seed: int, exact: bool, sequences: int, can_roll_back: bool) -> None:

@@ -3,7 +3,7 @@
 One more draft token is worth it when the tokens it adds in the mean are more than plain work would make in the time it
 costs (renewal reward): the sum of the path probabilities of tokens k+1 to k+j must exceed R (c j + t(k+1+j) - t(k+1)),
 with R the tokens per plain pass reached so far, c a pass of the drafter and t(n) a target pass over n tokens, in plain
-passes. These are of `core.costs`, not of the clock: a loaded machine must not change what is decided.
+passes. These are of `core.policy.costs`, not of the clock: a loaded machine must not change what is decided.
 """
 
 from __future__ import annotations
