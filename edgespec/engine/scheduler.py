@@ -88,10 +88,11 @@ class Scheduler:
             slot.clear()
 
     def schedule(self) -> list[Scheduled]:
-        """What of each sequence goes into the next pass: those with little to decode first, long prompts fill up."""
+        """What of each sequence goes into the next pass: those with little to decode first, then those that had fewer
+        steps, so that all have their turn where a pass is too narrow; long prompts fill up."""
         self.mark_cancelled()
         going_on = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
-        sequences = sorted(going_on, key=lambda sequence: len(sequence.tokens) - sequence.n_decoded)
+        sequences = sorted(going_on, key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
         room = self.context.n_batch
         if self.context.exact and len(sequences) > 1:
             prefill = [sequence for sequence in sequences if sequence.is_prefill]

@@ -45,6 +45,7 @@ class Steps:
             assert self.context.held[sequence.slot] == sequence.tokens[: sequence.n_decoded]
             if part.is_complete:
                 sequence.tokens.append(next(self._news))
+                sequence.stats.rounds += 1
                 sequence.finish = "length" if sequence.remaining <= 0 else None
 
     def run(self) -> None:
@@ -212,6 +213,16 @@ def test_what_somebody_else_has_overwritten_is_not_used() -> None:
 
 
 # --- waiting and cancelling -------------------------------------------------------------------------------------------
+
+
+def test_where_a_pass_is_too_narrow_for_all_each_has_its_turn() -> None:
+    steps = Steps(sequences=4, exact=True)
+    steps.scheduler.most_rows = 3
+    sequences = [steps.add(text(40, seed), 100) for seed in range(4)]
+    for _ in range(44):
+        steps.step()
+    made = [len(sequence.tokens) - sequence.n_prompt for sequence in sequences]
+    assert min(made) > 25 and max(made) - min(made) <= 2
 
 
 def test_sequences_wait_for_a_slot_in_their_order_and_can_be_cancelled_there() -> None:
