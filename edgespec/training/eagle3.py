@@ -17,6 +17,7 @@ from torch import Tensor
 from edgespec.training.batches import Batch, Texts
 from edgespec.training.heads import Weights
 
+DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more token of a draft
 UNSURE = 0.4  # of the scale of the target's logits to begin with, or a head that knows nothing is sure of it
 
 
@@ -73,7 +74,10 @@ class Eagle3:
 
     @property
     def deepest(self) -> int:
-        return 4
+        return len(DEEPER_AT)
+
+    def depth(self, done: float) -> int:
+        return sum(done >= share for share in DEEPER_AT)
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0

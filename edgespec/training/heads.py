@@ -20,6 +20,9 @@ class Shape(Protocol):
     def deepest(self) -> int:
         """The longest draft that it is trained for."""
 
+    def depth(self, done: float) -> int:
+        """How many tokens of a draft the loss looks at when this share of the time is over."""
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, as PyTorch has it: outputs first."""
 

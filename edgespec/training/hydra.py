@@ -31,6 +31,9 @@ class Hydra:
     def deepest(self) -> int:
         return self.heads
 
+    def depth(self, done: float) -> int:
+        return self.heads  # which share nothing but the output
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {"embd_norm": (self.width,)}
         for k in range(self.heads):

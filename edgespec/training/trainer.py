@@ -27,7 +27,6 @@ from edgespec.training.judge import Acceptance, Teacher, acceptance, loss_of
 
 MATRIX_RATE, NORM_RATE, OUTPUT_RATE = 3e-3, 2e-3, 1e-4
 DROPOUT = 0.15  # without it a head knows its 100k tokens by heart after five epochs
-DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more step of a draft
 WARM_UP = 40  # steps
 CLIP = 1.0
 SAVE_EVERY_S, TELL_EVERY_S = 120.0, 2.0
@@ -102,7 +101,7 @@ def train(
             judge_at_s = progress.elapsed_s + (time.monotonic() - started) / JUDGED_SHARE
         batch = to_device(next(todo), device)
         _set_rates(optimizers, progress.step, progress.elapsed_s / budget_s)
-        depth = min(settings.depth, sum(progress.elapsed_s >= share * budget_s for share in DEEPER_AT))
+        depth = min(settings.depth, shape.depth(progress.elapsed_s / budget_s))
         loss = _step(weights, shape, teacher, batch, settings.device, depth, optimizers)
         if not math.isfinite(loss):
             raise EdgespecError(
