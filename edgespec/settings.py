@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import operator
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
@@ -22,9 +21,9 @@ CONSTRAINTS: dict[Constraint, str] = {
 }
 Offload = int | Literal["auto", "all"]
 # The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
-DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "lookahead", "corpus", "self", "mtp", "eagle3", "draft")
-HEAD, MTP = "eagle3", "mtp"
-MODEL_DRAFTERS = ("self", HEAD, "draft")
+HEADS, MTP = ("hydra", "eagle3"), "mtp"
+DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "lookahead", "corpus", "self", MTP, *HEADS, "draft")
+MODEL_DRAFTERS = ("self", *HEADS, "draft")
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights
 SPELLINGS = tuple(f"{SELF}N" if name == "self" else name for name in DRAFTERS)
 
@@ -107,18 +106,18 @@ class LoadSettings:
     def drafters(self) -> tuple[str, ...]:
         """The drafters that `spec_type` names, in the order in which they are asked."""
         if self.spec_type == "auto":
-            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), MTP, HEAD, "draft")
+            return ("grammar", "suffix", "recycling", *(["corpus"] if self.corpus else []), MTP, *HEADS, "draft")
         return drafters_of(in_order(self.spec_type.split(","))) if self.spec_type != "none" else ()
 
     @property
     def uses_draft(self) -> bool:
         """Whether a draft model or head is used if there is one; a self-draft takes its place."""
-        return not {HEAD, "draft"}.isdisjoint(self.drafters) and self.draft_n_max > 0 and self.self_draft is None
+        return not {*HEADS, "draft"}.isdisjoint(self.drafters) and self.draft_n_max > 0 and self.self_draft is None
 
     @property
     def with_draft(self) -> str:
         """A `spec_type` that includes a draft model."""
-        return self.spec_type if not {HEAD, "draft"}.isdisjoint(self.drafters) else "auto"
+        return self.spec_type if not {*HEADS, "draft"}.isdisjoint(self.drafters) else "auto"
 
     @property
     def without_draft(self) -> str:
@@ -248,29 +247,6 @@ def check_load_settings(settings: LoadSettings) -> None:
         ):
             if excluded:
                 raise UsageError(f"strict cannot be combined with {setting}", why=why)
-
-
-def drafting_changes(
-    *,
-    spec_type: str | None,
-    pace: str | None,
-    spec_draft_n_max: int | None,
-    spec_tree: int | None,
-    n_max: int | None,
-    tree: int | None,
-) -> dict[str, Any]:
-    """The keywords of `draft_with` that are given, as fields of LoadSettings. Warns of `n_max` and `tree`, the names of
-    two of them in version 0.2."""
-    for old, value, new in (("n_max", n_max, "spec_draft_n_max"), ("tree", tree, "spec_tree")):
-        if value is not None:
-            warnings.warn(f"draft_with: {old} is now {new}", DeprecationWarning, stacklevel=3)
-    changes = {
-        "spec_type": spec_type,
-        "pace": pace,
-        "spec_draft_n_max": n_max if spec_draft_n_max is None else spec_draft_n_max,
-        "spec_tree": tree if spec_tree is None else spec_tree,
-    }
-    return {name: value for name, value in changes.items() if value is not None}
 
 
 def check_rule(settings: LoadSettings, rule: VerifyRule) -> None:

@@ -12,7 +12,7 @@ from edgespec.errors import UsageError
 from edgespec.settings import (
     DRAFT_N_MAX,
     DRAFTERS,
-    HEAD,
+    HEADS,
     MAX_LEAVES,
     MTP,
     SELF,
@@ -108,7 +108,7 @@ def _default(possible: Sequence[str]) -> str:
 
 def possible_drafters(settings: LoadSettings, *, has_draft: bool) -> list[str]:
     """The drafters of "all": no measured prompt has a grammar, a head is the draft, few targets have an MTP block."""
-    idle = {"grammar", HEAD, MTP} | (set() if has_draft else {"draft"})
+    idle = {"grammar", *HEADS, MTP} | (set() if has_draft else {"draft"})
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 

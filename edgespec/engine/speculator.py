@@ -174,7 +174,7 @@ class Speculator:
         start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
         rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
         for drafter in self.drafters:
-            if drafter.needs_layers:
+            if drafter.needs_layers and all(map(self.context.gives, drafter.needs_layers)):
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
 

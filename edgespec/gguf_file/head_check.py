@@ -5,7 +5,9 @@ Written from llama.cpp's `src/models/eagle3.cpp`, which asserts on much of what 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,9 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_heads, check_model, check_scalars, check_vocabulary, check_weights
 from edgespec.gguf_file.walk import AGAIN
 
-EAGLE3 = "eagle3"
+EAGLE3, HYDRA = "eagle3", "edgespec-hydra"  # architectures of files; the second is our own
 N_LAYERS_READ = 3
+MOST_NETWORKS = 16
 # Those whose graphs in llama.cpp 0c1e57098 keep `t_layer_inp` (src/models); tests run llama and qwen3
 _GIVE_LAYERS = """
     bailingmoe3 deepseek4 gemma4 gpt-oss hunyuan_vl lfm2 lfm2moe llama mimo2 minimax-01 minimax-m2 nanbeige nemotron_h
@@ -33,8 +36,11 @@ MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 def check_draft_file(draft: Header | str | Path) -> Header:
     """The header of a draft model or of a draft head. Raises ModelNotFoundError, ModelFileError."""
     header = draft if isinstance(draft, Header) else read_header(draft)
-    if header.architecture != EAGLE3:
+    if not is_head(header):
         return check_model(header)
+    if header.architecture == HYDRA:
+        _check_hydra(header)
+        return header
     if header.n_vocab:  # else its tokens are known to be the target's
         check_vocabulary(header)
     width, target_width, n_rows = (
@@ -47,20 +53,16 @@ def check_draft_file(draft: Header | str | Path) -> Header:
         raise _broken(header, "it has to have one layer, a width and its target's width")
     if len(layers) != N_LAYERS_READ or min(layers) < 0:
         raise _broken(header, f"it has to read {N_LAYERS_READ} layers of its target, not {layers}")
-    for name, shape in {
+    shapes = {
         "fc.weight": (N_LAYERS_READ * target_width, width),
         "output_norm.weight": (width,),
         "blk.0.attn_norm.weight": (width,),
         "blk.0.attn_norm_2.weight": (width,),
         "token_embd.weight": (width, n_tokens(header)),
         "output.weight": (width, n_rows),
-    }.items():
-        tensor = header.tensors.get(name)
-        if tensor is None and name in ("token_embd.weight", "output.weight"):  # the target's
-            continue
-        if tensor is None or tensor.shape != shape:
-            found = "is missing" if tensor is None else f"has the shape {tensor.shape}"
-            raise _broken(header, f"tensor {name!r} {found}, where {shape} is needed")
+    }
+    of_target = {"token_embd.weight", "output.weight"} - header.tensors.keys()
+    _check_shapes(header, {name: shape for name, shape in shapes.items() if name not in of_target})
     check_heads(header, width, max(1, header.number("attention.head_count")))
     check_scalars(header)
     check_weights(header)
@@ -68,10 +70,39 @@ def check_draft_file(draft: Header | str | Path) -> Header:
         if not np.isfinite(_values(header, norm, "F32", np.float32)).all():
             raise _broken(header, f"tensor {norm!r} holds values that are not numbers")
     if "d2t" in header.tensors:
-        ids = _values(header, "d2t", "I64", np.int64)
-        if len(ids) != n_rows or ids.min() < 0 or ids.max() >= n_tokens(header):
-            raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
+        _check_ids(header)
     return header
+
+
+def _check_hydra(header: Header) -> None:
+    width, n_networks = header.number("embedding_length"), header.number("block_count")
+    if not 0 < n_networks <= MOST_NETWORKS or width < 1 or header.number("target_hidden_size") != width:
+        raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} networks, of its target's width")
+    shapes: dict[str, tuple[int, ...]] = {"embd_norm.weight": (width,), "output.weight": (width, _n_rows(header))}
+    for k in range(n_networks):
+        shapes |= {f"head.{k}.up.weight": ((k + 2) * width, width), f"head.{k}.down.weight": (width, width)}
+    _check_shapes(header, shapes | {"d2t": (_n_rows(header),)})
+    _check_ids(header)
+
+
+def _check_shapes(header: Header, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in shapes.items():
+        tensor = header.tensors.get(name)
+        if tensor is None or tensor.shape != shape:
+            found = "is missing" if tensor is None else f"has the shape {tensor.shape}"
+            raise _broken(header, f"tensor {name!r} {found}, where {shape} is needed")
+
+
+def read_ids(head: Header) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """int64[V'], the target's token that each row of the output stands for."""
+    return _values(head, "d2t", "I64", np.int64)
+
+
+def _check_ids(header: Header) -> None:
+    """Raises ModelFileError where the tokens that it can draft are not the target's."""
+    ids = read_ids(header)
+    if len(ids) != _n_rows(header) or ids.min() < 0 or ids.max() >= n_tokens(header):
+        raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
 
 
 def mtp_mismatch(header: Header) -> str:
@@ -94,8 +125,13 @@ def n_tokens(head: Header) -> int:
     return head.n_vocab or head.number("vocab_size")
 
 
+def kind_of_head(header: Header) -> str:
+    """What drafts with it, "eagle3" or "hydra"; empty for a model."""
+    return {EAGLE3: "eagle3", HYDRA: "hydra"}.get(header.architecture, "")
+
+
 def is_head(header: Header) -> bool:
-    return header.architecture == EAGLE3
+    return bool(kind_of_head(header))
 
 
 def layers_read(header: Header) -> tuple[int, ...]:
@@ -106,15 +142,16 @@ def layers_read(header: Header) -> tuple[int, ...]:
 def head_mismatch(target: Header, head: Header) -> str:
     """Why the head cannot draft for this target; empty if it can."""
     width, head_width = target.number("embedding_length"), head.number("target_hidden_size")
-    if target.architecture not in GIVE_LAYERS:
+    is_eagle = head.architecture == EAGLE3
+    if is_eagle and target.architecture not in GIVE_LAYERS:
         return f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
     if n_tokens(head) != target.n_vocab:
         return f"it is a head for {n_tokens(head):,} tokens, and this model has {target.n_vocab:,}"
-    if max(layers_read(head)) >= target.number("block_count"):
+    if is_eagle and max(layers_read(head)) >= target.number("block_count"):
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
-    if "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
+    if is_eagle and "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
         return "it has no token embeddings, and the target's are of another width"
     trained_on = head.numbers(target_print.KEY).astype(np.float32)
     if len(trained_on) and not target_print.is_same_target(trained_on, target_print.target_print(target)):

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
+from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
 from edgespec.llama.batch import NativeBatch
-from edgespec.llama.features import STATE, check_layers, inputs, states, switch, switch_states
+from edgespec.llama.features import check_layers, inputs, states, switch, switch_states
 from edgespec.llama.library import api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.settings import CACHE_TYPES, CacheType
@@ -169,6 +170,8 @@ class Context(Closable):
 
         Raises CacheFullError (nothing decoded), CancelledError (truncate every sequence of the batch), GenerationError.
         """
+        if FINAL_STATE in self.layers and all(wanted) != self._batch.all_outputs:
+            self.hidden_states(all(wanted))
         outputs = self._batch.fill(tokens, positions, sequence_ids, wanted)
         if outputs > self.max_outputs:
             raise ValueError(f"{outputs} rows requested, but at most {self.max_outputs} were reserved")
@@ -209,23 +212,31 @@ class Context(Closable):
 
         Raises UsageError where this model or build does not provide them.
         """
-        if numbers := [layer for layer in layers if layer != STATE]:
+        if numbers := [layer for layer in layers if layer not in (LAST_OUTPUT, FINAL_STATE)]:
             check_layers(self.model.header.architecture, self.model.n_layer, numbers)
         for layer in self.layers.symmetric_difference(layers):
-            if layer == STATE:
+            if layer == FINAL_STATE:
+                self.hidden_states(on=False)
+            elif layer == LAST_OUTPUT:
                 switch_states(self._handle, on=layer in layers, wanted_only=False)
             else:
                 switch(self._handle, layer, on=layer in layers)
         self.layers = {*layers}
 
+    def gives(self, layer: int) -> bool:
+        """Whether the last decode kept it."""
+        return layer in self.layers and (layer != FINAL_STATE or self._batch.all_outputs)
+
     def layer_inputs(self, layer: int) -> NDArray[np.float32]:
         """float32[n, D] of the n tokens of the last decode in the order of the batch: what flowed into a watched layer,
-        0 being the first, before its norm; `STATE` is what flows out of the last. Valid until the next decode."""
+        0 being the first, before its norm; `LAST_OUTPUT` is what flows out of the last. Valid until the next decode."""
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not watched")
         api.llama_synchronize(self._handle)
         n_tokens, n_embd = self._batch.native.n_tokens, self.model.n_embd
-        if layer == STATE:
+        if layer == FINAL_STATE:
+            return np.stack([self.hidden(index) for index in range(n_tokens)])
+        if layer == LAST_OUTPUT:
             return states(self._handle, n_tokens, n_embd)
         return inputs(self._handle, layer, n_tokens, n_embd)
 

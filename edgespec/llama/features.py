@@ -77,9 +77,6 @@ def inputs(context: Any, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.f
     return _rows(_GET_LAYER(context, layer), n_tokens, n_embd)
 
 
-STATE = -1  # in place of a layer: what flows out of the last one, before its norm; models with MTP blocks give it
-
-
 def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
     """Let a context give the states that rows of logits are made from: of all tokens, or of those whose row is wanted.
     Raises UsageError where this build does not."""

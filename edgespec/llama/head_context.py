@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.features import LAST_OUTPUT
 from edgespec.errors import GenerationError
 from edgespec.gguf_file.head_check import layers_read
 from edgespec.llama.batch import Batch, pointer
 from edgespec.llama.context import Context
-from edgespec.llama.features import STATE, check_layers, states, switch_states
+from edgespec.llama.features import check_layers, states, switch_states
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
@@ -35,7 +36,7 @@ class HeadContext(Context):
         self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
     ) -> None:
         self.target, self.is_mtp = target.model, model is target.model
-        self.reads = (STATE,) if self.is_mtp else layers_read(model.header)
+        self.reads = (LAST_OUTPUT,) if self.is_mtp else layers_read(model.header)
         if not self.is_mtp:
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=self.is_mtp, **settings)

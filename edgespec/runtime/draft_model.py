@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgespec.drafters.head import HeadDrafter
+from edgespec.drafters.hydra import HydraDrafter, Network
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
-from edgespec.errors import PairError, UsageError
+from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import is_head, mtp_mismatch
+from edgespec.gguf_file.head_check import HYDRA, is_head, kind_of_head, mtp_mismatch, read_ids
 from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HEAD_BATCH, HeadContext
 from edgespec.llama.model import Model
@@ -21,7 +26,9 @@ from edgespec.models.heads import shipped_head
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
-from edgespec.settings import AUTO_DRAFT, HEAD, MODEL_DRAFTERS, MTP, LoadSettings
+from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
+
+MOST_EMBEDDINGS = 4096  # tokens whose embedding is kept as float32
 
 
 def find_draft(
@@ -65,14 +72,12 @@ def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) 
         names.remove(MTP)
     if draft is None:
         return names
-    if is_head(draft):
-        return [*dict.fromkeys(HEAD if name == "draft" else name for name in names)]
-    if HEAD in names and "draft" not in names:
-        raise PairError(
-            f"{draft.path.name} is a draft model, not a draft head",
-            hint=f"--spec-type {settings.spec_type.replace(HEAD, 'draft')} drafts with it",
-        )
-    return [name for name in names if name != HEAD]
+    kind = kind_of_head(draft) or "draft"
+    wanted = [name for name in names if name in (*HEADS, "draft")]
+    if wanted and not {kind, "draft"} & {*wanted}:
+        what = "a draft model, not a draft head" if kind == "draft" else f"a head of the kind {kind}"
+        raise PairError(f"{draft.path.name} is {what}", hint=f"--spec-type {kind} drafts with it")
+    return [*dict.fromkeys(kind if name in wanted else name for name in names)]
 
 
 def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
@@ -125,7 +130,7 @@ def model_drafter(
         "threads_batch": settings.threads_batch_draft or settings.threads_batch,
     }
     if draft is target.model or is_head(draft.header):
-        name = MTP if draft is target.model else HEAD
+        name = MTP if draft is target.model else kind_of_head(draft.header)
         return HeadDrafter(HeadContext(draft, target, **threads, **plan.context), width, name)
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
@@ -138,3 +143,21 @@ def model_drafter(
         note("the draft model is larger than the target: it will slow decoding down")
     name = "self" if settings.self_draft else "draft"
     return ModelDrafter(Context(draft, **threads, **plan.context), width, name, translation)
+
+
+def hydra_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
+    """A drafter of a Hydra head, all of which is read into memory. Raises ModelFileError."""
+    rows = {name: read_rows(head, name) for name in head.tensors if name != "d2t"}
+    if not all(np.isfinite(values).all() for values in rows.values()):
+        raise ModelFileError(f"{head.path} cannot be used as a draft head", why="it holds values that are not numbers")
+    count = head.number("block_count")
+    network = Network(
+        [rows[f"head.{k}.up.weight"] for k in range(count)],
+        [rows[f"head.{k}.down.weight"] for k in range(count)],
+        rows["output.weight"],
+        read_ids(head),
+        rows["embd_norm.weight"],
+        float(str(head.metadata.get(f"{HYDRA}.attention.layer_norm_rms_epsilon", 1e-5))),
+    )
+    embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
+    return HydraDrafter(network, embedding, target.n_vocab, width)

@@ -21,7 +21,7 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import check_draft_file, check_head_fits, is_head
+from edgespec.gguf_file.head_check import HYDRA, check_draft_file, check_head_fits, is_head
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
@@ -35,11 +35,19 @@ from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.draft_model import drafters_with, find_draft, head_plan, model_drafter, mtp_plan, no_draft_model
+from edgespec.runtime.draft_model import (
+    drafters_with,
+    find_draft,
+    head_plan,
+    hydra_drafter,
+    model_drafter,
+    mtp_plan,
+    no_draft_model,
+)
 from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
 from edgespec.settings import (
     DRAFT_N_MAX,
-    HEAD,
+    HEADS,
     MAX_LEAVES,
     MAX_SEQUENCES,
     MAX_STRICT_DRAFT,
@@ -124,7 +132,8 @@ class ModelSession(Closable):
         names = drafters_with(settings, header, draft_header) if self._n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
-        plan = self._plan(header, draft_header, leaves, drafts=drafts)
+        hydra = draft_header if draft_header is not None and draft_header.architecture == HYDRA else None
+        plan = self._plan(header, None if hydra else draft_header, leaves, drafts=drafts)
         settings = self._settings
         self.model = self._open_model(plan, with_mtp=MTP in names)
         self.template = ChatTemplate(self.model)
@@ -135,7 +144,6 @@ class ModelSession(Closable):
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
         if why_not:
-            # a draft or corpus was named
             if draft_header is not None or corpus is not None or settings.spec_type != "auto":
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
@@ -159,7 +167,9 @@ class ModelSession(Closable):
             drafters.append(LookaheadDrafter())
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
-        if draft_header is not None and plan.draft is not None:
+        if draft_header is not None and hydra is not None:
+            drafters.append(hydra_drafter(hydra, self.model, leaves))
+        elif draft_header is not None and plan.draft is not None:
             self.draft = self._open_model(plan.draft)
             self._add_drafter(drafters, self.draft, plan.draft, leaves)
         if MTP in names:
@@ -184,7 +194,7 @@ class ModelSession(Closable):
 
     def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
-        names = [name for name in self.drafters if name in names or (name == HEAD and "draft" in names)]
+        names = [name for name in self.drafters if name in names or (name in HEADS and "draft" in names)]
         if names and n_max >= self._narrow and n_max > DRAFT_N_MAX:
             is_measured = self._narrow < kernels.NARROW
             why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
@@ -215,7 +225,7 @@ class ModelSession(Closable):
 
     def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
         settings = self._settings
-        if settings.draft_model and not ({"draft", HEAD} & {*names}) and (not settings.uses_draft or not drafts):
+        if settings.draft_model and not ({"draft", *HEADS} & {*names}) and (not settings.uses_draft or not drafts):
             self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
         if settings.corpus and "corpus" not in settings.drafters:
             self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
@@ -313,9 +323,8 @@ class ModelSession(Closable):
         if plan.n_ctx > self.model.n_ctx_train:
             self._note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
         threads, threads_batch = self._settings.threads, self._settings.threads_batch
-        context = Context(self.model, threads=threads, threads_batch=threads_batch, **plan.context)
-        self.contexts.append(context)
-        return context
+        self.contexts.append(Context(self.model, threads=threads, threads_batch=threads_batch, **plan.context))
+        return self.contexts[-1]
 
     @property
     def _widest(self) -> int:
@@ -357,9 +366,8 @@ class ModelSession(Closable):
     def _add_drafter(self, drafters: list[Drafter], draft: Model, plan: Plan, leaves: int) -> None:
         branches, sequences = self._branches(leaves), self._settings.sequences
         plan = replace(plan, branches=branches + sequences if branches else 0)
-        drafter = model_drafter(self._settings, self.context, draft, plan, leaves, self._note)
+        drafters.append(drafter := model_drafter(self._settings, self.context, draft, plan, leaves, self._note))
         self.contexts.append(drafter.context)
-        drafters.append(drafter)
 
     # --- both -----------------------------------------------------------------------------------------------------
 

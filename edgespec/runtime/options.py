@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
@@ -102,3 +103,26 @@ def request_of(options: AnswerOptions, **what: Any) -> Request:
         except ValueError as error:
             raise UsageError(str(error)) from error
     return Request(**what, **settings)
+
+
+def drafting_changes(
+    *,
+    spec_type: str | None,
+    pace: str | None,
+    spec_draft_n_max: int | None,
+    spec_tree: int | None,
+    n_max: int | None,
+    tree: int | None,
+) -> dict[str, Any]:
+    """The keywords of `draft_with` that are given, as fields of LoadSettings. Warns of `n_max` and `tree`, the names of
+    two of them in version 0.2."""
+    for old, value, new in (("n_max", n_max, "spec_draft_n_max"), ("tree", tree, "spec_tree")):
+        if value is not None:
+            warnings.warn(f"draft_with: {old} is now {new}", DeprecationWarning, stacklevel=3)
+    changes = {
+        "spec_type": spec_type,
+        "pace": pace,
+        "spec_draft_n_max": n_max if spec_draft_n_max is None else spec_draft_n_max,
+        "spec_tree": tree if spec_tree is None else spec_tree,
+    }
+    return {name: value for name, value in changes.items() if value is not None}

@@ -24,7 +24,7 @@ from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
 from edgespec.runtime.answering import Answering, Job, attempted
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.options import AnswerOptions, BatchOptions, Messages, asked, request_of, turns
+from edgespec.runtime.options import AnswerOptions, BatchOptions, Messages, asked, drafting_changes, request_of, turns
 from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
@@ -34,7 +34,6 @@ from edgespec.settings import (
     check_load_settings,
     check_request,
     check_rule,
-    drafting_changes,
 )
 
 MEASURED_DEPTH = 128  # tokens behind which passes are measured

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_gguf import write_model
-from tiny_head import write_bigram, write_head
+from tiny_gguf import EXACT, write_model
+from tiny_head import write_bigram, write_head, write_hydra
 from tiny_mtp import ARCHITECTURES, write_mtp
 
 import edgespec
@@ -34,7 +34,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(target: Path, head: Path | None, **settings: object) -> edgespec.LLM:
     chosen = {"spec_type": "eagle3", "draft_model": str(head), "pace": "fixed:4"} if head else {"spec_type": "none"}
-    return edgespec.load(str(target), **{"ctx_size": 512, "threads": 1, **chosen, **settings})  # type: ignore[arg-type]
+    return edgespec.load(str(target), **{"ctx_size": 512, **EXACT, **chosen, **settings})
 
 
 def texts(llm: edgespec.LLM, prompts: list[str], temperature: float = 0.0, n: int = 40) -> list[list[int]]:
@@ -215,6 +215,51 @@ def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> N
         load(head, None)
     with pytest.raises(PairError, match="a draft model, not a draft head"):
         load(deep, deep)
+
+
+# --- Hydra heads ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("tree", [1, 4])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
+def test_a_hydra_head_drafts_and_texts_stay(tmp_path: Path, architecture: str, tree: int, temperature: float) -> None:
+    target = write_model(tmp_path / "target.gguf", architecture, n_layers=4)
+    head = write_hydra(tmp_path / "head.gguf", n_vocab=check_draft_file(target).n_vocab)
+    prompts = [PROMPT * times for times in (1, 8)]
+    settings = {"spec_type": "hydra", "spec_tree": tree}
+    with load(target, None) as plain, load(target, head, **settings) as llm:
+        assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
+        assert llm.stats.proposed > 0
+
+
+def test_a_hydra_head_that_knows_better_is_accepted_more(bigram: Path, tmp_path: Path) -> None:
+    rates = []
+    for knows in (False, True):
+        head = write_hydra(tmp_path / "head.gguf", knows_bigrams=knows)
+        with load(bigram, head, spec_type="draft") as llm:
+            texts(llm, [PROMPT])
+            rates.append(llm.stats.acceptance_rate)
+            assert llm.describe()["drafters"] == ["hydra"]
+    assert rates[1] > 0.05 > rates[0]  # the positive half of an embedding names every sixth successor here
+
+
+def test_several_sequences_draft_with_a_hydra_head(deep: Path, tmp_path: Path) -> None:
+    head = write_hydra(tmp_path / "head.gguf")
+    requests = [Request(prompt=PROMPT * times, max_tokens=20, ignore_eos=True) for times in (1, 9, 4)]
+    answers: dict[int, list[int]] = {}
+    with load(deep, head, spec_type="hydra", sequences=2) as llm:
+        for index, event in llm.stream(iter(requests)):
+            assert isinstance(event, edgespec.TokenEvent)
+            answers.setdefault(index, []).append(event.id)
+    with load(deep, None) as plain:
+        for index, request in enumerate(requests):
+            assert [event.id for event in plain.answer(request)] == answers[index]
+
+
+def test_a_hydra_head_is_no_eagle3(deep: Path, tmp_path: Path) -> None:
+    with pytest.raises(PairError, match="a head of the kind hydra"):
+        load(deep, write_hydra(tmp_path / "head.gguf"), spec_type="eagle3")
 
 
 # --- MTP blocks -------------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         "suffix",
         "recycling",
         "mtp",
+        "hydra",
         "eagle3",
         "draft",
     )
@@ -88,6 +89,7 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         "recycling",
         "corpus",
         "mtp",
+        "hydra",
         "eagle3",
         "draft",
     )

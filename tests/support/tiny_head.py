@@ -75,3 +75,32 @@ def write_head(
     if draft_tokens is not None:
         weights["d2t"] = np.array(draft_tokens, np.int64)
     return write_file(path, entries, weights)
+
+
+def write_hydra(path: Path, *, seed: int = 0, knows_bigrams: bool = False, n_vocab: int = 0) -> Path:
+    """A Hydra head of width 64 for a `llama` of `tiny_gguf`: a random one, or one that predicts as the target of
+    `write_bigram` does."""
+    drawn, random = model_tensors("llama", model_metadata("llama", n_layers=4), seed=seed), np.random.default_rng(seed)
+    output, n_networks = drawn["output.weight"] * drawn["output_norm.weight"], 3
+    output = np.resize(output, (n_vocab or len(output), 64))
+    weights = {"output.weight": output.astype(np.float32), "embd_norm.weight": np.ones(64, np.float32)}
+    for k in range(n_networks):
+        up = random.standard_normal((64, (k + 2) * 64)) / 8
+        down = random.standard_normal((64, 64)) / 8
+        if knows_bigrams:  # half of the embedding, as of large arguments silu keeps the positive ones
+            up = np.zeros((64, (k + 2) * 64))
+            up[:, -64:] = 20 * np.eye(64)
+            down = SHARP * np.eye(64)
+        weights[f"head.{k}.up.weight"] = up.astype(np.float32)
+        weights[f"head.{k}.down.weight"] = down.astype(np.float32)
+    weights["d2t"] = np.array(range(len(output)), np.int64)
+    entries: dict[str, Value] = {
+        "general.architecture": "edgespec-hydra",
+        "tokenizer.ggml.model": "no_vocab",
+        "edgespec-hydra.embedding_length": 64,
+        "edgespec-hydra.block_count": n_networks,
+        "edgespec-hydra.vocab_size": len(output),
+        "edgespec-hydra.target_hidden_size": 64,
+        "edgespec-hydra.attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    return write_file(path, entries, weights)

@@ -12,10 +12,11 @@ from edgespec.closable import Closable
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError
 from edgespec.events import Progress
+from edgespec.runtime.options import drafting_changes
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.runtime.worker.death import Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
-from edgespec.settings import LoadSettings, Message, Request, drafting_changes
+from edgespec.settings import LoadSettings, Message, Request
 
 if TYPE_CHECKING:
     from edgespec.core.policy.measured import PolicyVerdict

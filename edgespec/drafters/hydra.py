@@ -1,0 +1,119 @@
+"""A Hydra head (arXiv 2402.05109): a small network for each token of a draft, told the tokens before it.
+
+From the target's final state h after token P, network k predicts token P + k + 2:
+`output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, e being the normed embeddings of the target. It keeps
+no cache and works with every architecture; numpy multiplies, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.candidates import draft_candidates
+from edgespec.core.draft import Budget, Draft
+from edgespec.core.features import FINAL_STATE
+from edgespec.core.sampling import FloatRow
+from edgespec.drafters.base import DraftContext, Drafter
+from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.tree import ROOT, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """`up` float32[D, (k + 2) D] and `down` float32[D, D] of each network, `output` float32[V', D] whose rows stand for
+    the tokens `ids` int64[V'], and the embeddings' `norm` float32[D] with its `epsilon`."""
+
+    up: list[FloatRow]
+    down: list[FloatRow]
+    output: FloatRow
+    ids: NDArray[np.int64]
+    norm: FloatRow
+    epsilon: float
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The state of the target after its token `at`, and the last draft: its tree, after how many tokens."""
+
+    state: FloatRow | None = None
+    at: int = -1
+    tree: Tree | None = None
+    n_tokens: int = 0
+    n_learnt: int = 0
+
+
+class HydraDrafter(Drafter):
+    """`embedding(token)` is the target's float32[D] of a token; `width` is the most candidates of a node."""
+
+    name = "hydra"
+    needs_layers = (FINAL_STATE,)
+    assumed_s = None
+
+    def __init__(self, network: Network, embedding: Callable[[int], FloatRow], n_vocab: int, width: int = 1) -> None:
+        self.network, self.embedding, self.width = network, embedding, width
+        self._row: FloatRow = np.full(n_vocab, -np.inf, np.float32)
+        self._slots: dict[int, _Slot] = {}
+        self._estimates = Estimates()
+
+    def begin(self, sequence: DraftContext) -> None:
+        self._slots[sequence.slot] = _Slot()
+
+    def end(self, sequence: DraftContext) -> None:
+        self._slots.pop(sequence.slot, None)
+
+    def state(self) -> dict[str, Any]:
+        return self._estimates.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._estimates.restore(state)
+
+    def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
+        rows, slot = layers[FINAL_STATE], self._slots[sequence.slot]
+        slot.state, slot.at = rows[-1].copy(), start + len(rows) - 1
+
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._draft(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+
+    def _draft(self, sequence: DraftContext, budget: Budget) -> Draft:
+        slot = self._slots[sequence.slot]
+        if slot.tree is not None:
+            slot.n_learnt = self._estimates.learn(slot.tree, sequence, slot.n_tokens, slot.n_learnt)
+        slot.tree = None
+        if slot.state is None or slot.at != len(sequence.tokens) - 2 or budget.tokens < 1:
+            return Draft.empty()
+        slot.tree, slot.n_tokens = Tree(budget), len(sequence.tokens)
+        self._hang(sequence, slot.tree, ROOT, slot.state)
+        while (best := slot.tree.frontier(1)) and slot.tree.is_worth(best[0]):
+            self._hang(sequence, slot.tree, best[0], slot.state)
+        return slot.tree.draft(self.name)
+
+    def _hang(self, sequence: DraftContext, tree: Tree, node: int, state: FloatRow) -> None:
+        """Add what may follow a node; nothing behind what the last network predicts."""
+        self.passes += 1
+        path = [] if node == ROOT else tree.path(node)
+        candidates = draft_candidates(
+            sequence.sampler,
+            self._logits(state, [sequence.tokens[-1], *path]),
+            sequence.tokens + path if sequence.sampler.reads_prefix else [],
+            len(sequence.tokens) + len(path),
+            min(self.width, tree.budget.leaves),
+            (sequence.round << 20) + node + 1 if sequence.draws else None,
+        )
+        for child in self._estimates.hang(tree, node, sequence, candidates):
+            if len(path) + 1 == len(self.network.up):
+                tree.close(child)
+
+    def _logits(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
+        """float32[V] for the token behind `tokens`, -inf for those that cannot be drafted; valid until the next."""
+        net, k = self.network, len(tokens) - 1
+        embedded = np.stack([self.embedding(token) for token in tokens])
+        scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + net.epsilon)
+        inner = net.up[k] @ np.concatenate([state, (embedded / scale * net.norm).ravel()])
+        inner /= 1 + np.exp(-inner)
+        self._row[net.ids] = net.output @ (state + net.down[k] @ inner)
+        return self._row
