@@ -22,7 +22,6 @@ from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HEAD_BATCH, HeadContext
 from edgespec.llama.model import Model
-from edgespec.models.heads import shipped_head
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
@@ -46,7 +45,7 @@ def find_draft(
         return None
     if settings.draft_model == AUTO_DRAFT:
         return default or _best_draft(header, note)
-    return resolve(settings.draft_model).path if settings.draft_model else default or shipped_head(header)
+    return resolve(settings.draft_model).path if settings.draft_model else default
 
 
 def _best_draft(header: Header, note: Callable[[str], None]) -> Path | None:

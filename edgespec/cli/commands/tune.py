@@ -33,7 +33,7 @@ OPTIONS = [
     CORPUS,
     option(
         "Speculation", "--spec-type", "spec_type", type=SpecType(),
-        metavar="|".join(SPELLINGS), show_default="draft, or suffix without a draft model", help="Drafter to measure.",
+        metavar="DRAFTER", show_default="draft, or suffix without a draft model", help="Drafter to measure.",
     ),
     click.option(
         "--spec-draft-n-max", "spec_draft_n_max", cls=Option, section="Speculation", type=Integer(1, MAX_DRAFT),
