@@ -7,8 +7,8 @@ from edgespec.training.pipeline import LICENCE, Result, Settings
 
 _CARD = """# {name}
 
-A draft head ({kind}) for {target}, for speculative decoding with `edgespec run -md {file}`. It changes no answer: what
-it drafts is verified by the target.
+A draft head ({kind}) for {target}, for speculative decoding: `edgespec run -md {file}`.
+It changes no answer: what it drafts is verified by the target.
 
 - Licence: {licence}, where the target's licence permits
 - Data: {tokens} tokens in {answers} answers that the target wrote itself, greedy and at temperature 0.8, to prompts of
