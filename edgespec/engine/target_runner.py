@@ -25,7 +25,7 @@ class TargetRunner:
         Raises CacheFullError when not even the pending tokens have room, CancelledError, GenerationError.
         """
         batch = Batch.empty()
-        for part in scheduled:
+        for part in sorted(scheduled, key=lambda part: part.sequence.slot):  # llama.cpp splits what is out of order
             part.start = batch.size
             self._append(part, batch)
         if batch.size < self.least_width:

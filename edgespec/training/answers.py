@@ -159,10 +159,11 @@ class Answers:
         return row
 
     def _step(self, context: Context, slots: dict[int, _Job]) -> None:
-        jobs = [*slots.values()]
+        order = sorted(slots)  # llama.cpp splits a batch wherever its streams are out of order
+        jobs = [slots[slot] for slot in order]
         tokens = [(job.answer or job.ids)[-1] for job in jobs]
         positions = [len(job.ids) + len(job.answer) - 1 for job in jobs]
-        context.decode(tokens, positions, [(slot,) for slot in slots], [True] * len(jobs))
+        context.decode(tokens, positions, [(slot,) for slot in order], [True] * len(jobs))
         for index, (job, inputs) in enumerate(zip(jobs, self._inputs(context), strict=True)):
             job.inputs.append(inputs)
             job.answer.append(_sampled(self._see(context, index, job), job))
