@@ -24,7 +24,7 @@ from edgespec.bench.suites import Item
 from edgespec.bench.summary import summarise
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.core.theory import CostCurve, cost_curve
+from edgespec.core.theory import CostCurve, cost_curve, expected_tokens
 from edgespec.engine.trace import Trace, read_trace
 from edgespec.errors import UsageError
 from edgespec.events import Progress
@@ -34,6 +34,7 @@ TOKENS = 32
 SHADOW_SHARE = 0.4  # of the time goes into acceptance, the remainder into speedups
 LEAST_MEASURED = 3  # prompts
 WORTH_IT, HARMLESS = 1.02, 0.97
+LENGTHS = (1, 3)  # of chains whose cost is told
 DISTURBED = 0.9  # passes over one token: a wider one cannot be cheaper
 
 
@@ -56,8 +57,9 @@ class Kind:
 class Tuned:
     """The result. `measured` is the speedup of the automatic draft length over plain decoding, with its 95 % interval;
     None if there was not enough time. `break_even` is the alpha from which on some length pays off. `use_it` is None
-    without a verdict. `fastest` names the fastest of this model's weight types measured here, "" if there is one only,
-    or if the measurement was disturbed or stopped early."""
+    without a verdict. `elsewhere` says on what machine it would pay, where it does not here. `fastest` names the
+    fastest of this model's weight types measured here, "" if there is one only, or if the measurement was disturbed or
+    stopped early."""
 
     drafter: str
     curve: CostCurve
@@ -69,6 +71,7 @@ class Tuned:
     measured_high: float | None
     verdict: str
     use_it: bool | None
+    elsewhere: str
     fastest: str
     messages: list[str]
 
@@ -139,7 +142,8 @@ def tune(
     use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
     is_known = use_it is not None and not cancel.is_set()
     best = fastest(expected(llm, [tape for _, tape in tapes])) if is_known else ""
-    return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, best, messages)
+    other = elsewhere(curve, overall.alpha) if use_it is False else ""
+    return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, other, best, messages)
 
 
 def _shadowed(
@@ -207,6 +211,22 @@ def _overall(kinds: Sequence[Kind]) -> Kind:
 def break_even(curve: CostCurve) -> float | None:
     """The least alpha, in steps of a per cent, at which some draft length pays off; None if none does."""
     return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
+
+
+def elsewhere(curve: CostCurve, alpha: float) -> str:
+    """The costs of passes from which on drafts of this acceptance would pay: those of another machine."""
+    step = curve.draft or 0.0
+    bounds = {
+        length + 1: expected_tokens(alpha, length) - step * length for length in LENGTHS if length <= curve.longest
+    }
+    parts = [
+        f"over {width} tokens costs less than {bound:.2f} (here {curve.at(width):.2f})"
+        for width, bound in bounds.items()
+        if bound > 1
+    ]
+    if not parts:
+        return "nowhere: drafting costs more than these drafts save"
+    return f"where a pass {', or one '.join(parts)}, a pass over one token being 1"
 
 
 def verdict(

@@ -17,7 +17,7 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.bench.fastest import Expected, fastest
 from edgespec.bench.suites import sample, shipped
-from edgespec.bench.tune import Kind, break_even, tune, verdict
+from edgespec.bench.tune import Kind, break_even, elsewhere, tune, verdict
 from edgespec.cancel import CancelFlag
 from edgespec.core.theory import CostCurve
 from edgespec.errors import UsageError
@@ -149,6 +149,15 @@ def test_break_even_is_where_some_length_begins_to_pay() -> None:
     assert alpha is not None
     assert curve.best(alpha)[1] > 1 >= curve.best(alpha - 0.011)[1]
     assert break_even(CostCurve(1.0, {1: 1.0, 9: 9.0}, 0.1)) is None
+
+
+def test_it_says_on_what_machine_it_would_pay() -> None:
+    curve = CostCurve(1.0, {1: 1.0, 2: 1.5, 4: 1.9, 8: 3.0}, 0.1)
+    assert elsewhere(curve, 0.4) == (
+        "where a pass over 2 tokens costs less than 1.30 (here 1.50), or one over 4 tokens costs less than 1.32 "
+        "(here 1.90), a pass over one token being 1"
+    )
+    assert elsewhere(replace(curve, draft=0.9), 0.4).startswith("nowhere")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

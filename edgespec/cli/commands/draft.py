@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,11 @@ from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
+from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock, count_of, size_of
+
+if TYPE_CHECKING:
+    from edgespec.training.pipeline import Settings as TrainingSettings
 
 OUT = click.option(
     "-o", "--output", "out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The file to write."
@@ -139,6 +143,9 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
     interrupts.raise_if_received()
 
 
+JUDGING_S = 60
+LONGEST_DRAFT = 8  # tokens; each is a pass of the head
+
 TRAINING = (
     option(
         "Training", "--kind", type=click.Choice(["eagle3", "hydra"]), default="eagle3", show_default=True,
@@ -196,7 +203,8 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     """Train a draft head for TARGET: from nothing to a file for -md.
 
     The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
-    what it predicts of others is measured. Ctrl-C stops; the same command resumes. Needs PyTorch.
+    what it predicts of others is measured, as is whether it pays here. Ctrl-C stops; the same command resumes. Needs
+    PyTorch.
     """
     from edgespec.models.names.spec import resolve
     from edgespec.training.card import card
@@ -227,4 +235,33 @@ def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: 
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
     output.line(f"Held-out answers, greedy: drafts of 1, 2, ... tokens are accepted as a whole in {shares}")
     output.line(f"Drafts of {len(result.acceptance)} tokens give {1 + sum(result.acceptance):.2f} tokens per step")
-    output.line(f"Does it pay here?  edgespec tune {target} -md {out}")
+    _judge(settings, output, interrupts, cancel)
+    interrupts.raise_if_received()
+
+
+def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, cancel: CancelFlag) -> None:
+    """Say whether the head that was trained pays here, as `tune` does."""
+    from edgespec.bench.suites import sample, shipped
+    from edgespec.bench.tune import tune
+    from edgespec.runtime.runtime import Runtime
+
+    loading = LoadSettings(
+        str(settings.target),
+        str(settings.out),
+        settings.kind,
+        spec_draft_n_max=LONGEST_DRAFT,
+        threads=settings.threads,
+        store=False,
+    )
+    try:
+        with Runtime(loading) as llm, interrupts.cancelling(cancel):
+            found = tune(llm, sample(shipped(), 10), JUDGING_S, progress=output.progress, cancel=cancel)
+    finally:
+        output.end_progress()
+    if found is None:
+        return
+    output.line(f"Here it is {found.verdict}")
+    if found.elsewhere:
+        output.line(f"It would pay {found.elsewhere}")
+    for message in found.messages:
+        output.note(message)

@@ -140,6 +140,8 @@ def _report(found: Tuned) -> list[RenderableType]:
             interval = f" (95 % interval {found.measured_low:.2f} to {found.measured_high:.2f})"
         about.append(("measured", f"{found.measured:.2f}x as fast as plain decoding{interval}"))
     about.append(("verdict", found.verdict))
+    if found.elsewhere:
+        about.append(("elsewhere", f"it would pay {found.elsewhere}"))
     if found.fastest:
         about.append(("fastest", found.fastest))
     return [curve, kinds, Lines(about)]
