@@ -24,6 +24,7 @@ SUFFIXES = (".png", ".svg")
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000")
 MARKERS = ("o", "s", "^", "D", "v")
 GREY = "#666666"
+MOST_MARKED = 4  # positions: further ones would lie on each other
 
 
 def check_plot(path: Path) -> None:
@@ -60,13 +61,14 @@ def plot(result: Result, path: Path) -> None:
     modes = [mode for mode in summary.modes if mode != PLAIN and summary.cell(mode)]
     height = 1.9 + max(2.4, len(modes) * (0.16 + 0.16 * len(summary.temperatures)))
     machine = machine_line(result.get("machine") or {})
-    with picture(path, _models(result), machine, (10.5, height)) as figure:
+    with picture(path, _models(result), machine, (13.5, height)) as figure:
+        parts = figure.subplots(
+            1, 2 if summary.curve is None else 3, width_ratios=(1.5, 1, 1)[: 2 + bool(summary.curve)]
+        )
+        _draw_speedups(parts[0], summary, modes)
+        _draw_reach(parts[1], summary, modes)
         if summary.curve is not None:
-            left, right = figure.subplots(1, 2, width_ratios=(1.7, 1))
-            _draw_passes(right, summary.curve)
-        else:
-            left = figure.subplots()
-        _draw_speedups(left, summary, modes)
+            _draw_passes(parts[2], summary.curve)
 
 
 def legend_above(axes: Axes, columns: int) -> None:
@@ -120,6 +122,23 @@ def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
     axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify noise
     legend_above(axes, 5)
     tidy(axes, "x")
+
+
+def _draw_reach(axes: Axes, summary: Summary, modes: list[str]) -> None:
+    """On the rows of the speedups, the share of steps in which 1, 2, ... draft tokens or more were accepted."""
+    count = len(summary.temperatures)
+    for number, temperature in enumerate(summary.temperatures):
+        for row, mode in enumerate(modes):
+            cell = summary.cell(mode, temperature)
+            height = row + (number - (count - 1) / 2) * min(0.3, 0.8 / count)
+            for at, share in enumerate(cell.reach[:MOST_MARKED] if cell else ()):
+                colour = COLOURS[number % len(COLOURS)]
+                axes.plot(100 * share, height, color=colour, marker=f"${at + 1}$", markersize=6, linestyle="")
+    axes.set_yticks(range(len(modes)), [])
+    axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of steps with 1, 2, ... draft tokens accepted")
+    tidy(axes, "both")
 
 
 def _draw_passes(axes: Axes, curve: CostCurve) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BUSY_SPREAD = 0.15
 REPEATED = 0.2
+MOST_POSITIONS = 8
+SEEN = 0.01  # tokens gained per step
 FEW_PROMPTS = 6  # with fewer, not even the whole range contains the median 95 times in 100
 
 
@@ -28,7 +30,8 @@ def table(result: Result) -> RenderableType:
     parts += [_main_table(summary, temperature) for temperature in summary.temperatures]
     if len(summary.categories) > 1:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
-    parts += [figures for temperature in summary.temperatures for figures in _guesser_table(summary, temperature)]
+    for temperature in summary.temperatures:
+        parts += [*_reach_table(summary, temperature), *_guesser_table(summary, temperature)]
     if summary.curve is not None:
         parts.append(Lines([("passes", curve_line(summary.curve))]))
     return stacked([*parts, Lines([("-", line) for line in verdicts(result, summary)])])
@@ -114,6 +117,17 @@ def _category_table(summary: Summary, temperature: float) -> Figures:
     overall = [cell for mode in modes if (cell := summary.cell(mode, temperature))]
     header = ["mode", *(name.replace("_", "\n").replace(" ", "\n") for name in names)]
     return Figures(f"Speedup by category, temperature {temperature:g}", header, rows, _fastest(overall))
+
+
+def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
+    found = [cell for mode in summary.modes if (cell := summary.cell(mode, temperature)) and sum(cell.reach) >= SEEN]
+    if found:
+        positions = range(min(MOST_POSITIONS, max(len(cell.reach) for cell in found)))
+        rows = [
+            [cell.mode, *(_percent(dict(enumerate(cell.reach)).get(at, 0.0)) for at in positions)] for cell in found
+        ]
+        title = f"Steps in which so many draft tokens or more were accepted, %, temperature {temperature:g}"
+        yield Figures(title, ["mode", *(str(at + 1) for at in positions)], rows)
 
 
 def _guesser_table(summary: Summary, temperature: float) -> Iterator[Figures]:

@@ -46,9 +46,10 @@ class Guesser:
 class Cell:
     """The figures of one mode at one temperature in one category, both of which may be ALL; None for what is unknown.
 
-    Shares are those of the time. `table_speedup` counts only the target's passes, each at the t(n) of its width: the
-    value of the drafts in any program. `alpha` and `predicted_speedup` are theory's: for auto the best prediction over
-    all lengths, from the alpha of the fixed lengths of its family.
+    `reach` is the share of steps in which the draft was accepted at least so far, by position; it adds up to the tokens
+    gained per step. Shares are those of the time. `table_speedup` counts only the target's passes, each at the t(n) of
+    its width: the value of the drafts in any program. `alpha` and `predicted_speedup` are theory's: for auto the best
+    prediction over all lengths, from the alpha of the fixed lengths of its family.
     """
 
     mode: str
@@ -63,6 +64,7 @@ class Cell:
     tokens_per_round: float | None
     acceptance: float | None
     acceptance_per_pos: list[float | None]
+    reach: list[float]
     target_share: float | None
     draft_share: float | None
     other_share: float | None
@@ -133,6 +135,7 @@ def _cell(
     target, draft, other = (_ratio(time, sum(times)) for time in times)
     in_rounds = [sample for sample in samples if sample.get("rounds")]
     metered = [sample for sample in samples if sample.get("energy_j") is not None]
+    rounds = _sum(in_rounds, "rounds")
     alpha, predicted, length = _prediction(key, alphas, curve)
     return Cell(
         mode=key[0],
@@ -144,7 +147,7 @@ def _cell(
         speedup=median(paired),
         speedup_low=low,
         speedup_high=high,
-        tokens_per_round=_ratio(_sum(in_rounds, "tokens"), _sum(in_rounds, "rounds")),
+        tokens_per_round=_ratio(_sum(in_rounds, "tokens"), rounds),
         acceptance=_ratio(_sum(samples, "accepted"), _sum(samples, "proposed")),
         acceptance_per_pos=[
             _ratio(accepted, proposed)
@@ -152,6 +155,7 @@ def _cell(
                 _sum_per_pos(samples, "accepted_per_pos"), _sum_per_pos(samples, "proposed_per_pos"), fillvalue=0
             )
         ],
+        reach=[count / rounds for count in _sum_per_pos(in_rounds, "accepted_per_pos") if count],
         target_share=target,
         draft_share=draft,
         other_share=other,

@@ -35,6 +35,7 @@ SHADOW_SHARE = 0.4  # of the time goes into acceptance, the remainder into speed
 LEAST_MEASURED = 3  # prompts
 WORTH_IT, HARMLESS = 1.02, 0.97
 LENGTHS = (1, 3)  # of chains whose cost is told
+CONTRADICTED = 0.8  # of the replayed speedup: a measured one below says that something else took the time
 DISTURBED = 0.9  # passes over one token: a wider one cannot be cheaper
 
 
@@ -242,12 +243,16 @@ def verdict(
     A speedup that acceptance does not explain is noise; one that it does explain may still be uncertain with few
     prompts.
     """
-    if min(curve.target.values()) < DISTURBED:
-        return None, (
-            "none: another program disturbed the measurement (a wide pass appeared cheaper than one over a single "
-            "token); close other programs and run tune again"
-        )
     speedup, low, _ = measured
+    disturbed = ""
+    if min(curve.target.values()) < DISTURBED:
+        disturbed = "a wide pass appeared cheaper than one over a single token"
+    elif speedup is not None and speedup < HARMLESS and speedup < CONTRADICTED * overall.auto_speedup:
+        disturbed = f"costs and acceptance promise {overall.auto_speedup:.2f}x, but {speedup:.2f}x was measured"
+    if disturbed:
+        return None, (
+            f"none: another program disturbed the measurement ({disturbed}); close other programs and run tune again"
+        )
     step = curve.draft or 0.0
     reached = speedup if speedup is not None else overall.auto_speedup
     paying = [kind.category for kind in kinds if kind.auto_speedup >= WORTH_IT]

@@ -212,6 +212,9 @@ def test_counts_and_times_are_summed_before_they_are_divided() -> None:
     assert cell.tokens_per_round == 2
     assert cell.acceptance == 5 / 9
     assert cell.acceptance_per_pos == [4 / 5, 1 / 4]
+    assert cell.reach == [4 / 6, 1 / 6] and sum(cell.reach) == pytest.approx(5 / 6)
+    shown = rendered(table(result))
+    assert re.search(r"so many draft tokens or more were accepted, %.*\n.*1 +2\n.*\n *draft fixed:2 +66 +16", shown)
     assert (cell.target_share, cell.draft_share, cell.other_share) == (0.75, 0.125, 0.125)
     assert cell.joules_per_token == 30 / 9  # of the answers whose energy is known
     assert (cell.equal_share, cell.repeated_4grams) == (0.5, 0.25)
@@ -223,8 +226,9 @@ def test_what_was_not_measured_is_none() -> None:
     )
     cell = cell_of(result_of(answer("llama-cpp-python", 10, **unknown)), "llama-cpp-python")
     known = {"mode", "temperature", "category", "items", "samples", "tokens_per_s", "acceptance_per_pos", "guessers"}
+    known |= {"reach"}
     assert {name for name in Cell.__slots__ if getattr(cell, name) is not None} == known
-    assert cell.acceptance_per_pos == []
+    assert cell.acceptance_per_pos == cell.reach == []
     assert cell.guessers == []
 
 

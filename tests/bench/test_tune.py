@@ -132,6 +132,7 @@ def said(
         (STEEP, 0.05, replace(KIND, alpha=0.0, auto_speedup=1.0), (1.2, 1.1, 1.3), False, "0 % was measured"),
         (FLAT, 1.3, replace(KIND, auto_speedup=0.99), (0.99, 0.97, 1.0), False, "more than a pass of the target"),
         (CostCurve(1.0, {1: 1.0, 9: 9.0}, None), 0.5, replace(KIND, auto_speedup=1.0), None, False, "not even 100 %"),
+        (FLAT, 0.05, KIND, (0.4, 0.3, 0.5), None, "promise 1.40x, but 0.40x was measured"),
         (FLAT, 0.05, replace(KIND, auto_speedup=0.9), (0.9, 0.8, 0.95), False, "0.90x of plain decoding"),
         (CostCurve(0.03, {1: 1.0, 4: 0.6}, None), 0.05, KIND, (1.5, 1.3, 1.6), None, "run tune again"),
     ],

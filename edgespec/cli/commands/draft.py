@@ -260,7 +260,7 @@ def _judge(settings: TrainingSettings, output: Output, interrupts: Interrupts, c
         output.end_progress()
     if found is None:
         return
-    output.line(f"Here it is {found.verdict}")
+    output.line(f"The verdict here: {found.verdict}")
     if found.elsewhere:
         output.line(f"It would pay {found.elsewhere}")
     for message in found.messages:
