@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -31,7 +32,6 @@ from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.llama.template import ChatTemplate
-from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
@@ -44,7 +44,7 @@ from edgespec.runtime.draft_model import (
     mtp_plan,
     no_draft_model,
 )
-from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
+from edgespec.runtime.fitting import can_be_exact, fitted, open_model, sequences_that_fit
 from edgespec.settings import (
     DRAFT_N_MAX,
     HEADS,
@@ -70,6 +70,7 @@ class ModelSession(Closable):
 
     model: Model
     draft: Model | None = None
+    draft_path: Path | None = None  # its file, or that of a head that is no model
     answers: AnswerStore | None = None
     context: Context
     engine: Engine
@@ -168,9 +169,10 @@ class ModelSession(Closable):
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and hydra is not None:
+            self.draft_path = hydra.path
             drafters.append(hydra_drafter(hydra, self.model, leaves))
         elif draft_header is not None and plan.draft is not None:
-            self.draft = self._open_model(plan.draft)
+            self.draft, self.draft_path = self._open_model(plan.draft), draft_header.path
             self._add_drafter(drafters, self.draft, plan.draft, leaves)
         if MTP in names:
             self._add_drafter(drafters, self.model, mtp_plan(plan), leaves)
@@ -382,19 +384,3 @@ class ModelSession(Closable):
         model = open_model(plan, self._note, lambda done: self._progress("loading", done), with_mtp=with_mtp)
         self._models.append(model)
         return model
-
-
-def open_model(
-    plan: Plan, note: Callable[[str], None], progress: Callable[[float], None], *, with_mtp: bool = False
-) -> Model:
-    """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
-    header, gpu_layers = plan.header, plan.gpu_layers
-    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
-    return Model(
-        header,
-        gpu_layers=gpu_layers,
-        use_extra_bufts=extra_buffers,
-        copied=copies(plan),
-        with_mtp=with_mtp,
-        progress=progress,
-    )

@@ -137,10 +137,11 @@ class Runtime(Closable):
 
     def describe(self) -> dict[str, Any]:
         """What is loaded, as plain data."""
+        draft = self._loaded.draft_path
         return {
             "model": str(self.model.path),
             "description": self.model.description,
-            "draft_model": str(self.draft.path) if self.draft else None,
+            "draft_model": draft and str(draft),
             "ctx_size": self.context.n_ctx,
             "sequences": self.context.sequences,
             "threads": self.context.threads,
@@ -191,7 +192,7 @@ class Runtime(Closable):
             "n_max": n_max,
             "pace": self.settings.pace,
             "model": self.model.path.name,
-            "draft_model": self.draft.path.name if self.draft else None,
+            "draft_model": self._loaded.draft_path and self._loaded.draft_path.name,
             "threads": self.context.threads,
             "costs": self.measure_costs(pass_widths(n_max)),
         }
