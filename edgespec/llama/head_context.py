@@ -29,7 +29,7 @@ class HeadContext(Context):
     """KV cache and decoding of `model`, a head for the target that `target` decodes, or of that target's MTP block.
 
     `reads` are those of the target whose inputs it reads; `settings` are those of `Context`, `n_batch` being
-    `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs.
+    `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs, or this build no states.
     """
 
     def __init__(
@@ -40,8 +40,12 @@ class HeadContext(Context):
         if not self.is_mtp:
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=self.is_mtp, **settings)
-        switch_states(self._handle, wanted_only=True)
         self._n_rows = 0
+        try:
+            switch_states(self._handle, wanted_only=True)
+        except BaseException:
+            self.close()
+            raise
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F]: what flowed into `reads`
