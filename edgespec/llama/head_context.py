@@ -22,8 +22,6 @@ from edgespec.llama.features import check_layers, states, switch_states
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
-HEAD_BATCH = 64  # pairs: every one of them is an output, with a row of logits
-
 
 class HeadContext(Context):
     """KV cache and decoding of `model`, a head for the target that `target` decodes, or of that target's MTP block.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, Network
 from edgespec.drafters.model import ModelDrafter
@@ -21,14 +21,12 @@ from edgespec.gguf_file.head_check import HYDRA, is_head, kind_of_head, mtp_mism
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
-from edgespec.llama.head_context import HEAD_BATCH, HeadContext
+from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
 from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
-
-MOST_EMBEDDINGS = 4096  # tokens whose embedding is kept as float32
 
 
 def find_draft(
@@ -118,16 +116,6 @@ def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> 
         )
     note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
     return translation
-
-
-def head_plan(plan: Plan) -> Plan:
-    """The plan of a draft head's context: every token of its passes gives a row."""
-    return replace(plan, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
-
-
-def mtp_plan(target: Plan) -> Plan:
-    """The plan of the context that a target's MTP block drafts in."""
-    return replace(head_plan(target), draft=None, scratch=0, rollback=0, streams=False)
 
 
 def model_drafter(

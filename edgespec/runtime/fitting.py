@@ -114,9 +114,7 @@ def copies(plan: Plan) -> bool:
     return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
 
 
-def open_model(
-    plan: Plan, note: Callable[[str], None], progress: Callable[[float], None], *, with_mtp: bool = False
-) -> Model:
+def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
     """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
     extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
@@ -125,7 +123,7 @@ def open_model(
         gpu_layers=gpu_layers,
         use_extra_bufts=extra_buffers,
         copied=copies(plan),
-        with_mtp=with_mtp,
+        with_mtp=plan.mtp,
         progress=progress,
     )
 

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edgespec.core.features import HEAD_BATCH
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.batch import Batch
 from edgespec.llama.context import Context
-from edgespec.llama.head_context import HEAD_BATCH, HeadContext
+from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.training.batches import Texts
 from edgespec.training.eagle3 import Eagle3, logits, unroll
