@@ -79,15 +79,13 @@ def measure_passes(
 
 def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) -> float:
     """Seconds of a pass over `width` tokens behind `depth` others, which are decoded before if they are not there."""
-    token = context.model.tokenize("a")[-1:] or [0]
     if context.length(0) != depth and not context.truncate(0, depth):
         context.forget(0)
     for start in range(context.length(0), depth, CHUNK):
-        n = min(CHUNK, depth - start)
-        context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
+        context.decode_filler(start, [False] * min(CHUNK, depth - start))
     wanted = [rows] * (width - 1) + [True]
     started_s = perf_counter()
-    context.decode(token * width, range(depth, depth + width), [(0,)] * width, wanted)
+    context.decode_filler(depth, wanted)
     return perf_counter() - started_s
 
 

@@ -8,6 +8,7 @@ that some models carry is such a decoder too; its states are the target's own, t
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,11 @@ class HeadContext(Context):
         finally:
             self._batch.native.embd = None
         self._n_rows = batch.size
+
+    def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
+        n = len(wanted)
+        batch = Batch([0] * n, [*range(start, start + n)], [(0,)] * n, [*wanted])
+        self.decode_pairs(batch, np.ones((n, self.model.n_embd), np.float32))
 
     def state(self, index: int) -> NDArray[np.float32]:
         """float32[D]: what a token drafted behind entry `index` of the last batch is decoded with."""
