@@ -127,13 +127,12 @@ class CostModelCache:
         self.costs = self._new_costs(context)
         self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
         self._least_width = least_width
-        drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
         self._facts = facts = {
             "version": VERSION,
             "build": build_id(),
             "target": context.fingerprint,
             "least_width": least_width,
-            "drafts": [draft.fingerprint for draft in drafts],
+            "drafts": [drafter.fingerprint for drafter in self._drafters.values() if drafter.fingerprint],
         }
         self._name = f"pace/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
         self._saved_s = perf_counter()

@@ -17,6 +17,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
+from edgespec.files.paths import file_facts
 from edgespec.gguf_file.head_check import HYDRA, is_head, kind_of_head, mtp_mismatch, read_ids
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.weights import read_rows
@@ -65,6 +66,17 @@ def _best_draft(settings: LoadSettings, header: Header, note: Callable[[str], No
         return None
     note(f"draft model {found.spec}: {found.why}")
     return resolve(found.spec).path
+
+
+def drafters_here(settings: LoadSettings) -> set[str]:
+    """The drafters with weights that can be loaded: "draft" or the kind of head that the draft is, and "mtp" where the
+    target has the block. Raises ModelNotFoundError, ModelFileError."""
+    found = resolve(settings.model)
+    here = set() if mtp_mismatch(read_header(found.path)) else {MTP}
+    if settings.draft_model == AUTO_DRAFT:
+        return here | {"draft"}
+    draft = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
+    return here | {kind_of_head(read_header(draft)) or "draft"} if draft else here
 
 
 def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) -> list[str]:
@@ -159,4 +171,5 @@ def hydra_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
         float(str(head.metadata.get(f"{HYDRA}.attention.layer_norm_rms_epsilon", 1e-5))),
     )
     embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
-    return HydraDrafter(network, embedding, target.n_vocab, width)
+    fingerprint = dict(zip(("file", "size", "mtime"), file_facts(head.path), strict=True))
+    return HydraDrafter(network, embedding, target.n_vocab, width, fingerprint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -68,7 +67,7 @@ class ModelSession(Closable):
 
     model: Model
     draft: Model | None = None
-    draft_path: Path | None = None  # its file, or that of a head that is no model
+    draft_header: Header | None = None  # also of a head that is no model
     answers: AnswerStore | None = None
     context: Context
     engine: Engine
@@ -167,10 +166,10 @@ class ModelSession(Closable):
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and hydra is not None:
-            self.draft_path = hydra.path
+            self.draft_header = hydra
             drafters.append(hydra_drafter(hydra, self.model, leaves))
         elif draft_header is not None and plan.draft is not None:
-            self.draft, self.draft_path = self._open_model(plan.draft), draft_header.path
+            self.draft, self.draft_header = self._open_model(plan.draft), draft_header
             self._add_drafter(drafters, self.draft, plan.draft, leaves)
         if MTP in names:
             self._add_drafter(drafters, self.model, plan.of_block, leaves)
@@ -191,6 +190,11 @@ class ModelSession(Closable):
             )
         self.n_max = self._n_max
         self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
+
+    @property
+    def known_as(self) -> set[str]:
+        """The names of the loaded drafters; a head drafts as "draft" too."""
+        return {*self.drafters} | ({"draft"} if not self.drafters.keys().isdisjoint(HEADS) else set())
 
     def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""

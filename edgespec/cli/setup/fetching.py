@@ -42,7 +42,7 @@ def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
     if modes:
         from edgespec.bench.modes import parse_mode, possible_drafters
 
-        possible = possible_drafters(settings, has_draft=True)
+        possible = possible_drafters(settings, ["draft"])
         return any("draft" in parse_mode(mode, possible).drafters for mode in modes)
     return settings.uses_draft and "draft" in settings.drafters
 
