@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import DEMO_ANSWERS, Finished, edgespec_changed, edgespec_here
+from cli_program import DEMO_ANSWERS, Finished, ctrl_c_in, edgespec_changed, edgespec_here, environment
 from tiny_gguf import write_model
 from tiny_head import write_head, write_hydra
 from tiny_mtp import write_mtp
@@ -210,6 +210,7 @@ def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, ever
 )
 def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
     (home / "folder.csv").mkdir(exist_ok=True)
+    environment(home)  # whatever it puts there
     there = set(home.iterdir())
     done = bench(home, *args)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -235,14 +236,7 @@ def test_a_picture_needs_matplotlib(home: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
-    code = (
-        "from edgespec.bench.answers import OwnMode\n"
-        "real, calls = OwnMode.answer, iter(range(100))\n"
-        "def answer(*args):\n"
-        "    if next(calls) == 6: os.kill(os.getpid(), signal.SIGINT)\n"  # two to warm up
-        "    return real(*args)\n"
-        "OwnMode.answer = answer\n"
-    )
+    code = ctrl_c_in("edgespec.bench.answers", "OwnMode.answer", call=6)  # two to warm up
     args = [*SHORT, "--mode", "lookup", "--repeat", "100", "-n", "300", "--json", "stopped.json"]
     done = edgespec_changed(code, *args, home=home)
     result = written(home / "stopped.json")
