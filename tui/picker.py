@@ -169,8 +169,11 @@ class ModelPicker(ModalScreen[Picked | None]):
             if self._offers.models[key].spec != self._offers.model:
                 self._offers.models[key] = event.model  # by the name that was typed
             self._filter.value = self._path.value = ""
-            self._models.focus()
-            self._aim_at(key)
+            if key in self._offers.passing(""):
+                self._models.focus()
+                self._aim_at(key)
+            else:
+                self._drafts.focus()
         self._redraw_soon()
 
     def on_model_picker_judged(self, event: Judged) -> None:
@@ -197,7 +200,7 @@ class ModelPicker(ModalScreen[Picked | None]):
         listed = self._offers.passing(self._filter.value)
         if self._target not in listed:
             self._aim_at(listed[0] if listed else "")
-        n = len(self._offers.models)
+        n = len(self._offers.passing(""))
         self._filter.placeholder = f"Filter {n} model{'s' if n != 1 else ''}{' ...' if self._is_reading else ''}"
         options = [Option(self._offers.model_lines(key), id=key) for key in listed]
         if not listed and (words := one_line(self._filter.value)):

@@ -44,9 +44,9 @@ class Offers:
         return key
 
     def passing(self, text: str) -> list[str]:
-        """The models whose texts have all words of `text`, those that cannot be loaded last."""
-        words = text.lower().split()
-        told = {key: f"{self.labels[key]} {_all_of(model)}".lower() for key, model in self.models.items()}
+        """The models whose texts have all words of `text`, those that cannot be loaded last. Draft heads only draft."""
+        words, models = text.lower().split(), {key: model for key, model in self.models.items() if not model.is_head}
+        told = {key: f"{self.labels[key]} {_all_of(model)}".lower() for key, model in models.items()}
         found = [key for key, said in told.items() if all(word in said for word in words)]
         return sorted(found, key=lambda key: bool(self.models[key].problem))
 

@@ -70,7 +70,7 @@ class Screens:
             if picked is not None:
                 self._app.jobs.load(replace(drafting_with(settings, picked.draft), model=picked.model))
 
-        draft = settings.draft_model if "draft" in settings.drafters else "none"
+        draft = settings.draft_model if settings.uses_draft else "none"
         self._app.push_screen(ModelPicker(settings.model, draft, local_models), load)
 
     def _show_settings(self) -> None:

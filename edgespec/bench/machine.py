@@ -11,9 +11,10 @@ from typing import Any
 import psutil
 
 from edgespec.cancel import CancelFlag
+from edgespec.gguf_file.header import Header
 from edgespec.llama import library
 from edgespec.llama.context import CancelledError
-from edgespec.llama.model import Model
+from edgespec.llama.model import described
 from edgespec.models.names.known import short_name
 
 PART = 1 << 22  # bytes read at a time
@@ -38,21 +39,21 @@ def build() -> dict[str, Any]:
     return {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
 
 
-def model_facts(model: Model, cancel: CancelFlag) -> dict[str, Any]:
-    """Identifies a model file, whatever its name; reads all of it. Raises CancelledError."""
-    digest = sha256()
-    with model.path.open("rb") as file:
+def model_facts(header: Header, cancel: CancelFlag) -> dict[str, Any]:
+    """Identifies the file of a model or head, whatever its name; reads all of it. Raises CancelledError."""
+    digest, path = sha256(), header.path
+    with path.open("rb") as file:
         while part := file.read(PART):
             if cancel.is_set():
                 raise CancelledError
             digest.update(part)
     return {
-        "name": short_name(model.path),
-        "file": model.path.name,
+        "name": short_name(path),
+        "file": path.name,
         "sha256": digest.hexdigest(),
-        "bytes": model.path.stat().st_size,
-        "description": model.description,
-        "parameters": model.n_params,
+        "bytes": path.stat().st_size,
+        "description": described(header),
+        "parameters": header.n_params,
     }
 
 

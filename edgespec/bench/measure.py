@@ -31,7 +31,7 @@ from edgespec.events import Progress
 from edgespec.llama.context import CancelledError
 from edgespec.llama.peer import LOOKUP_TOKENS, Peer
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings, in_order
+from edgespec.settings import HEADS, LoadSettings, in_order
 
 TOKENS = 48
 TEMPERATURES = (0.0, 0.8)
@@ -192,6 +192,7 @@ class _Bench:
     def _possible(self) -> tuple[list[Mode], list[str]]:
         """The modes that are possible with the loaded models, and why the others are not."""
         loaded = {self._settings.spelling(drafter.name) for drafter in self._drafters} | {"none"}
+        loaded |= {"draft"} if not loaded.isdisjoint(HEADS) else set()  # by which name a head drafts as well
         modes, messages = [], []
         for mode in with_plain(self._plan.modes):
             missing = [drafter for drafter in mode.spec_type.split(",") if drafter not in loaded]
@@ -241,8 +242,8 @@ class _Bench:
     def _models(self) -> dict[str, Any]:
         llm = self._llm
         self._progress("hashing the model files", 0.0)
-        target = model_facts(llm.model, self._cancel)
-        return {"target": target, "draft": None if llm.draft is None else model_facts(llm.draft, self._cancel)}
+        target, draft = model_facts(llm.model.header, self._cancel), llm.draft_header
+        return {"target": target, "draft": draft and model_facts(draft, self._cancel)}
 
     # --- measuring ------------------------------------------------------------------------------------------------
 

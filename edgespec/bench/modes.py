@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -30,7 +30,7 @@ EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
 EXAMPLE = (
-    "a mode has drafters (draft, suffix, recycling, lookup, corpus, self:8, all), auto or fixed:K, tree:W and a "
+    "a mode has drafters (draft, suffix, recycling, lookup, corpus, mtp, self:8, all), auto or fixed:K, tree:W and a "
     'verify rule: "draft fixed:4 rejection"'
 )
 
@@ -93,7 +93,7 @@ def parse_mode(text: str, possible: Sequence[str]) -> Mode:
 def default_modes(possible: Sequence[str]) -> list[Mode]:
     """The modes compared by default: all that are possible, each alone, and one of them at several lengths."""
     alone = _default(possible)
-    lengths = LENGTHS if alone == "draft" else SUFFIX_LENGTHS
+    lengths = SUFFIX_LENGTHS if alone == "suffix" else LENGTHS
     return [
         PLAIN,
         Mode(",".join(possible)),
@@ -103,12 +103,13 @@ def default_modes(possible: Sequence[str]) -> list[Mode]:
 
 
 def _default(possible: Sequence[str]) -> str:
-    return "draft" if "draft" in possible else "suffix"
+    return next((name for name in ("draft", *HEADS) if name in possible), "suffix")
 
 
-def possible_drafters(settings: LoadSettings, *, has_draft: bool) -> list[str]:
-    """The drafters of "all": no measured prompt has a grammar, a head is the draft, few targets have an MTP block."""
-    idle = {"grammar", *HEADS, MTP} | (set() if has_draft else {"draft"})
+def possible_drafters(settings: LoadSettings, with_weights: Collection[str]) -> list[str]:
+    """The drafters of "all": those of `auto`, of those `with_weights` these (`drafters_here`). No measured prompt has a
+    grammar."""
+    idle = {"grammar", *HEADS, MTP, "draft"}.difference(with_weights)
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]
 
 
@@ -121,7 +122,8 @@ def settings_for(settings: LoadSettings, modes: Sequence[Mode], n_max: int = 0) 
     """What to load so that each of the modes is possible, with drafts of `n_max` tokens. Raises UsageError for modes
     that need two draft models."""
     used = {name for mode in modes for name in mode.spec_type.split(",")} - {"none"}
-    models = sorted(name for name in used if name == "draft" or name.startswith(SELF))
+    drafts = used.intersection(("draft", *HEADS))  # of the same file, whatever it is
+    models = sorted([*(name for name in used if name.startswith(SELF)), *sorted(drafts)[:1]])
     if len(models) > 1:
         raise UsageError(
             f"modes name the draft models {' and '.join(models)}",

@@ -21,6 +21,7 @@ from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, Proposal, ProposalContext, Verified
 from edgespec.engine.trace import Guessed, Trace
 from edgespec.errors import UsageError
+from edgespec.settings import MODEL_DRAFTERS, MTP
 
 SVIP_GAMMA, SVIP_MOST = 0.15, 0.3
 LIKELY, LLAMA_LIKELY = 0.4, 0.75
@@ -116,7 +117,7 @@ class Tape:
 
 def is_model(source: str) -> bool:
     """Whether a drafter needs a pass for each token."""
-    return source in ("draft", "self")
+    return source in (*MODEL_DRAFTERS, MTP)
 
 
 def table(trace: Trace) -> Costs:

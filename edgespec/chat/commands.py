@@ -90,7 +90,8 @@ class Commands:
         spec = self.session.load_settings.model
         target = check_model(resolve(spec).path)
         models = list(local_models())
-        lines = [f"{one.spec}  {one.problem or f'{one.quantisation}  {size_of(one.size_bytes)}'}" for one in models]
+        targets = (each for each in models if not each.is_head)
+        lines = [f"{one.spec}  {one.problem or f'{one.quantisation}  {size_of(one.size_bytes)}'}" for one in targets]
         usable = [each for each in models if not each.problem]
         drafts = suggestions(target, usable, catalogue_drafts(spec, target.path))
         if drafts:

@@ -14,6 +14,7 @@ from edgespec.chat.settings import ChatSettings
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.known import short_name
 from edgespec.models.names.spec import catalogued_settings, lasting, resolve
@@ -50,7 +51,7 @@ class ChatModel:
         try:
             check_model(resolve(wanted.model).path)
             if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
-                check_model(resolve(wanted.draft_model).path)
+                check_draft_file(resolve(wanted.draft_model).path)
             catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
             self.unload()
             self.engine = self._open_engine(wanted, progress, cancel)

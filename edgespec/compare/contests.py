@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgespec.bench.modes import PLAIN, Mode, parse_mode, settings_for, with_plain
 from edgespec.errors import UsageError
-from edgespec.settings import SELF, LoadSettings
+from edgespec.settings import HEADS, SELF, LoadSettings
 
 DEFAULT_MODES = ("plain", "all auto")
 
@@ -57,5 +57,6 @@ def contests(texts: Sequence[str], drafts: Sequence[Path], possible: Sequence[st
 
 def _draft_model(mode: Mode) -> str:
     """The draft model it needs, if any."""
-    models = [name for name in mode.spec_type.split(",") if name == "draft" or name.startswith(SELF)]
-    return models[0] if models else ""
+    named = mode.spec_type.split(",")
+    models = [name for name in named if name.startswith(SELF)]
+    return "draft" if not {"draft", *HEADS}.isdisjoint(named) else models[0] if models else ""

@@ -11,6 +11,7 @@ from edgespec.bench.paired import PLAIN, bootstrap_interval, by_item, median, ra
 from edgespec.compare.contests import Contest
 from edgespec.compare.speed import Speed
 from edgespec.core.prefix import common_prefix
+from edgespec.settings import HEADS
 
 LEAST_RATES = 4
 
@@ -58,7 +59,7 @@ def rows_of(target: str, contests: Sequence[Contest], speeds: Sequence[Speed]) -
             found.append(
                 Row(
                     target,
-                    contest.draft.stem if contest.draft and "draft" in mode.drafters else None,
+                    contest.draft.stem if contest.draft and not {"draft", *HEADS}.isdisjoint(mode.drafters) else None,
                     contest.names[mode.name],
                     len(samples),
                     _median(samples, "tokens_per_s"),

@@ -21,8 +21,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
-from edgespec.runtime.fitting import fitted
-from edgespec.runtime.loading import open_model
+from edgespec.runtime.fitting import fitted, open_model
 from edgespec.settings import LoadSettings
 
 ROWS = 64  # rows of V floats that llama.cpp holds at a time

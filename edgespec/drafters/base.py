@@ -55,7 +55,8 @@ class Drafter(ABC):
     The next `propose` shows in `sequence.tokens` what was accepted; not every step calls it. `passes` counts the
     drafter's passes: over its model, or over its index. `needs_logits` asks for `observe`, `needs_layers` for `read`:
     with the inputs of these layers of the target. `assumed_s` are the seconds per draft token and per prefill token
-    until they are measured; None assumes a share of the target's.
+    until they are measured; None assumes a share of the target's. `fingerprint` is what its costs and its acceptance
+    depend on, if it has weights of its own.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Drafter(ABC):
     needs_logits: bool = False
     needs_layers: tuple[int, ...] = ()
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
+    fingerprint: Mapping[str, object] | None = None
 
     def can_draft(self, sequence: DraftContext) -> bool:
         """Whether the drafter can draft for this sequence."""

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.features import MOST_UNREAD
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext
 from edgespec.drafters.model import Growth, ModelDrafter, Slot
 from edgespec.llama.batch import Batch
 from edgespec.llama.head_context import HeadContext
-
-MOST_UNREAD = 2**29  # bytes, of all sequences together
 
 
 class _Features:

@@ -48,14 +48,22 @@ class _Slot:
 
 
 class HydraDrafter(Drafter):
-    """`embedding(token)` is the target's float32[D] of a token; `width` is the most candidates of a node."""
+    """`embedding(token)` is the target's float32[D] of a token; `width` is the most candidates of a node. `fingerprint`
+    identifies the file."""
 
     name = "hydra"
     needs_layers = (FINAL_STATE,)
     assumed_s = None
 
-    def __init__(self, network: Network, embedding: Callable[[int], FloatRow], n_vocab: int, width: int = 1) -> None:
-        self.network, self.embedding, self.width = network, embedding, width
+    def __init__(
+        self,
+        network: Network,
+        embedding: Callable[[int], FloatRow],
+        n_vocab: int,
+        width: int = 1,
+        fingerprint: Mapping[str, object] | None = None,
+    ) -> None:
+        self.network, self.embedding, self.width, self.fingerprint = network, embedding, width, fingerprint
         self._row: FloatRow = np.full(n_vocab, -np.inf, np.float32)
         self._slots: dict[int, _Slot] = {}
         self._estimates = Estimates()

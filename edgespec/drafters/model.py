@@ -91,6 +91,7 @@ class ModelDrafter(Drafter):
         self, context: Context, width: int = 1, name: str = "draft", translation: Translation | None = None
     ) -> None:
         self.context, self.width, self.name, self.translation = context, width, name, translation
+        self.fingerprint = context.fingerprint
         self._slots = [Slot(number) for number in range(context.sequences)]
         self._estimates = Estimates()
 

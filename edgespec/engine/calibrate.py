@@ -79,15 +79,13 @@ def measure_passes(
 
 def _timed_pass(context: Context, width: int, depth: int, *, rows: bool = True) -> float:
     """Seconds of a pass over `width` tokens behind `depth` others, which are decoded before if they are not there."""
-    token = context.model.tokenize("a")[-1:] or [0]
     if context.length(0) != depth and not context.truncate(0, depth):
         context.forget(0)
     for start in range(context.length(0), depth, CHUNK):
-        n = min(CHUNK, depth - start)
-        context.decode(token * n, range(start, start + n), [(0,)] * n, [False] * n)
+        context.decode_filler(start, [False] * min(CHUNK, depth - start))
     wanted = [rows] * (width - 1) + [True]
     started_s = perf_counter()
-    context.decode(token * width, range(depth, depth + width), [(0,)] * width, wanted)
+    context.decode_filler(depth, wanted)
     return perf_counter() - started_s
 
 
@@ -129,13 +127,12 @@ class CostModelCache:
         self.costs = self._new_costs(context)
         self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
         self._least_width = least_width
-        drafts = [drafter.context for drafter in self._drafters.values() if isinstance(drafter, ModelDrafter)]
         self._facts = facts = {
             "version": VERSION,
             "build": build_id(),
             "target": context.fingerprint,
             "least_width": least_width,
-            "drafts": [draft.fingerprint for draft in drafts],
+            "drafts": [drafter.fingerprint for drafter in self._drafters.values() if drafter.fingerprint],
         }
         self._name = f"pace/{sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]}.json"
         self._saved_s = perf_counter()

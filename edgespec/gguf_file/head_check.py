@@ -46,7 +46,7 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     width, target_width, n_rows = (
         header.number("embedding_length"),
         header.number("target_hidden_size"),
-        _n_rows(header),
+        n_draft_tokens(header),
     )
     layers = layers_read(header)
     if header.number("block_count") != 1 or width < 1 or target_width < 1:
@@ -75,13 +75,17 @@ def check_draft_file(draft: Header | str | Path) -> Header:
 
 
 def _check_hydra(header: Header) -> None:
-    width, n_networks = header.number("embedding_length"), header.number("block_count")
+    width, n_networks, n_rows = (
+        header.number("embedding_length"),
+        header.number("block_count"),
+        n_draft_tokens(header),
+    )
     if not 0 < n_networks <= MOST_NETWORKS or width < 1 or header.number("target_hidden_size") != width:
         raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} networks, of its target's width")
-    shapes: dict[str, tuple[int, ...]] = {"embd_norm.weight": (width,), "output.weight": (width, _n_rows(header))}
+    shapes: dict[str, tuple[int, ...]] = {"embd_norm.weight": (width,), "output.weight": (width, n_rows)}
     for k in range(n_networks):
         shapes |= {f"head.{k}.up.weight": ((k + 2) * width, width), f"head.{k}.down.weight": (width, width)}
-    _check_shapes(header, shapes | {"d2t": (_n_rows(header),)})
+    _check_shapes(header, shapes | {"d2t": (n_rows,)})
     _check_ids(header)
 
 
@@ -101,7 +105,7 @@ def read_ids(head: Header) -> np.ndarray[Any, np.dtype[np.int64]]:
 def _check_ids(header: Header) -> None:
     """Raises ModelFileError where the tokens that it can draft are not the target's."""
     ids = read_ids(header)
-    if len(ids) != _n_rows(header) or ids.min() < 0 or ids.max() >= n_tokens(header):
+    if len(ids) != n_draft_tokens(header) or ids.min() < 0 or ids.max() >= n_tokens(header):
         raise _broken(header, "its list of draft tokens ('d2t') does not fit its vocabulary")
 
 
@@ -123,6 +127,12 @@ def mtp_mismatch(header: Header) -> str:
 def n_tokens(head: Header) -> int:
     """Tokens of the target's vocabulary; the head itself need not have their texts."""
     return head.n_vocab or head.number("vocab_size")
+
+
+def n_draft_tokens(head: Header) -> int:
+    """Tokens that the head can draft."""
+    tensor = head.tensors.get("d2t")
+    return tensor.shape[0] if tensor is not None and tensor.shape else n_tokens(head)
 
 
 def kind_of_head(header: Header) -> str:
@@ -167,12 +177,6 @@ def check_head_fits(target: Header, head: Header) -> None:
             why=why,
             hint="use a head made for this model, a draft model, or none (--spec-type none)",
         )
-
-
-def _n_rows(header: Header) -> int:
-    """Tokens that the head can draft."""
-    tensor = header.tensors.get("d2t")
-    return tensor.shape[0] if tensor is not None and tensor.shape else n_tokens(header)
 
 
 def _values(header: Header, name: str, type: str, dtype: type[np.generic]) -> np.ndarray:

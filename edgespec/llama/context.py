@@ -194,6 +194,11 @@ class Context(Closable):
             raise CancelledError
         raise GenerationError("decoding failed", why=f"llama.cpp returned {code}", hint="run with -v to see its log")
 
+    def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
+        """Decode any tokens from a position of sequence 0 on, to see how long it takes. Raises what `decode` raises."""
+        n, filler = len(wanted), self.model.tokenize("a")[-1:] or [0]
+        self.decode(filler * n, range(start, start + n), [(0,)] * n, wanted)
+
     def logits(self, index: int) -> NDArray[np.float32]:
         """float32[V] of batch entry `index`, a view that is valid until the next decode."""
         return _row(api.llama_get_logits_ith(self._handle, index), self._logits_type)

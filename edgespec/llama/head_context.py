@@ -8,6 +8,7 @@ that some models carry is such a decoder too; its states are the target's own, t
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,12 @@ from edgespec.llama.features import check_layers, states, switch_states
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
-HEAD_BATCH = 64  # pairs: every one of them is an output, with a row of logits
-
 
 class HeadContext(Context):
     """KV cache and decoding of `model`, a head for the target that `target` decodes, or of that target's MTP block.
 
     `reads` are those of the target whose inputs it reads; `settings` are those of `Context`, `n_batch` being
-    `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs.
+    `HEAD_BATCH`. Raises UsageError where the target does not give its layers' inputs, or this build no states.
     """
 
     def __init__(
@@ -40,8 +39,12 @@ class HeadContext(Context):
         if not self.is_mtp:
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=self.is_mtp, **settings)
-        switch_states(self._handle, wanted_only=True)
         self._n_rows = 0
+        try:
+            switch_states(self._handle, wanted_only=True)
+        except BaseException:
+            self.close()
+            raise
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """float32[n, D], the states of at most `HEAD_BATCH` tokens, from float32[n, F]: what flowed into `reads`
@@ -71,6 +74,11 @@ class HeadContext(Context):
         finally:
             self._batch.native.embd = None
         self._n_rows = batch.size
+
+    def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
+        n = len(wanted)
+        batch = Batch([0] * n, [*range(start, start + n)], [(0,)] * n, [*wanted])
+        self.decode_pairs(batch, np.ones((n, self.model.n_embd), np.float32))
 
     def state(self, index: int) -> NDArray[np.float32]:
         """float32[D]: what a token drafted behind entry `index` of the last batch is decoded with."""

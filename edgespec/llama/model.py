@@ -128,7 +128,7 @@ class Model(Closable):
 
         llama.cpp's own summary names a size by the number of layers, which is sometimes that of another model.
         """
-        return f"{self.architecture} {count_of(self.n_params)} {quantisation(self.header)}"
+        return described(self.header)
 
     @cached_property
     def n_params(self) -> int:
@@ -244,6 +244,10 @@ class Model(Closable):
             if length >= 0:
                 return buffer.raw[:length]
             room = -length
+
+
+def described(header: Header) -> str:
+    return f"{header.architecture} {count_of(header.n_params)} {quantisation(header)}"
 
 
 def _token_or_none(token: int) -> int | None:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, Network
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
+from edgespec.files.paths import file_facts
 from edgespec.gguf_file.head_check import HYDRA, is_head, kind_of_head, mtp_mismatch, read_ids
-from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
-from edgespec.llama.head_context import HEAD_BATCH, HeadContext
+from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
 from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
-
-MOST_EMBEDDINGS = 4096  # tokens whose embedding is kept as float32
 
 
 def find_draft(
@@ -43,22 +43,40 @@ def find_draft(
         return self_draft(resolve(settings.model).path, settings.self_draft, lambda done: progress("making", done))
     if not settings.uses_draft:
         return None
-    if settings.draft_model == AUTO_DRAFT:
-        return default or _best_draft(header, note)
-    return resolve(settings.draft_model).path if settings.draft_model else default
+    if settings.draft_model not in (None, AUTO_DRAFT):
+        return resolve(settings.draft_model).path
+    if default is not None and _can_be(settings, read_header(default)):
+        return default
+    return _best_draft(settings, header, note) if settings.draft_model else None
 
 
-def _best_draft(header: Header, note: Callable[[str], None]) -> Path | None:
+def _can_be(settings: LoadSettings, draft: Header | None) -> bool:
+    """Whether the drafters that were asked for draft with such a file."""
+    return draft is not None and ("draft" in settings.drafters or kind_of_head(draft) in settings.drafters)
+
+
+def _best_draft(settings: LoadSettings, header: Header, note: Callable[[str], None]) -> Path | None:
     """The best draft on this machine for the target, if there is one."""
     from edgespec.models.names.local import local_models
     from edgespec.models.pair.suggest import best, suggestions
 
-    found = best(suggestions(header, local_models()))
+    found = best(suggestions(header, (model for model in local_models() if _can_be(settings, model.header))))
     if found is None:
         note(f"no model here can draft for {header.path.name}: 'edgespec pair suggest' shows why")
         return None
     note(f"draft model {found.spec}: {found.why}")
     return resolve(found.spec).path
+
+
+def drafters_here(settings: LoadSettings) -> set[str]:
+    """The drafters with weights that can be loaded: "draft" or the kind of head that the draft is, and "mtp" where the
+    target has the block. Raises ModelNotFoundError, ModelFileError."""
+    found = resolve(settings.model)
+    here = set() if mtp_mismatch(read_header(found.path)) else {MTP}
+    if settings.draft_model == AUTO_DRAFT:
+        return here | {"draft"}
+    draft = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
+    return here | {kind_of_head(read_header(draft)) or "draft"} if draft else here
 
 
 def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) -> list[str]:
@@ -80,14 +98,18 @@ def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) 
 
 
 def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
-    """The error for a draft model that was requested but is missing."""
-    name = header.path.name
+    """The error for a draft model or head that was requested but is missing."""
+    name, what, named = header.path.name, "a draft model", "MODEL"
     has_none = f"no model here can draft for {name}" if settings.draft_model else f"none comes with {name}"
     get_one = f"'edgespec pull {missing}' downloads one" if missing else "'edgespec pair suggest' lists what would fit"
+    if "draft" not in settings.drafters:
+        what, named = "a draft head", "HEAD.gguf"
+        kind = next(name for name in settings.drafters if name in HEADS)
+        get_one = f"'edgespec draft train {shlex.quote(settings.model)} --kind {kind} -o HEAD.gguf' trains one"
     return UsageError(
-        f"--spec-type {settings.spec_type} needs a draft model",
+        f"--spec-type {settings.spec_type} needs {what}",
         why=has_none,
-        hint=f"name one (-md MODEL); {get_one}; --spec-type {settings.without_draft} goes without",
+        hint=f"name one (-md {named}); {get_one}; --spec-type {settings.without_draft} goes without",
     )
 
 
@@ -106,16 +128,6 @@ def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> 
         )
     note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
     return translation
-
-
-def head_plan(plan: Plan) -> Plan:
-    """The plan of a draft head's context: every token of its passes gives a row."""
-    return replace(plan, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
-
-
-def mtp_plan(target: Plan) -> Plan:
-    """The plan of the context that a target's MTP block drafts in."""
-    return replace(head_plan(target), draft=None, scratch=0, rollback=0, streams=False)
 
 
 def model_drafter(
@@ -159,4 +171,5 @@ def hydra_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
         float(str(head.metadata.get(f"{HYDRA}.attention.layer_norm_rms_epsilon", 1e-5))),
     )
     embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
-    return HydraDrafter(network, embedding, target.n_vocab, width)
+    fingerprint = dict(zip(("file", "size", "mtime"), file_facts(head.path), strict=True))
+    return HydraDrafter(network, embedding, target.n_vocab, width, fingerprint)

@@ -1,4 +1,4 @@
-"""Before loading: how much goes to this machine's GPUs, and whether the remainder fits into its memory."""
+"""Loading a model in the way that fits: how much goes to GPUs, whether the remainder fits into memory, and how."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import replace
 from edgespec.errors import OutOfMemoryError
 from edgespec.llama.kernels import have_bounds, repacking_differs
 from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu
-from edgespec.llama.trial import self_check
+from edgespec.llama.model import Model
+from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.offload import GPU_RESERVE_BYTES, placed, placement
 from edgespec.models.memory.what_fits import largest_context, what_would_fit, with_context
@@ -111,6 +112,20 @@ def copies(plan: Plan) -> bool:
     passes faster. Not if they take half of the free memory: the system can drop mapped ones."""
     has_huge_pages = sys.platform == "linux" and have_bounds()
     return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
+
+
+def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
+    """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
+    header, gpu_layers = plan.header, plan.gpu_layers
+    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
+    return Model(
+        header,
+        gpu_layers=gpu_layers,
+        use_extra_bufts=extra_buffers,
+        copied=copies(plan),
+        with_mtp=plan.mtp,
+        progress=progress,
+    )
 
 
 def _free_vram() -> list[int]:

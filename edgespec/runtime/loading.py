@@ -21,7 +21,7 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import HYDRA, check_draft_file, check_head_fits, is_head
+from edgespec.gguf_file.head_check import HYDRA, check_draft_file, check_head_fits, is_head, layers_read
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
@@ -31,20 +31,17 @@ from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.llama.template import ChatTemplate
-from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.draft_model import (
     drafters_with,
     find_draft,
-    head_plan,
     hydra_drafter,
     model_drafter,
-    mtp_plan,
     no_draft_model,
 )
-from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
+from edgespec.runtime.fitting import can_be_exact, fitted, open_model, sequences_that_fit
 from edgespec.settings import (
     DRAFT_N_MAX,
     HEADS,
@@ -70,6 +67,7 @@ class ModelSession(Closable):
 
     model: Model
     draft: Model | None = None
+    draft_header: Header | None = None  # also of a head that is no model
     answers: AnswerStore | None = None
     context: Context
     engine: Engine
@@ -133,9 +131,9 @@ class ModelSession(Closable):
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
         hydra = draft_header if draft_header is not None and draft_header.architecture == HYDRA else None
-        plan = self._plan(header, None if hydra else draft_header, leaves, drafts=drafts)
+        plan = self._plan(header, draft_header, leaves, names)
         settings = self._settings
-        self.model = self._open_model(plan, with_mtp=MTP in names)
+        self.model = self._open_model(plan)
         self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
@@ -168,12 +166,13 @@ class ModelSession(Closable):
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and hydra is not None:
+            self.draft_header = hydra
             drafters.append(hydra_drafter(hydra, self.model, leaves))
         elif draft_header is not None and plan.draft is not None:
-            self.draft = self._open_model(plan.draft)
+            self.draft, self.draft_header = self._open_model(plan.draft), draft_header
             self._add_drafter(drafters, self.draft, plan.draft, leaves)
         if MTP in names:
-            self._add_drafter(drafters, self.model, mtp_plan(plan), leaves)
+            self._add_drafter(drafters, self.model, plan.of_block, leaves)
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
@@ -191,6 +190,11 @@ class ModelSession(Closable):
             )
         self.n_max = self._n_max
         self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
+
+    @property
+    def known_as(self) -> set[str]:
+        """The names of the loaded drafters; a head drafts as "draft" too."""
+        return {*self.drafters} | ({"draft"} if not self.drafters.keys().isdisjoint(HEADS) else set())
 
     def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
         """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
@@ -249,7 +253,7 @@ class ModelSession(Closable):
             "without (--strict prevents it, --fast accepts it)"
         )
 
-    def _plan(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
+    def _plan(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """What is loaded, in what contexts, and where; decides the number of sequences and their context.
 
         Raises OutOfMemoryError.
@@ -259,16 +263,16 @@ class ModelSession(Closable):
         if settings.sequences == 0:
             self._settings = replace(settings, sequences=1)
             if not settings.strict:
-                one = self._wanted(header, draft, leaves, drafts=drafts)
+                one = self._wanted(header, draft, leaves, names)
                 self._settings = replace(settings, sequences=sequences_that_fit(one, *offload))
-        wanted = self._wanted(header, draft, leaves, drafts=drafts)
+        wanted = self._wanted(header, draft, leaves, names)
         return fitted(wanted, self._note, *offload, may_shrink=not settings.ctx_size)
 
-    def _wanted(self, header: Header, draft: Header | None, leaves: int, *, drafts: bool) -> Plan:
+    def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """The plan that the settings ask for."""
         settings = self._settings
         sequences, branches = settings.sequences, self._branches(leaves)
-        width = self._widest if drafts or settings.strict else 1
+        width = self._widest if names or settings.strict else 1
         exact, outputs = self._is_exact, sequences + self._drafted(width - 1)
         attention = wanted_attention(header, settings, settings.cache_type_v, exact=exact)
         plan = Plan(
@@ -283,6 +287,7 @@ class ModelSession(Closable):
             scratch=width if settings.strict else 0,
             rollback=width - 1,
             exact=exact,
+            mtp=MTP in names,
         )
         plan = replace(plan, streams=sequences > 1 and plan.can_stream)
         if draft is not None:
@@ -299,7 +304,8 @@ class ModelSession(Closable):
                 branches=branches + sequences if branches else 0,
             )
             drafting = with_room(drafting, settings)
-            plan = replace(plan, draft=head_plan(drafting) if is_head(draft) else drafting)
+            features = len(layers_read(draft)) * draft.number("target_hidden_size")
+            plan = replace(plan, draft=drafting.as_head(features) if is_head(draft) else drafting)
         return with_room(plan, settings)
 
     def _drafted(self, n_max: int) -> int:
@@ -378,23 +384,7 @@ class ModelSession(Closable):
         wanted = (leaves - 1) * self._settings.sequences
         return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
 
-    def _open_model(self, plan: Plan, *, with_mtp: bool = False) -> Model:
-        model = open_model(plan, self._note, lambda done: self._progress("loading", done), with_mtp=with_mtp)
+    def _open_model(self, plan: Plan) -> Model:
+        model = open_model(plan, self._note, lambda done: self._progress("loading", done))
         self._models.append(model)
         return model
-
-
-def open_model(
-    plan: Plan, note: Callable[[str], None], progress: Callable[[float], None], *, with_mtp: bool = False
-) -> Model:
-    """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
-    header, gpu_layers = plan.header, plan.gpu_layers
-    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
-    return Model(
-        header,
-        gpu_layers=gpu_layers,
-        use_extra_bufts=extra_buffers,
-        copied=copies(plan),
-        with_mtp=with_mtp,
-        progress=progress,
-    )

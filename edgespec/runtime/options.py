@@ -1,4 +1,4 @@
-"""Keywords of `Runtime.generate`, `chat`, `complete` and `batch`, for editors and type checkers, and their requests."""
+"""Keywords of `Runtime`'s methods, for editors and type checkers, and the requests that they stand for."""
 
 from __future__ import annotations
 
@@ -66,6 +66,17 @@ class BatchOptions(_Options, total=False):
     timings: bool
 
 
+class DraftingOptions(TypedDict, total=False):
+    """Fields of `LoadSettings` that can change later; `n_max` and `tree` are old names of the last two."""
+
+    spec_type: str | None
+    pace: str | None
+    spec_draft_n_max: int | None
+    spec_tree: int | None
+    n_max: int | None
+    tree: int | None
+
+
 def asked(prompt: str | Messages, options: AnswerOptions) -> Request:
     """The prompt or messages that `complete` was given."""
     return (
@@ -105,24 +116,15 @@ def request_of(options: AnswerOptions, **what: Any) -> Request:
     return Request(**what, **settings)
 
 
-def drafting_changes(
-    *,
-    spec_type: str | None,
-    pace: str | None,
-    spec_draft_n_max: int | None,
-    spec_tree: int | None,
-    n_max: int | None,
-    tree: int | None,
-) -> dict[str, Any]:
+def drafting_changes(options: DraftingOptions) -> dict[str, Any]:
     """The keywords of `draft_with` that are given, as fields of LoadSettings. Warns of `n_max` and `tree`, the names of
-    two of them in version 0.2."""
-    for old, value, new in (("n_max", n_max, "spec_draft_n_max"), ("tree", tree, "spec_tree")):
+    two of them in version 0.2. Raises TypeError for unknown ones."""
+    if unknown := options.keys() - DraftingOptions.__annotations__.keys():
+        raise TypeError(f"draft_with got an unexpected keyword argument {min(unknown)!r}")
+    changes: dict[str, Any] = {**options}
+    for old, new in (("n_max", "spec_draft_n_max"), ("tree", "spec_tree")):
+        value = changes.pop(old, None)
         if value is not None:
             warnings.warn(f"draft_with: {old} is now {new}", DeprecationWarning, stacklevel=3)
-    changes = {
-        "spec_type": spec_type,
-        "pace": pace,
-        "spec_draft_n_max": n_max if spec_draft_n_max is None else spec_draft_n_max,
-        "spec_tree": tree if spec_tree is None else spec_tree,
-    }
+            changes[new] = value if changes.get(new) is None else changes[new]
     return {name: value for name, value in changes.items() if value is not None}

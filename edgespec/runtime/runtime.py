@@ -24,7 +24,16 @@ from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
 from edgespec.runtime.answering import Answering, Job, attempted
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.options import AnswerOptions, BatchOptions, Messages, asked, drafting_changes, request_of, turns
+from edgespec.runtime.options import (
+    AnswerOptions,
+    BatchOptions,
+    DraftingOptions,
+    Messages,
+    asked,
+    drafting_changes,
+    request_of,
+    turns,
+)
 from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.settings import (
@@ -61,43 +70,28 @@ class Runtime(Closable):
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
+        self.draft_header = loaded.draft_header
         self._answering = Answering(loaded, self.note, self._progress)
         self._prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self._threads = AnswerThreads(loaded.context.sequences)
 
-    def draft_with(
-        self,
-        *,
-        spec_type: str | None = None,
-        pace: str | None = None,
-        spec_draft_n_max: int | None = None,
-        spec_tree: int | None = None,
-        n_max: int | None = None,
-        tree: int | None = None,
-    ) -> None:
+    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
 
         The keywords are fields of LoadSettings; `n_max` and `tree` are old names of the last two. Raises UsageError for
         a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
         """
-        given = drafting_changes(
-            spec_type=spec_type,
-            pace=pace,
-            spec_draft_n_max=spec_draft_n_max,
-            spec_tree=spec_tree,
-            n_max=n_max,
-            tree=tree,
-        )
+        given = drafting_changes(changes)
         wanted = replace(self.settings, **({"spec_draft_n_max": self.settings.draft_n_max} | given))
         check_load_settings(wanted)
         if wanted.draft_n_max > self._loaded.n_max:
             raise UsageError(
                 f"drafts of {wanted.draft_n_max} tokens do not fit", hint="load the model with --spec-draft-n-max"
             )
-        missing = [name for name in wanted.drafters if name not in self._loaded.drafters]
+        missing = [name for name in wanted.drafters if name not in self._loaded.known_as]
         if wanted.self_draft is not None and wanted.self_draft != self._loaded.self_draft:
             missing = [wanted.spelling("self")]
-        if spec_type not in (None, "auto") and missing:
+        if given.get("spec_type", "auto") != "auto" and missing:
             raise UsageError(f"drafter {missing[0]} is not loaded", hint="load the model with it (--spec-type, -md)")
         if wanted.spec_tree > self._loaded.leaves:
             raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with --spec-tree")
@@ -140,7 +134,7 @@ class Runtime(Closable):
         return {
             "model": str(self.model.path),
             "description": self.model.description,
-            "draft_model": str(self.draft.path) if self.draft else None,
+            "draft_model": self.draft_header and str(self.draft_header.path),
             "ctx_size": self.context.n_ctx,
             "sequences": self.context.sequences,
             "threads": self.context.threads,
@@ -191,7 +185,7 @@ class Runtime(Closable):
             "n_max": n_max,
             "pace": self.settings.pace,
             "model": self.model.path.name,
-            "draft_model": self.draft.path.name if self.draft else None,
+            "draft_model": self.draft_header and self.draft_header.path.name,
             "threads": self.context.threads,
             "costs": self.measure_costs(pass_widths(n_max)),
         }

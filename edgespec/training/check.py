@@ -9,16 +9,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edgespec.core.features import HEAD_BATCH
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
+from edgespec.llama.batch import Batch
 from edgespec.llama.context import Context
-from edgespec.llama.head_trial import HeadTrial
+from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.training.batches import Texts
 from edgespec.training.eagle3 import Eagle3, logits, unroll
 from edgespec.training.export import read_head
 
+HEAD_SIZES = {"n_ctx": HEAD_BATCH, "n_batch": HEAD_BATCH, "max_outputs": HEAD_BATCH}
 MOST_DIFFERENCE = 0.1  # of the standard deviation of logits: activations are rounded where weights are
 
 
@@ -33,11 +36,14 @@ def check_head(path: Path, shape: Eagle3, vocabulary: NDArray[np.int64], model: 
         context.watch_layers(layers)
         context.decode(tokens, range(n), [(0,)] * n, [False] * (n - 1) + [True])
         inputs = np.concatenate([context.layer_inputs(layer) for layer in layers], axis=1)
-        with HeadTrial(path, context) as head:
-            fused = head.encode(inputs[: n - 2])
-            rows, states = head.decode([*tokens[1 : n - 1]], fused, 0)
-            drafted, _ = head.decode([tokens[n - 1]], states[-1:], n - 2)
-    found = np.concatenate([rows, drafted])[:, vocabulary]
+        with Model(path) as drafting, HeadContext(drafting, context, threads=1, **HEAD_SIZES) as head:
+            batch = Batch.empty()
+            batch.add(tokens[1 : n - 1], 0, (0,), wanted=True)
+            head.decode_pairs(batch, head.encode(inputs[: n - 2]))
+            rows = [head.logits(index)[vocabulary] for index in range(batch.size)]
+            head.decode_pairs(Batch([tokens[n - 1]], [n - 2], [(0,)], [True]), head.state(batch.size - 1)[None])
+            rows.append(head.logits(0)[vocabulary])
+    found = np.stack(rows)
     wanted = _computed(path, shape, model, tokens, inputs)
     difference = float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
     if not difference <= MOST_DIFFERENCE:

@@ -21,6 +21,7 @@ from edgespec.training.heads import Shape, Weights
 from edgespec.training.hydra import EPS, Hydra
 
 HYDRA = "edgespec-hydra"
+_VALUES = {"str": "STRING", "int": "UINT32", "float": "FLOAT32", "list": "ARRAY"}
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 
 
@@ -55,7 +56,7 @@ def write_head(
             kind = "eagle3" if isinstance(shape, Eagle3) else HYDRA
             writer = gguf.GGUFWriter(scratch, kind)
             for key, value in _entries(shape, target, layers, about).items():
-                _add(writer, key, value)
+                writer.add_key_value(key, value, gguf.GGUFValueType[_VALUES[value.__class__.__name__]])
             for name, values in tensors(shape, weights).items():
                 stored = gguf.GGMLQuantizationType[
                     "F32" if values.ndim == 1 else type if _fits(values, type) else "F16"
@@ -141,17 +142,6 @@ def _of_hydra(shape: Hydra, target: Header) -> Mapping[str, Any]:
         f"{HYDRA}.target_hidden_size": target.number("embedding_length"),
         f"{HYDRA}.attention.layer_norm_rms_epsilon": EPS,
     }
-
-
-def _add(writer: Any, key: str, value: Any) -> None:
-    if isinstance(value, str):
-        writer.add_string(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_array(key, value)
 
 
 def _fits(values: NDArray[np.float32], type: str) -> bool:

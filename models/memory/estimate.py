@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
+from edgespec.gguf_file.head_check import HYDRA, MTP_ARCHITECTURES, n_tokens
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
 from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
@@ -25,8 +27,10 @@ _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 class Plan:
     """One model and its context, in the terms of `Context`, and its draft.
 
-    `header` is from `check_model`. `gpu_layers` counts as llama.cpp does: the output first, then layers from the last
-    one down. `repacked` are the weight types that the build repacks for the CPU.
+    `header` is from `check_model`, or a draft's. `gpu_layers` counts as llama.cpp does: the output first, then layers
+    from the last one down. `repacked` are the weight types that the build repacks for the CPU. `mtp` loads the model's
+    MTP block, which then has a context of its own (`of_block`). `features` is how many floats a draft head reads of
+    what the target computes for a token.
     """
 
     header: Header
@@ -45,6 +49,8 @@ class Plan:
     gpu_layers: int = 0
     repacked: frozenset[str] = frozenset()
     draft: Plan | None = None
+    mtp: bool = False
+    features: int = 0
 
     @property
     def can_stream(self) -> bool:
@@ -55,18 +61,46 @@ class Plan:
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, besides the model."""
-        others = ("header", "gpu_layers", "repacked", "draft")
+        others = ("header", "gpu_layers", "repacked", "draft", "mtp", "features")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
     def n_layers(self) -> int:
         """The number of layers that can be on a GPU, including the output."""
-        return max(1, self.header.number("block_count")) + 1
+        return 0 if self.header.architecture == HYDRA else max(1, self.header.number("block_count")) + 1
+
+    @property
+    def of_block(self) -> Plan:
+        """The context that the MTP block drafts in. Its weights are the model's."""
+        n_layers, n_blocks = (self.header.number(key) for key in ("block_count", "nextn_predict_layers"))
+        first, architecture = n_layers - n_blocks, self.header.architecture
+        tensors = {
+            f"blk.{int(match[1]) - first}.{match[2]}.weight": replace(tensor, size_bytes=0)
+            for name, tensor in self.header.tensors.items()
+            if (match := _IN_LAYER.match(name)) and int(match[1]) >= first
+        }
+        sizes: dict[str, Any] = {f"{architecture}.block_count": n_blocks, f"{architecture}.nextn_predict_layers": 0}
+        return replace(
+            self.as_head(self.header.number("embedding_length")),
+            header=replace(self.header, tensors=tensors, metadata=self.header.metadata | sizes),
+            branches=self.branches + self.sequences if self.branches else 0,
+            gpu_layers=n_blocks + 1 if self.gpu_layers > 1 else 0,
+            scratch=0,
+            rollback=0,
+            streams=False,
+            draft=None,
+            mtp=False,
+        )
+
+    def as_head(self, features: int) -> Plan:
+        """The plan of a draft head's context: every token of its passes gives a row."""
+        return replace(self, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH, features=features)
 
 
 @dataclass(slots=True, frozen=True)
 class Estimate:
-    """Bytes that a plan takes. `work` is what the CPU uses while it computes, which llama.cpp does not report.
+    """Bytes that a plan takes. `work` is what the CPU uses while it computes, and what a draft head keeps of what the
+    target computed, which llama.cpp does not report. `drafts` are the draft and the MTP block of a target.
 
     `own_layers_on_gpu` of all are on GPUs, spread over them, and `own_compute_on_gpu` on each of them. `own_mapped` are
     weights read from the mapped file: too many of them are read from the disk again and again, while too much of
@@ -81,38 +115,38 @@ class Estimate:
     own_mapped: int
     own_layers_on_gpu: int = 0
     own_compute_on_gpu: int = 0
-    draft: Estimate | None = None
+    drafts: tuple[Estimate, ...] = ()
 
     @property
     def total(self) -> int:
-        """All of it, including the draft's, on one GPU or none."""
+        """All of it, including the drafts', on one GPU or none."""
         own = self.weights + self.kv + self.compute + self.output + self.work
-        return own + (self.draft.total if self.draft else 0)
+        return own + sum(draft.total for draft in self.drafts)
 
     @property
     def layers_on_gpu(self) -> int:
-        """Weights and caches on GPUs, including the draft's."""
-        return self.own_layers_on_gpu + (self.draft.layers_on_gpu if self.draft else 0)
+        """Weights and caches on GPUs, including the drafts'."""
+        return self.own_layers_on_gpu + sum(draft.layers_on_gpu for draft in self.drafts)
 
     @property
     def compute_on_gpu(self) -> int:
-        """Compute buffers on each GPU, including the draft's."""
-        return self.own_compute_on_gpu + (self.draft.compute_on_gpu if self.draft else 0)
+        """Compute buffers on each GPU, including the drafts'."""
+        return self.own_compute_on_gpu + sum(draft.compute_on_gpu for draft in self.drafts)
 
     @property
     def vram(self) -> int:
-        """GPU memory, if there is one GPU, including the draft's."""
+        """GPU memory, if there is one GPU, including the drafts'."""
         return self.layers_on_gpu + self.compute_on_gpu
 
     @property
     def ram(self) -> int:
-        """Main memory, including the draft's."""
+        """Main memory, including the drafts'."""
         return self.total - self.vram
 
     @property
     def mapped(self) -> int:
-        """Mapped weights, including the draft's."""
-        return self.own_mapped + (self.draft.mapped if self.draft else 0)
+        """Mapped weights, including the drafts'."""
+        return self.own_mapped + sum(draft.mapped for draft in self.drafts)
 
     @property
     def allocated(self) -> int:
@@ -123,6 +157,9 @@ class Estimate:
 def estimate(plan: Plan) -> Estimate:
     """The memory that loading this takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
+    if header.architecture == HYDRA:
+        return _of_hydra(plan)
+    heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(plan.gpu_layers, n_layers + 1)
     widths = _Widths.of(header)
     weights = _Weights.of(plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2)
@@ -139,13 +176,32 @@ def estimate(plan: Plan) -> Estimate:
         weights=weights.total,
         kv=kv,
         compute=compute,
-        output=_outputs(plan) * header.n_vocab * _F32,
-        work=work,
+        output=(_outputs(plan) * n_tokens(header) + plan.n_batch * sum(head.features for head in heads)) * _F32,
+        work=work + _unread(plan),
         own_mapped=weights.mapped,
         own_layers_on_gpu=weights.on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
         own_compute_on_gpu=compute_on_gpu,
-        draft=estimate(plan.draft) if plan.draft else None,
+        drafts=tuple(estimate(head) for head in heads),
     )
+
+
+def _of_hydra(plan: Plan) -> Estimate:
+    """All of it is numpy's: F32 weights, some of the target's embeddings, and a row of logits."""
+    n_vocab = n_tokens(plan.header)
+    embeddings = min(MOST_EMBEDDINGS, n_vocab) * plan.header.number("embedding_length")
+    return Estimate(
+        weights=plan.header.n_params * _F32,
+        kv=0,
+        compute=0,
+        output=n_vocab * _F32,
+        work=embeddings * _F32,
+        own_mapped=0,
+    )
+
+
+def _unread(plan: Plan) -> int:
+    """What a head keeps that it may read later."""
+    return min(MOST_UNREAD, plan.n_ctx * plan.sequences * plan.features * _F32)
 
 
 # --- weights and caches -----------------------------------------------------------------------------------------------
@@ -168,9 +224,13 @@ class _Weights:
         """For layers from `first_on_gpu` on the GPU, the output being the last."""
         header, output_layer = plan.header, plan.header.number("block_count")
         total = on_gpu = mapped = largest = 0
+        is_left_out = not plan.mtp and header.architecture in MTP_ARCHITECTURES
+        first_unused = output_layer - (header.number("nextn_predict_layers") if is_left_out else 0)
         for name, tensor in header.tensors.items():
-            total += tensor.size_bytes
             layer = _layer(name, output_layer)
+            if first_unused <= layer < output_layer:
+                continue
+            total += tensor.size_bytes
             if layer >= first_on_gpu:
                 on_gpu += tensor.size_bytes
                 continue
@@ -311,8 +371,9 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     # The queries leave a gap that nothing of a feed-forward network fits into.
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
     in_layers = inputs + max(attention + scores, feed_forward, _recurrence(plan, tokens))
-    at_the_end = (tokens * residuals + _outputs(plan) * plan.header.n_vocab) * _F32  # after the masks are gone
-    compute = max(in_layers, at_the_end)
+    at_the_end = (tokens * residuals + _outputs(plan) * n_tokens(plan.header)) * _F32  # after the masks are gone
+    # A head's rows of logits, one for each token, do not fit into the place of what its only layer needed.
+    compute = in_layers + at_the_end if plan.features else max(in_layers, at_the_end)
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.gguf_file.file_types import quantisation
-from edgespec.gguf_file.head_check import check_draft_file
+from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.models.hub.cache import cached_files
 from edgespec.models.hub.quants import models_in, part_of, parts_of
@@ -41,6 +41,11 @@ class LocalModel:
     problem: str = ""
     used_s: float | None = field(default=None, compare=False)
     header: Header | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it can only draft, for the model that it was made for."""
+        return self.header is not None and is_head(self.header)
 
 
 def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:

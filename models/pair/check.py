@@ -9,7 +9,7 @@ from operator import ne
 from typing import Literal
 
 from edgespec.drafters.translation import LEAST_OVERLAP
-from edgespec.gguf_file.head_check import head_mismatch, is_head
+from edgespec.gguf_file.head_check import head_mismatch, is_head, n_tokens
 from edgespec.gguf_file.header import Header
 from edgespec.models.pair.sizes import RelativeSize, memory_bytes, read_bytes, relative_size
 from edgespec.models.pair.vocabulary import Vocabulary
@@ -217,7 +217,7 @@ def _side(header: Header, vocabulary: Vocabulary, n_ctx: int) -> Side:
         n_ctx_train=header.number("context_length"),
         vocabulary=vocabulary.kind,
         tokenizer=vocabulary.tokenizer,
-        n_vocab=header.n_vocab,
+        n_vocab=n_tokens(header) if is_head(header) else header.n_vocab,
         bos=special(vocabulary.bos),
         eos=special(vocabulary.eos),
         eot=special(_end_of_turn(header, vocabulary)),
@@ -243,9 +243,11 @@ def _notes(target: Header, draft: Header) -> Iterator[str]:
     ours, theirs = (header.metadata.get(CHAT_TEMPLATE) for header in (target, draft))
     if not ours:
         yield "the target has no chat template: prompts are completed verbatim (--raw)"
-    elif not theirs:
+    if is_head(draft):
+        return  # it reads the target's states, whatever the text
+    if ours and not theirs:
         yield "the draft has no chat template: it sees the target's, which may be new to it"
-    elif ours != theirs:
+    elif ours and ours != theirs:
         yield "their chat templates differ: the draft sees the target's"
     n_ctx, n_ctx_draft = (header.number("context_length") for header in (target, draft))
     if n_ctx_draft < n_ctx:

@@ -11,9 +11,10 @@ from typing import Any
 from edgespec.core.policy.costs import Costs
 from edgespec.core.theory import CostCurve, cost_curve
 from edgespec.files.paths import cache_dir, file_facts, read_cache
+from edgespec.settings import HEADS
 
 FOLDER = "pace"  # where `edgespec.engine.calibrate.CostModelCache` saves what it learned about each pair
-DRAFTER = "draft"  # the key of draft models in the costs
+DRAFTERS = ("draft", *HEADS)  # the keys of draft models and heads in the costs
 ALPHAS = (0.4, 0.6, 0.8)
 _DAMAGES = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -30,12 +31,12 @@ class Predicted:
 def measured_curve(target: Path, draft: Path) -> CostCurve | None:
     """The last measured costs of this pair, under any settings; None unless draft tokens and wider passes were
     measured."""
-    wanted = [file_facts(target), file_facts(draft)]
+    wanted = file_facts(target), file_facts(draft)
     for name in _newest_first():
         with suppress(*_DAMAGES):
             state = json.loads(read_cache(f"{FOLDER}/{name}") or "{}")
             facts = state["facts"]
-            if [_file(model) for model in (facts["target"], *facts["drafts"])] == wanted:
+            if _file(facts["target"]) == wanted[0] and wanted[1] in map(_file, facts["drafts"]):
                 curve = _curve(state["costs"])
                 if curve is not None:
                     return curve
@@ -64,5 +65,5 @@ def _curve(stored: dict[str, Any]) -> CostCurve | None:
     costs = Costs({1: 1.0})
     costs.restore(stored)
     target, step = costs.measured()
-    drafting = step.get((DRAFTER, 1, 1))
+    drafting = next((step[name, 1, 1] for name in DRAFTERS if (name, 1, 1) in step), None)
     return cost_curve({"target": target, "draft": drafting}) if len(target) > 1 and drafting is not None else None

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment
+from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment, started
 from fake_stream import FakeStream
 from tiny_gguf import CHATML, write_model
 
@@ -487,20 +486,8 @@ def test_a_row_of_openai_comes_back_as_its_object(home: Path) -> None:
 
 
 LONG = [{"id": number, "prompt": f"p{number}"} for number in range(20)]
+BATCH = [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl"]
 SLOWLY = [*TINY, "--raw", "-n", "150", "--seed", "3", "--ignore-eos"]
-
-
-@contextmanager
-def started(home: Path, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [*COMMAND, "batch", "in.jsonl", "-o", "out.jsonl", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, cwd=home, env=environment(home),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as program:  # fmt: skip
-        try:
-            yield program
-        finally:
-            program.kill()
 
 
 def until(holds: Callable[[], Any], program: subprocess.Popen[bytes]) -> None:
@@ -535,7 +522,7 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
     home: Path, uninterrupted: bytes, name: str, code: int, args: Sequence[str]
 ) -> None:
     write(home, *LONG)
-    with started(home, *STRICT, *args) as program:
+    with started([*BATCH, *STRICT, *args], home) as program:
         until(lambda: n_rows(home) >= 3, program)
         program.send_signal(getattr(signal, name))
         _, said = program.communicate(timeout=60)
@@ -571,7 +558,7 @@ def test_a_slow_pipe_holds_up_neither_results_nor_ctrl_c(home: Path) -> None:
 @posix
 def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
     write(home, *LONG)
-    with started(home, *SLOWLY, "--parallel", "4") as program:
+    with started([*BATCH, *SLOWLY, "--parallel", "4"], home) as program:
         until(lambda: n_rows(home) >= 3, program)
         for child in psutil.Process(program.pid).children(recursive=True):
             if "spawn_main" in " ".join(child.cmdline()):
@@ -585,7 +572,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(home: Path) -> None:
 @posix
 def test_a_job_that_is_being_written_is_not_begun_twice(home: Path) -> None:
     write(home, *LONG)
-    with started(home, *SLOWLY) as program:
+    with started([*BATCH, *SLOWLY], home) as program:
         until(lambda: n_rows(home) >= 1, program)
         program.send_signal(signal.SIGSTOP)  # or it might be done before the other one looks
         other = edgespec("batch", "in.jsonl", "-o", "out.jsonl", *SLOWLY, home=home)

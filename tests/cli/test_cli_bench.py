@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import DEMO_ANSWERS, Finished, edgespec_changed, edgespec_here
+from cli_program import DEMO_ANSWERS, Finished, ctrl_c_in, edgespec_changed, edgespec_here, environment
 from tiny_gguf import write_model
+from tiny_head import write_head, write_hydra
+from tiny_mtp import write_mtp
 
 from edgespec.files.paths import write_whole
 
@@ -155,6 +157,37 @@ def test_two_results_are_compared(home: Path) -> None:
     assert edgespec_here("bench", "--compare", "a.json", "c.json", home=home).returncode == 2
 
 
+# --- heads and MTP blocks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        ("eagle3", "suffix,recycling,eagle3"),
+        ("hydra", "suffix,recycling,hydra"),
+        ("mtp", "suffix,recycling,mtp"),
+        ("", "suffix,recycling"),
+    ],
+)
+def test_all_are_the_drafters_that_can_be_loaded(tmp_path: Path, kind: str, every: str) -> None:
+    target = tmp_path / "target.gguf"
+    write_mtp(target) if kind == "mtp" else write_model(target, "llama", n_layers=4)
+    head = ["-md", str(tmp_path / "head.gguf")] if kind in ("eagle3", "hydra") else []
+    if head:
+        write_hydra(Path(head[1])) if kind == "hydra" else write_head(Path(head[1]), has_vocabulary=False)
+    modes = ["all auto", *(["draft fixed:2"] if head else ["suffix fixed:2"])]
+    asked = [option for mode in modes for option in ("--mode", mode)]
+    done = bench(tmp_path, str(target), *head, *asked, "--json", "-")
+    result = json.loads(done.stdout)
+    assert result["settings"]["modes"] == ["plain", f"{every} auto", modes[1]]
+    assert not [message for message in result["messages"] if "skipped" in message]
+    assert {sample["mode"] for sample in result["samples"]} == {*result["settings"]["modes"]}
+    assert all(sample["equal"] for sample in result["samples"])
+    if head:
+        assert all(sample["proposed"] for sample in result["samples"] if sample["mode"] == modes[1])
+        assert result["models"]["draft"]["name"] == "head"
+
+
 # --- what cannot be done is said before anything is measured ----------------------------------------------------------
 
 
@@ -171,11 +204,13 @@ def test_two_results_are_compared(home: Path) -> None:
         (["--temp", "1e-9"], "temperature"),
         (["-m", "demo", "demo"], "two models were given"),
         (["-m", "tiny.gguf", "--mode", "draft fixed:2"], "mode draft fixed:2 needs a draft model"),
+        (["-m", "tiny.gguf", "--mode", "hydra fixed:2"], "mode hydra fixed:2 needs a draft head"),
         (["--prompts", "missing.jsonl"], "missing.jsonl"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: list[str], said: str) -> None:
     (home / "folder.csv").mkdir(exist_ok=True)
+    environment(home)  # whatever it puts there
     there = set(home.iterdir())
     done = bench(home, *args)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -201,14 +236,7 @@ def test_a_picture_needs_matplotlib(home: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
-    code = (
-        "from edgespec.bench.answers import OwnMode\n"
-        "real, calls = OwnMode.answer, iter(range(100))\n"
-        "def answer(*args):\n"
-        "    if next(calls) == 6: os.kill(os.getpid(), signal.SIGINT)\n"  # two to warm up
-        "    return real(*args)\n"
-        "OwnMode.answer = answer\n"
-    )
+    code = ctrl_c_in("edgespec.bench.answers", "OwnMode.answer", call=6)  # two to warm up
     args = [*SHORT, "--mode", "lookup", "--repeat", "100", "-n", "300", "--json", "stopped.json"]
     done = edgespec_changed(code, *args, home=home)
     result = written(home / "stopped.json")

@@ -16,6 +16,7 @@ import pytest
 from cli_program import Finished, edgespec
 from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
+from tiny_head import write_head, write_hydra
 
 from edgespec.history import Store, StoreError, Turn
 
@@ -375,3 +376,17 @@ def test_without_its_terminal_it_ends_and_keeps_the_answer(home: Path, front: st
         program.wait(60)
         assert not psutil.wait_procs(workers, timeout=10)[1]
     assert contents(home)[0] == "hello"
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "hydra"])
+def test_a_draft_head_drafts_in_a_chat(home: Path, kind: str) -> None:
+    write_model(home / "deep.gguf", "llama", n_layers=4, chat_template=CHATML)
+    head = write_head(home / "head.gguf") if kind == "eagle3" else write_hydra(home / "head.gguf")
+    args = ["chat", "-m", "deep.gguf", *CHAT[3:], "-c", "512"]
+    done = chat("hi", f"/draft {head.name}", "/draft", "/model", "hello", home=home, args=args)
+    assert done.returncode == 0
+    said = f"{done.stdout.decode()}{done.stderr.decode()}"
+    assert said.count(f"draft model {head.name}\n") == 2
+    assert f"drafters: grammar, suffix, recycling, {kind}" in said
+    assert len(last_turns(home)) == 4
+    assert b"cannot be used" in chat(f"/model {head.name}", home=home).stderr

@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_program import COMMAND, environment
+from cli_program import COMMAND, started
 from tiny_gguf import CHATML, write_model
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -27,18 +25,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextmanager
-def started(command: Sequence[str], home: Path, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    """The program in the foreground's way: a process that hears SIGINT, whatever runs the tests."""
-    with subprocess.Popen(
-        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
-        env=environment(home),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as program:  # fmt: skip
-        try:
-            yield program
-        finally:
-            program.kill()
+def press_after(program: subprocess.Popen[bytes], line: bytes) -> None:
+    assert program.stdout is not None
+    assert program.stdout.readline() == line
+    program.send_signal(signal.SIGINT)
 
 
 def read_some(program: subprocess.Popen[bytes]) -> None:
@@ -91,9 +81,7 @@ def test_before_the_answer_a_signal_ends_the_program_at_once(home: Path) -> None
         "sys.exit(main(['run']))"
     )
     with started([sys.executable, "-c", code], home, subprocess.PIPE) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"waiting\n"
-        program.send_signal(signal.SIGINT)
+        press_after(program, b"waiting\n")
         assert program.wait(60) == 130
         assert program.stderr is not None
         assert program.stderr.read() == b""
@@ -121,29 +109,22 @@ print("answer ended", interrupts.received, flush=True)
 
 def test_a_native_call_is_ended_too(home: Path) -> None:
     with started([sys.executable, "-c", NATIVE, "load"], home) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"in\n"
-        program.send_signal(signal.SIGINT)
+        press_after(program, b"in\n")
         rest, said = program.communicate(timeout=30)
     assert (program.returncode, rest, said) == (130, b"", b"")
 
 
 def test_the_flag_is_set_while_the_answer_is_made(home: Path) -> None:
     with started([sys.executable, "-c", NATIVE, "answer"], home) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"in\n"
-        program.send_signal(signal.SIGINT)
+        press_after(program, b"in\n")
         rest, said = program.communicate(timeout=30)
     assert (program.returncode, rest, said) == (0, b"answer ended 2\n", b"")
 
 
 def test_a_second_press_ends_an_answer_that_does_not_end(home: Path) -> None:
     with started([sys.executable, "-c", NATIVE, "stuck"], home) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == b"in\n"
-        program.send_signal(signal.SIGINT)
-        assert program.stdout.readline() == b"set\n"
-        program.send_signal(signal.SIGINT)
+        press_after(program, b"in\n")
+        press_after(program, b"set\n")
         rest, said = program.communicate(timeout=30)
     assert (program.returncode, rest, said) == (130, b"", b"")
 

@@ -14,7 +14,8 @@ import pytest
 from cli_program import Finished, edgespec_here
 from filelock import FileLock
 from terminal import at_terminal, read_rest
-from tiny_gguf import CHATML, write_embedding_model, write_model, write_split
+from tiny_gguf import CHATML, Value, write_embedding_model, write_model, write_split
+from tiny_head import write_head, write_hydra
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
@@ -25,6 +26,12 @@ from edgespec.models.names.spec import BUNDLED, resolve
 LINKS = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 POSIX = pytest.mark.skipif(os.name != "posix", reason="Windows refuses by itself to delete what is in use")
 COMMITS = ("c" * 40, "d" * 40)
+TRAINED: dict[str, Value | None] = {
+    "general.base_model.0.name": "tiny",
+    "edgespec.head.training_tokens": 156_000,
+    "edgespec.head.training_minutes": 28.0,
+    "edgespec.head.acceptance": [0.5, 0.25],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -402,6 +409,37 @@ def test_drafts_that_work_are_named_and_the_others_counted(home: Path, kept: Rep
     text = text_of(home, "show", "owner/tiny-GGUF:Q8_0")
     assert "none here\n" in text
     assert "3 cannot draft for it: 'edgespec pair suggest owner/tiny-GGUF:Q8_0' shows why\n" in text
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "hydra"])
+def test_a_draft_head_is_shown_as_one(home: Path, kind: str) -> None:
+    head = write_head(home / "head.gguf", draft_tokens=[1, 2, 3], has_vocabulary=False, metadata=TRAINED)
+    if kind == "hydra":
+        head = write_hydra(home / "head.gguf", metadata=TRAINED)
+    [facts] = objects(home, "show", head.name)
+    n_drafts, layers, networks, kv_bytes = (3, [1, 2, 3], 0, 256) if kind == "eagle3" else (299, [], 3, 0)
+    assert (facts["head"], facts["target"], facts["target_width"], facts["n_vocab"]) == (kind, "tiny", 64, 299)
+    assert (facts["n_draft_tokens"], facts["layers_read"], facts["networks"]) == (n_drafts, layers, networks)
+    assert (facts["training_tokens"], facts["training_minutes"], facts["acceptance"]) == (156_000, 28.0, [0.5, 0.25])
+    assert facts["kv_bytes_per_token"] == kv_bytes
+    assert "drafts" not in facts
+    text = text_of(home, "show", head.name)
+    reads = "reads layers 1, 2, 3 of its target" if layers else "3 networks on the final state of its target"
+    assert f"{reads}\n" in text
+    assert re.search(r"\nmade for +tiny \(width 64, 299 tokens\)\n", text)
+    assert re.search(rf"\ndrafts +{n_drafts} of these tokens \(-md, --spec-type {kind}\)\n", text)
+    assert re.search(r"\ntrained +28 minutes, on 156k tokens\n", text)
+    assert re.search(r"\nacceptance +50 %, 25 % of greedy drafts of 1 to 2 tokens", text)
+    for nonsense in ("vocabulary", "chat template", "context  ", "special tokens", "none", "suggest"):
+        assert nonsense not in text
+
+
+def test_a_draft_head_that_does_not_say_how_it_was_trained(home: Path) -> None:
+    odd: dict[str, Value | None] = {"edgespec.head.training_tokens": "many", "edgespec.head.acceptance": ["high"]}
+    write_head(home / "head.gguf", metadata=odd)
+    text = text_of(home, "show", "head.gguf")
+    assert re.search(r"\nmade for +a model of width 64, 299 tokens\n", text)
+    assert "trained" not in text and "acceptance" not in text
 
 
 def test_a_name_that_several_files_have_is_answered_with_them(home: Path, kept: Repository) -> None:

@@ -14,7 +14,8 @@ from cli_program import edgespec as edgespec_process
 from fake_hub import FakeHub, hub_with_demo_pair
 from other_vocabulary import permute_vocabulary
 from terminal import at_terminal, read_until
-from tiny_gguf import model_metadata, write_model
+from tiny_gguf import CHATML, model_metadata, write_model
+from tiny_head import write_head, write_hydra
 
 import edgespec
 from edgespec.core.policy.costs import Costs
@@ -106,6 +107,25 @@ def test_a_draft_that_would_slow_its_target_down_is_reported_first_and_still_fit
     assert said == "large demo: larger than the target: it would slow decoding down"
     (draft,) = json.loads(pair(tmp_path, "suggest", "demo:draft", "--json").stdout)["drafts"]
     assert (draft["verdict"], draft["slows_down"]) == ("no", True)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "hydra"])
+def test_a_draft_head_is_compared_by_what_matters_for_it(tmp_path: Path, kind: str) -> None:
+    write_model(tmp_path / "target.gguf", "llama", n_layers=4, chat_template=CHATML)
+    write = write_head if kind == "eagle3" else write_hydra
+    head = write(tmp_path / "head.gguf").name
+    fits, misfits = (
+        pair(tmp_path, "check", target, head, code=code) for target, code in (("target.gguf", 0), ("demo", 4))
+    )
+    assert "tokens 299 299 weights" in text(fits)
+    assert "verdict works Both" in text(fits) and "cost a draft pass reads" in text(fits)
+    assert "tokens 8,192 299 weights" in text(misfits)
+    assert "why it is a head for models of width 64, and this one has 256" in text(misfits)
+    assert "cost" not in text(misfits)
+    for done in (fits, misfits):
+        assert not any(
+            word in text(done) for word in ("BOS", "EOS", "chat template", "trained", "times smaller", "note")
+        )
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

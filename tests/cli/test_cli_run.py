@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cli_program import COMMAND, DEMO_ANSWERS, Finished, edgespec, edgespec_here, environment
 from tiny_gguf import CHATML, write_model
+from tiny_head import write_hydra
 
 import edgespec as api
 from edgespec.engine.trace import read_trace
@@ -150,6 +151,31 @@ def test_drafting_that_was_asked_for_and_cannot_be_is_refused(home: Path, asked:
     assert "--spec-type draft needs a draft model" in refused
     assert "name one (-md MODEL)" in refused
     assert edgespec_here("run", PROMPT, *FIRST, *asked, "--spec-draft-n-max", "0", home=home).returncode == 0
+
+
+@pytest.mark.parametrize("model", ["chat.gguf", "demo"])
+@pytest.mark.parametrize("more", [[], ["-md", "auto"]])
+@pytest.mark.parametrize("kind", ["eagle3", "hydra"])
+def test_a_draft_head_that_was_asked_for_and_is_not_there_can_be_trained(
+    home: Path, kind: str, more: list[str], model: str
+) -> None:
+    """The draft model that demo has is none."""
+    asked = ["-m", model, "--spec-type", f"suffix,{kind}", *more]
+    refused = refusal(edgespec_here("run", PROMPT, *asked, home=home, EDGESPEC_MODELS=""))
+    assert f"--spec-type suffix,{kind} needs a draft head" in refused
+    assert "name one (-md HEAD.gguf)" in refused
+    assert f"'edgespec draft train {model} --kind {kind} -o HEAD.gguf' trains one" in refused
+    assert "--spec-type suffix goes without" in refused
+
+
+def test_the_best_head_here_is_found(tmp_path: Path) -> None:
+    home, target = tmp_path, write_model(tmp_path / "deep.gguf", "llama", n_layers=8)
+    write_model(home / "draft.gguf", "llama", n_layers=1)
+    write_hydra(home / "head.gguf")
+    asked = ["-m", target.name, "--spec-type", "hydra", "-md", "auto", "-n", "4", "--explain"]
+    done = edgespec_here("run", PROMPT, *asked, home=home, EDGESPEC_MODELS="")
+    assert done.returncode == 0, done.stderr
+    assert b"head.gguf: " in done.stderr
 
 
 def fetched(cache: Path, repository: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import Finished, edgespec_changed, edgespec_here
+from cli_program import Finished, ctrl_c_in, edgespec_changed, edgespec_here
 from other_vocabulary import permute_vocabulary
 from rich.console import Console
 from tiny_gguf import write_model
@@ -639,14 +639,7 @@ def test_a_failure_is_reported_and_the_exit_code_says_so(home: Path, monkeypatch
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
-    code = (
-        "from edgespec.bench.answers import OwnMode\n"
-        "real, calls = OwnMode.answer, iter(range(100))\n"
-        "def answer(*args):\n"
-        "    if next(calls) == 4: os.kill(os.getpid(), signal.SIGINT)\n"  # one to warm up
-        "    return real(*args)\n"
-        "OwnMode.answer = answer\n"
-    )
+    code = ctrl_c_in("edgespec.bench.answers", "OwnMode.answer", call=4)  # one to warm up
     args = ["compare", "demo", "-t", "1", "-n", "300", "--limit", "1", "--modes", "plain", "--per-category", "9"]
     done = edgespec_changed(code, *args, home=home)
     assert done.returncode == 128 + signal.SIGINT
@@ -659,20 +652,13 @@ def test_ctrl_c_shows_what_there_is_and_keeps_it(home: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("targets, 'make_quant'", "; new quantisations are saved, and the same command starts again"),
-        ("measure, 'run_comparison'", "; new quantisations are saved, and the same command starts again"),
+        ("targets make_quant", "; new quantisations are saved, and the same command starts again"),
+        ("measure run_comparison", "; new quantisations are saved, and the same command starts again"),
     ],
 )
 def test_ctrl_c_before_anything_was_measured_says_so(where: str, said: str, home: Path) -> None:
-    module, name = where.split(", ")
-    code = (
-        f"from edgespec.compare import {module} as changed\n"
-        f"real = getattr(changed, {name})\n"
-        "def pressed(*args):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return real(*args)\n"
-        f"setattr(changed, {name}, pressed)\n"
-    )
+    module, name = where.split()
+    code = ctrl_c_in(f"edgespec.compare.{module}", name)
     done = edgespec_changed(code, "compare", *DEMO, "--quants", "Q5_0", home=home)
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, b"")
     assert done.stderr.decode() == f"note: stopped before anything was measured{said}\n"

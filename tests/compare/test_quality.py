@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_program import COMMAND, DEMO_ANSWERS, Finished, edgespec_changed, edgespec_here
+from cli_program import COMMAND, DEMO_ANSWERS, Finished, ctrl_c_in, edgespec_changed, edgespec_here
 from numpy.typing import NDArray
 from tiny_gguf import write_model
 
@@ -372,14 +372,7 @@ def test_what_cannot_be_read_is_refused(home: Path, args: list[str], said: str, 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_what_there_is(home: Path) -> None:
-    code = (
-        "from edgespec.compare import perplexity as measuring\n"
-        "real, calls = measuring.log_probabilities, iter(range(100))\n"
-        "def rows(*args):\n"
-        "    if next(calls) == 2: os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return real(*args)\n"
-        "measuring.log_probabilities = rows\n"
-    )
+    code = ctrl_c_in("edgespec.compare.perplexity", "log_probabilities", call=2)
     done = edgespec_changed(code, "perplexity", "-t", "1", home=home)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr == DEMO_ANSWERS
@@ -388,14 +381,7 @@ def test_ctrl_c_shows_what_there_is(home: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_before_the_first_window_says_that_nothing_was_found(home: Path) -> None:
-    code = (
-        "from edgespec.compare import perplexity as measuring\n"
-        "real = measuring.log_probabilities\n"
-        "def rows(*args):\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return real(*args)\n"
-        "measuring.log_probabilities = rows\n"
-    )
+    code = ctrl_c_in("edgespec.compare.perplexity", "log_probabilities")
     done = edgespec_changed(code, "perplexity", "-t", "1", "--limit", "1", "-c", "1024", home=home)
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, b"")
     assert done.stderr == DEMO_ANSWERS + b"note: stopped before the first window was read\n"

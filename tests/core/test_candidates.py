@@ -7,17 +7,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from enumeration import Chance, drawn, outcomes, surprise
+from rows import GREEDY, OFF, frozen
 
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.distribution import Distribution
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
 
-OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
-GREEDY = SamplingSettings(temperature=0)
 PENALIZED = replace(OFF, repeat_penalty=1.5, presence_penalty=0.3, logit_bias=((4, 1.0), (0, -np.inf)))
 CHAINS = [
     OFF,
@@ -33,12 +31,6 @@ CHAINS = [
     replace(PENALIZED, temperature=0),
     replace(SamplingSettings(), repeat_penalty=1.2, repeat_last_n=2),
 ]
-
-
-def frozen(values: npt.ArrayLike) -> FloatRow:
-    row = np.array(values, np.float32)
-    row.flags.writeable = False
-    return row
 
 
 def make_rows() -> dict[str, FloatRow]:

@@ -11,13 +11,12 @@ from enumeration import Joint, some, surprise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from rows import GREEDY, OFF, frozen
 
 from edgespec.core.noise import Stream, gumbel64, hashes, key
 from edgespec.core.sampler import Sampler, perturbed_best, perturbed_ranking
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain
 
-OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
-GREEDY = SamplingSettings(temperature=0)
 LARGE = 151_936
 
 CHAINS = [
@@ -30,12 +29,6 @@ CHAINS = [
     replace(OFF, typical_p=0.6),
     replace(OFF, repeat_penalty=1.5, presence_penalty=0.3, logit_bias=((4, 1.0), (0, -np.inf))),
 ]
-
-
-def frozen(values: npt.ArrayLike) -> FloatRow:
-    row = np.array(values, np.float32)
-    row.flags.writeable = False
-    return row
 
 
 def make_rows() -> dict[str, FloatRow]:

@@ -12,6 +12,7 @@ import pytest
 from enumeration import Prefix, constant, distribution, plain, surprise
 from hypothesis import given
 from hypothesis import strategies as st
+from rows import OFF
 
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.distribution import Distribution
@@ -25,7 +26,6 @@ from edgespec.drafters.tree import ROOT, Tree
 V, END = 5, 4
 N = 1000
 PROMPT = [1, 2]
-WHOLE = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)
 CHAIN = SamplingSettings(temperature=0.9, top_k=4, top_p=0.97, min_p=0, presence_penalty=0.7, repeat_last_n=3)
 RULES: list[VerifyRule] = ["coupled", "rejection", "block", "typical"]
 Drafting = Callable[[Sampler, list[int], int], Draft]
@@ -166,15 +166,15 @@ def best_first(
 @pytest.mark.parametrize(
     ("rule", "drafting", "settings"),
     [
-        pytest.param("rejection", levels(1, 1), WHOLE, id="chain"),
-        pytest.param("rejection", levels(2, 1), WHOLE, id="two, then one"),
+        pytest.param("rejection", levels(1, 1), OFF, id="chain"),
+        pytest.param("rejection", levels(2, 1), OFF, id="two, then one"),
         pytest.param("rejection", levels(3, 2), CHAIN, id="three, then two"),
         pytest.param("rejection", looked_up_behind(levels(1)), CHAIN, id="chain, looked up"),
-        pytest.param("rejection", best_first(), WHOLE, id="best first"),
+        pytest.param("rejection", best_first(), OFF, id="best first"),
         pytest.param("rejection", best_first(), CHAIN, id="best first, truncated and penalised"),
-        pytest.param("block", levels(1, 1, 1), WHOLE, id="block"),
+        pytest.param("block", levels(1, 1, 1), OFF, id="block"),
         pytest.param("block", levels(1, 1, 1), CHAIN, id="block, truncated and penalised"),
-        pytest.param("block", looked_up_behind(levels(1)), WHOLE, id="block, looked up"),
+        pytest.param("block", looked_up_behind(levels(1)), OFF, id="block, looked up"),
         pytest.param("typical", levels(), CHAIN, id="no draft"),
     ],
 )
@@ -186,8 +186,8 @@ def test_step_after_step_the_text_has_the_targets_distribution(
 
 
 def test_samples_of_one_seed_have_that_distribution_too() -> None:
-    sample = [generated("block", Sampler(WHOLE, 7, number, V), levels(1, 1), n=3) for number in range(N)]
-    assert surprise(sample, plain(target_law(WHOLE), 3, END)) < 1
+    sample = [generated("block", Sampler(OFF, 7, number, V), levels(1, 1), n=3) for number in range(N)]
+    assert surprise(sample, plain(target_law(OFF), 3, END)) < 1
 
 
 def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
@@ -204,7 +204,7 @@ def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
         draft = levels(3)(sampler, tokens, step)
         return replace(draft, tokens=draft.tokens[::-1], distributions=draft.distributions[::-1])
 
-    joint = plain(target_law(WHOLE), 3, END)
+    joint = plain(target_law(OFF), 3, END)
     mistakes: list[tuple[VerifyRule, Drafting]] = [
         ("typical", levels(1, 1)),
         ("rejection", likeliest),
@@ -212,7 +212,7 @@ def test_the_sample_is_large_enough_to_detect_mistakes() -> None:
         ("rejection", in_reverse),
     ]
     for rule, drafting in mistakes:
-        sample = [generated(rule, Sampler(WHOLE, seed, 0, V), drafting, n=3) for seed in range(N)]
+        sample = [generated(rule, Sampler(OFF, seed, 0, V), drafting, n=3) for seed in range(N)]
         assert surprise(sample, joint) > 1
 
 
@@ -225,7 +225,7 @@ def test_block_verification_needs_new_draws_every_step() -> None:
     def excess(step_of: Callable[[int, int], int]) -> float:
         drafting = levels(1, 1, 1, row_after=draft, step_of=step_of)
         return surprise(
-            [generated("block", Sampler(WHOLE, seed, 0, V), drafting, 3, target) for seed in range(2 * N)], joint
+            [generated("block", Sampler(OFF, seed, 0, V), drafting, 3, target) for seed in range(2 * N)], joint
         )
 
     assert excess(lambda step, node: 0) > 1
@@ -243,13 +243,13 @@ def test_branches_of_an_adaptive_tree_need_noise_of_their_own() -> None:
     def target_after(prefix: Prefix) -> FloatRow:
         return log_row([0.2, 0.8]) if len(prefix) == len(PROMPT) else row_after(prefix)
 
-    sampler = Sampler(WHOLE, 0, 0, V)
+    sampler = Sampler(OFF, 0, 0, V)
     joint = plain(lambda prefix: sampler.distribution(target_after((*PROMPT, *prefix)), []), 2, END)
 
     def excess(step_of: Callable[[int, int], int]) -> float:
         drafting = best_first(row_after, step_of)
         return surprise(
-            [generated("rejection", Sampler(WHOLE, seed, 0, V), drafting, 2, target_after) for seed in range(N)], joint
+            [generated("rejection", Sampler(OFF, seed, 0, V), drafting, 2, target_after) for seed in range(N)], joint
         )
 
     assert excess(lambda step, node: step) > 1
@@ -284,7 +284,7 @@ def trees(draw: st.DrawFn) -> Draft:
     return draft
 
 
-COUPLED = [replace(WHOLE, temperature=0), WHOLE, CHAIN, SamplingSettings(temperature=1.5, repeat_penalty=1.3)]
+COUPLED = [replace(OFF, temperature=0), OFF, CHAIN, SamplingSettings(temperature=1.5, repeat_penalty=1.3)]
 
 
 @given(trees(), st.integers(0, 2**32), st.sampled_from(COUPLED))
@@ -355,7 +355,7 @@ def test_choices_carry_the_log_probabilities_that_were_asked_for(rule: VerifyRul
 @pytest.mark.parametrize("rule", RULES)
 def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_step(rule: VerifyRule) -> None:
     def texts(seed: int, sample: int, first_step: int) -> list[list[int]]:
-        sampler = Sampler(WHOLE, seed, sample, V)
+        sampler = Sampler(OFF, seed, sample, V)
         draft = Draft.chain([0, 1], [0.5, 0.5], "test")
         verdicts = [verified(rule, draft, sampler, [n, *PROMPT], first_step) for n in range(V)]
         return [[choice.id for choice in verdict.choices] for verdict in verdicts]
@@ -369,7 +369,7 @@ def test_a_verdict_is_repeatable_and_depends_on_seed_sample_and_step(rule: Verif
 @pytest.mark.parametrize("rule", RULES)
 def test_an_end_token_of_the_draft_is_the_last_of_its_verdict(rule: VerifyRule) -> None:
     row = log_row([0.01, 0.01, 0.01, 0.01, 0.96])
-    sampler = Sampler(replace(WHOLE, temperature=0), 0, 0, V)
+    sampler = Sampler(replace(OFF, temperature=0), 0, 0, V)
     draft = Draft.chain([END, 2], [0.5, 0.5], "test")
     verdict = verify(rule, draft, lambda node: row, sampler, PROMPT, lambda token: token == END)
     assert (verdict.path, [choice.id for choice in verdict.choices]) == ([0], [END])
@@ -379,7 +379,7 @@ def test_an_end_token_of_the_draft_is_the_last_of_its_verdict(rule: VerifyRule) 
 def test_a_row_without_finite_logits_is_refused(rule: VerifyRule) -> None:
     bad = np.full(V, np.nan, np.float32)
     with pytest.raises(ValueError, match="no finite logits"):
-        verify(rule, Draft.empty(), lambda node: bad, Sampler(WHOLE, 0, 0, V), PROMPT, lambda token: False)
+        verify(rule, Draft.empty(), lambda node: bad, Sampler(OFF, 0, 0, V), PROMPT, lambda token: False)
 
 
 def test_child_finds_the_sibling_that_was_chosen() -> None:

@@ -14,8 +14,12 @@ import edgespec
 import edgespec.drafters.head as heads
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.head import HeadDrafter
-from edgespec.errors import ModelFileError, PairError
+from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.gguf_file.head_check import check_draft_file
+from edgespec.llama import head_context
+from edgespec.llama.context import Context
+from edgespec.llama.head_context import HeadContext
+from edgespec.llama.model import Model
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
@@ -207,6 +211,40 @@ def test_a_head_of_another_target_is_refused(
     with pytest.raises(PairError, match=why):
         load(target, head)
     assert why in " ".join(check_pair(check_draft_file(target), check_draft_file(head)).reasons)
+
+
+def test_a_head_that_cannot_be_opened_leaves_nothing_behind(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[HeadContext] = []
+
+    def switch_states(*_: object, **__: object) -> None:
+        raise UsageError("this build has no states")
+
+    def close(self: HeadContext) -> None:
+        opened.append(self)
+        Context.close(self)
+
+    monkeypatch.setattr(head_context, "switch_states", switch_states)
+    monkeypatch.setattr(HeadContext, "close", close)
+    with (
+        Model(deep) as target,
+        Model(write_head(tmp_path / "head.gguf")) as head,
+        Context(target, n_ctx=64) as context,
+        pytest.raises(UsageError, match="no states"),
+    ):
+        HeadContext(head, context, threads=1, n_ctx=64, n_batch=64)
+    with pytest.raises(UsageError, match="closed"):
+        opened[0].length(0)
+
+
+@pytest.mark.parametrize("name", ["eagle3", "mtp"])
+def test_passes_of_a_head_without_texts_are_timed(deep: Path, tmp_path: Path, name: str) -> None:
+    head = write_head(tmp_path / "head.gguf", has_vocabulary=False) if name == "eagle3" else None
+    target = deep if head else write_mtp(tmp_path / "mtp.gguf")
+    with load(target, head, spec_type=name, draft_model=head and str(head)) as llm:
+        costs = llm.measure_costs([1, 2], repeat=1)
+        assert costs["step"][name] > 0 and costs["read"][name] > 0
 
 
 def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_gguf import write_model
+from tiny_gguf import EXACT, write_model
+from tiny_head import write_bigram, write_head, write_hydra
+from tiny_mtp import write_mtp
 
 import edgespec
 from edgespec.core.draft import Budget, Draft
+from edgespec.core.policy.policy import FixedPolicy
 from edgespec.datastore.corpus import build
 from edgespec.drafters.base import Outcome
 from edgespec.engine.speculator import OBSERVE_EVERY
@@ -123,6 +126,43 @@ def test_a_tree_holds_guesses_of_several(home: Any) -> None:
     with edgespec.load("demo", spec_type="suffix,draft", pace="fixed:8", spec_tree=4, threads=1) as llm:
         list(llm.generate("import os\nimport sys\n", max_tokens=96, temperature=0.8, seed=2, ignore_eos=True))
         assert {name for name, source in llm.stats.by_source.items() if source.accepted} == {"suffix", "draft"}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("kind", ["draft", "eagle3", "hydra", "mtp"])
+def test_a_tree_holds_what_heads_and_others_propose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, temperature: float
+) -> None:
+    """As that of a draft model does: nodes of all three in one draft, none twice."""
+    target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
+    write_mtp(target, "glm4moe") if kind == "mtp" else write_bigram(target)
+    match kind:
+        case "draft":
+            write_model(draft, "llama", n_layers=1)
+        case "eagle3":
+            write_head(draft, knows_bigrams=True)
+        case "hydra":
+            write_hydra(draft, knows_bigrams=True)
+    found: list[Draft] = []
+    settings: dict[str, Any] = {**EXACT, "ctx_size": 512, "store": False}
+    asked: dict[str, Any] = {"max_tokens": 100, "temperature": temperature, "seed": 1, "ignore_eos": True}
+    with edgespec.load(str(target), spec_type="none", **settings) as plain:
+        want = [event.id for event in plain.generate(TEXT, **asked)]
+    drafting: dict[str, Any] = {"spec_type": f"suffix,recycling,{kind}", "pace": "fixed:12", "spec_tree": 6}
+    drafting |= {"draft_model": str(draft)} if draft.exists() else {}
+    with edgespec.load(str(target), **settings, **drafting) as llm:
+        select = FixedPolicy.select
+
+        def selecting(self: FixedPolicy, contexts: Any, width: int, room: int) -> list[Draft]:
+            drafts = select(self, contexts, width, room)
+            found.extend(drafts)
+            return drafts
+
+        monkeypatch.setattr(FixedPolicy, "select", selecting)
+        assert [event.id for event in llm.generate(TEXT, **asked)] == want
+    sources = [{draft.source_of(node) for node in range(len(draft))} for draft in found]
+    assert {"suffix", "recycling", kind} in sources
+    assert all(len(paths(draft)) == len(draft) and draft.n_leaves <= 6 for draft in found)
 
 
 @pytest.mark.parametrize("n_max", [15, 64])

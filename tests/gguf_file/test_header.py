@@ -369,6 +369,7 @@ def test_a_damaged_part(tmp_path: Path) -> None:
         ({"general.architecture": "clip"}, "a vision projector (mmproj), not a language model"),
         ({"general.architecture": "llada"}, "a diffusion model"),
         ({"general.architecture": "eagle3"}, "a draft head"),
+        ({"general.architecture": "edgespec-hydra"}, "a draft head"),
         ({"general.architecture": "wavtokenizer-dec"}, "a speech model"),
         ({"general.type": "adapter"}, "a LoRA adapter"),
         ({"general.type": "mmproj"}, "a vision projector (mmproj), not a language model"),

@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check_memory import SETTINGS, log_lines, misses, reported, sizes
+from check_memory import SETTINGS, log_lines, misses, reported, reported_of_head, sizes
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
+from tiny_head import write_head, write_hydra
+from tiny_mtp import ARCHITECTURES, write_mtp
 
+from edgespec.core.features import MOST_UNREAD
+from edgespec.errors import OutOfMemoryError
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
@@ -22,8 +27,10 @@ from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
+from edgespec.models.memory.offload import placed
 from edgespec.models.memory.what_fits import QUANT_BITS, largest_context, what_would_fit
 from edgespec.models.names.spec import resolve
+from edgespec.runtime import fitting
 from edgespec.runtime.fitting import copies
 from edgespec.text.figures import size_of
 
@@ -121,6 +128,21 @@ def test_so_do_caches_of_other_kinds(tmp_path: Path, architecture: str, settings
     assert estimate(Plan(header, **settings)).kv == pytest.approx(found, abs=(1 << 20) / 100)
 
 
+@pytest.mark.parametrize("flash_attention", ["off", "on"])
+@pytest.mark.parametrize("architecture", ["eagle3", *ARCHITECTURES])
+def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attention: Any) -> None:
+    settings: dict[str, Any] = {"n_ctx": 4096, "flash_attention": flash_attention, "rollback": 3}
+    if architecture == "eagle3":
+        target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
+        head = Plan(check_draft_file(write_head(tmp_path / "head.gguf", has_vocabulary=False)), **settings).as_head(192)
+        plan = Plan(check_model(target), **settings, draft=head)
+    else:
+        plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", architecture)), **settings, mtp=True)
+    (expected,), found = estimate(plan).drafts, reported_of_head(plan)
+    assert expected.kv == found["kv"]
+    assert expected.compute == pytest.approx(found["compute"], rel=0.1, abs=250_000)
+
+
 def test_branches_and_scratch_count_as_a_context_makes_them() -> None:
     settings: dict[str, Any] = {"n_ctx": 1024, "sequences": 2, "branches": 3, "scratch": 300, "max_outputs": 1}
     assert estimate(Plan(DEMO, **settings)).output == 5 * DEMO.n_vocab * 4
@@ -142,7 +164,47 @@ def test_a_cache_is_rounded_up_and_shared_by_the_sequences() -> None:
 def test_a_draft_is_added() -> None:
     alone, draft = estimate(replace(PAIR, draft=None)), estimate(Plan(DEMO_DRAFT, n_ctx=1024))
     assert estimate(PAIR).total == alone.total + draft.total
-    assert estimate(PAIR).draft == draft
+    assert estimate(PAIR).drafts == (draft,)
+
+
+def test_what_a_head_has_not_read_is_kept(tmp_path: Path) -> None:
+    head = check_draft_file(write_head(tmp_path / "head.gguf"))
+    unread = [estimate(Plan(head, n_ctx=n_ctx, sequences=2, features=192)).work for n_ctx in (1024, 2048, 1_000_000)]
+    assert unread == [1024 * 2 * 192 * 4, 2048 * 2 * 192 * 4, MOST_UNREAD]
+    target = check_model(write_model(tmp_path / "target.gguf", "llama", n_layers=4))
+    alone, both = (estimate(Plan(target, n_ctx=1024, draft=draft)) for draft in (None, Plan(head, 1024, features=192)))
+    assert both.output - alone.output == 512 * 192 * 4  # of a pass
+
+
+def test_a_hydra_head_is_kept_as_f32(tmp_path: Path) -> None:
+    head = check_draft_file(write_hydra(tmp_path / "head.gguf"))
+    plan = Plan(head, n_ctx=1024)
+    found = estimate(plan)
+    assert (found.total, found.mapped) == ((head.n_params + 299 * 64 + 299) * 4, 0)
+    assert placed(Plan(DEMO, n_ctx=1024, draft=plan), "auto", "auto", [1 << 40]).draft == plan  # nothing for a GPU
+
+
+def test_an_mtp_block_counts_where_it_drafts(tmp_path: Path) -> None:
+    header = check_model(write_mtp(tmp_path / "mtp.gguf", "qwen35"))
+    without, drafting = (estimate(Plan(header, n_ctx=1024, mtp=mtp)) for mtp in (False, True))
+    block = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name.startswith("blk.3."))
+    assert (drafting.weights - without.weights, drafting.weights) == (block, header.weights_bytes)
+    assert drafting.drafts[0].weights == 0
+    assert drafting.allocated == without.allocated + drafting.drafts[0].allocated + 512 * 64 * 4  # of a pass
+
+
+def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe"))
+    without, drafting = (Plan(header, n_ctx=2048, mtp=mtp) for mtp in (False, True))
+    free = estimate(without).allocated + 1000
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: free)
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
+    assert fitting.fitted(without, lambda _: None).n_ctx == 2048
+    with pytest.raises(OutOfMemoryError, match="a context of 2,048 tokens does not fit"):
+        fitting.fitted(drafting, lambda _: None)
+    assert fitting.fitted(drafting, lambda _: None, may_shrink=True).n_ctx < 2048
 
 
 def test_without_flash_attention_the_cpu_takes_half_of_the_scores_again() -> None:

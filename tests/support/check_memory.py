@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.llama.context import Context
+from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
-from edgespec.models.memory.estimate import Estimate
+from edgespec.models.memory.estimate import Estimate, Plan
 
 TOLERANCE, LARGE = 0.1, 0.1
 PARTS = {"weights": "model", "kv": "KV|RS", "compute": "compute", "output": "output"}
@@ -45,14 +46,31 @@ def reported(path: Path, settings: dict[str, Any]) -> Sizes:
         Model(path, gpu_layers=0, use_extra_bufts=False) as model,
         Context(model, threads=1, **settings) as context,
     ):
-        rows, first_rows = context.max_outputs, context.sequences
+        return _buffers(lines, context)
+
+
+def reported_of_head(plan: Plan) -> Sizes:
+    """What llama.cpp reports of the context of the draft head of a plan, or else of its target's MTP block."""
+    with (
+        Model(plan.header, use_extra_bufts=False, with_mtp=plan.mtp) as model,
+        Model(plan.draft.header if plan.draft else plan.header, use_extra_bufts=False) as head,
+        Context(model, threads=1, **plan.context) as target,
+        log_lines() as lines,
+        HeadContext(
+            head if plan.draft else model, target, threads=1, **(plan.draft or plan.of_block).context
+        ) as context,
+    ):
+        return _buffers(lines, context)
+
+
+def _buffers(lines: list[str], context: Context) -> Sizes:
     found: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     for line in lines:
         for part, kind in PARTS.items():
             if match := re.search(rf" (?:{kind}) buffer size = +([\d.]+) MiB", line):
                 found[part] += float(match[1]) * (1 << 20)
     # It begins with a row for each sequence, and makes the buffer larger when the first decode asks for more.
-    found["output"] *= rows / first_rows
+    found["output"] *= context.max_outputs / context.sequences
     return found
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import signal
 import subprocess
 import sys
-from contextlib import chdir, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,6 +84,33 @@ def edgespec_changed(code: str, *args: str, home: Path) -> Finished:
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def ctrl_c_in(module: str, name: str, call: int = 0) -> str:
+    """Code for `edgespec_changed` that presses Ctrl-C in a call of a function, 0 being the first."""
+    owner, _, function = f"{module}.{name}".rpartition(".")
+    return (
+        f"import {module}\n"
+        f"real, calls = {owner}.{function}, iter(range(10000))\n"
+        "def pressed(*args):\n"
+        f"    if next(calls) == {call}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(*args)\n"
+        f"{owner}.{function} = pressed\n"
+    )
+
+
+@contextmanager
+def started(command: Sequence[str], home: Path, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
+    """The program in the foreground's way: a process that hears SIGINT, whatever runs the tests."""
+    with subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home,
+        env=environment(home),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as program:  # fmt: skip
+        try:
+            yield program
+        finally:
+            program.kill()
 
 
 def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variables: str) -> Finished:

@@ -60,7 +60,7 @@ def write_model(
     if chat_template is not None:
         entries["tokenizer.chat_template"] = chat_template
     weights = model_tensors(architecture, entries, seed=seed, noise=noise)
-    return write_file(path, _replaced(entries, metadata), _replaced(weights, tensors), type=type)
+    return write_file(path, replaced(entries, metadata), replaced(weights, tensors), type=type)
 
 
 def write_vocabulary(path: str | Path, architecture: str = "llama") -> Path:
@@ -378,7 +378,8 @@ def _add(writer: Any, key: str, value: Value) -> None:
         writer.add_array(key, list(value))
 
 
-def _replaced(entries: Mapping[str, V], changes: Mapping[str, V | None] | None) -> dict[str, V]:
+def replaced(entries: Mapping[str, V], changes: Mapping[str, V | None] | None) -> dict[str, V]:
+    """With these entries in place of those of the same name; None removes one."""
     return {key: value for key, value in {**entries, **(changes or {})}.items() if value is not None}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from tiny_gguf import CHATML, Value, Weights, model_metadata, model_tensors, write_file, write_model
+from tiny_gguf import CHATML, Value, Weights, model_metadata, model_tensors, replaced, write_file, write_model
 
 SHARP = 200.0  # attention to one's own token and no other
 
@@ -62,22 +62,19 @@ def write_head(
     if not has_vocabulary:
         entries = {key: value for key, value in entries.items() if not key.startswith("tokenizer.")}
         entries |= {"tokenizer.ggml.model": "no_vocab", "eagle3.vocab_size": len(drawn["output.weight"])}
-    for name, value in (metadata or {}).items():
-        if value is None:
-            del entries[name]
-        else:
-            entries[name] = value
-    for name, rows in (tensors or {}).items():
-        if rows is None:
-            del weights[name]
-        else:
-            weights[name] = rows
     if draft_tokens is not None:
         weights["d2t"] = np.array(draft_tokens, np.int64)
-    return write_file(path, entries, weights)
+    return write_file(path, replaced(entries, metadata), replaced(weights, tensors))
 
 
-def write_hydra(path: Path, *, seed: int = 0, knows_bigrams: bool = False, n_vocab: int = 0) -> Path:
+def write_hydra(
+    path: Path,
+    *,
+    seed: int = 0,
+    knows_bigrams: bool = False,
+    n_vocab: int = 0,
+    metadata: Mapping[str, Value | None] | None = None,
+) -> Path:
     """A Hydra head of width 64 for a `llama` of `tiny_gguf`: a random one, or one that predicts as the target of
     `write_bigram` does."""
     drawn, random = model_tensors("llama", model_metadata("llama", n_layers=4), seed=seed), np.random.default_rng(seed)
@@ -103,4 +100,4 @@ def write_hydra(path: Path, *, seed: int = 0, knows_bigrams: bool = False, n_voc
         "edgespec-hydra.target_hidden_size": 64,
         "edgespec-hydra.attention.layer_norm_rms_epsilon": 1e-5,
     }
-    return write_file(path, entries, weights)
+    return write_file(path, replaced(entries, metadata), weights)

@@ -12,6 +12,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
+from tiny_head import write_head
 
 from edgespec.files.paths import config_dir
 from edgespec.gguf_file.header import Header
@@ -468,6 +469,23 @@ def test_a_file_that_is_not_listed_is_opened_by_its_path(
         await pilot.press("enter", "down", "enter")
 
     assert show(script, reading("demo", "demo:draft", files["small"])) == [Picked(files["target"], "none")]
+
+
+def test_a_draft_head_is_offered_as_a_draft_only(tmp_path: Path) -> None:
+    target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
+    heads = [write_head(tmp_path / "listed.gguf"), write_head(tmp_path / "typed.gguf")]
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.is_draft_invariant)
+        await pilot.press("p", *str(heads[1]), "enter")
+        await until(pilot, lambda: app.is_draft_invariant and len(app.lines("drafts")) == 3)
+        assert [line.split()[0] for line in app.lines("models")] == ["target"]
+        assert [line.split()[:2] for line in app.lines("drafts")[:2]] == [["listed", "works:"], ["typed", "works:"]]
+        assert app.focused is app.choices("drafts")
+        await pilot.press("home", "enter")
+
+    picked = show(script, reading(str(target), str(heads[0])), model=str(target))
+    assert picked == [Picked(str(target), str(heads[0]))]
 
 
 def test_a_file_that_cannot_be_loaded_is_shown_last_and_refused(files: dict[str, str]) -> None:

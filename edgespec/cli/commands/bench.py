@@ -23,7 +23,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.result_files import STDOUT, files_of, write_files
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import write_whole
-from edgespec.settings import LoadSettings
+from edgespec.settings import HEADS, MTP, LoadSettings
 
 if TYPE_CHECKING:
     from edgespec.bench.measure import Result
@@ -41,9 +41,10 @@ OPTIONS = [
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
         show_default="all drafters, each alone, and fixed lengths",
         help=(
-            "Mode to compare with plain decoding: drafters (or all), auto or fixed:K, optionally tree:W and a "
+            "Mode to compare with plain decoding: drafters, auto or fixed:K, optionally tree:W and a "
             "verification rule, such as 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 "
-            "rejection'. Repeatable."
+            "rejection'. 'all' are suffix, recycling, a corpus, the draft model or head, and mtp where the model "
+            "has the block. Repeatable."
         ),
     ),
     option(
@@ -141,10 +142,11 @@ def bench(ctx: click.Context, /, target: str | None, **values: Any) -> None:
 def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
     """The requested modes, or all that are possible."""
     from edgespec.bench.modes import default_modes, parse_mode, possible_drafters, with_plain
-    from edgespec.models.names.spec import resolve
+    from edgespec.runtime.draft_model import drafters_here
 
-    has_draft = settings.draft_model is not None or resolve(settings.model).default_draft is not None
-    possible = possible_drafters(settings, has_draft=has_draft)
+    here = drafters_here(settings)
+    has_draft = bool(here - {MTP})
+    possible = possible_drafters(settings, here)
     modes = with_plain(parse_mode(text, possible) for text in texts)
     if not texts:
         if not has_draft:
@@ -152,10 +154,11 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
                 f"no draft model was given (-md) and {settings.model} has no default: measuring the other drafters"
             )
         return default_modes(possible)
-    needing = [mode.name for mode in modes if "draft" in mode.drafters]
-    if needing and not has_draft:
+    for mode in modes if not has_draft else []:
+        if {"draft", *HEADS}.isdisjoint(mode.drafters):
+            continue
         raise UsageError(
-            f"mode {needing[0]} needs a draft model",
+            f"mode {mode.name} needs a draft {'model' if 'draft' in mode.drafters else 'head'}",
             why=f"{settings.model} has no default draft",
             hint="pass one (-md)",
         )

@@ -20,6 +20,8 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.result_files import files_of, write_files
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import write_whole
+from edgespec.gguf_file.head_check import mtp_mismatch
+from edgespec.settings import MTP
 
 if TYPE_CHECKING:
     from edgespec.compare.measure import Plan, Result
@@ -176,9 +178,10 @@ def _plan(
     targets = find_targets(specs, quants, values["reference"], progress)
     settings = load_settings(values | {"model": str(targets.reference.path)})
     drafts = _drafts(values["drafts"], targets)
+    with_weights = ["draft"] * bool(drafts) + [MTP] * (not any(mtp_mismatch(target.header) for target in targets.all))
     plan = Plan(
         targets,
-        contests(modes, drafts, possible_drafters(settings, has_draft=bool(drafts))),
+        contests(modes, drafts, possible_drafters(settings, with_weights)),
         items,
         values["tokens"],
         text,

@@ -88,8 +88,7 @@ def _examine(path: Path, output: Output, show: Callable[[Iterable[Row]], None]) 
     from edgespec.llama.library import default_threads
     from edgespec.models.memory.defaults import usual_context
     from edgespec.models.memory.estimate import Plan
-    from edgespec.runtime.fitting import can_be_exact, fitted
-    from edgespec.runtime.loading import open_model
+    from edgespec.runtime.fitting import can_be_exact, fitted, open_model
 
     header = check_model(path)
     facts = header_facts(header) | {"notes": []}

@@ -128,7 +128,7 @@ def _model_row(name: str, model: LocalModel) -> Row:
         count_of(model.n_params),
         model.quantisation,
         size_of(model.size_bytes),
-        f"{model.n_ctx_train:,}",
+        f"{model.n_ctx_train:,}" if model.n_ctx_train else "",
         when(model.used_s) if model.used_s else "",
     )
 

@@ -19,7 +19,7 @@ from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
-from edgespec.gguf_file.head_check import check_draft_file
+from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import NotFetchedError, resolve
@@ -134,20 +134,20 @@ def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
 def _report(
     target: str, draft: str, headers: list[Header], found: Comparison, curve: CostCurve | None
 ) -> Iterator[RenderableType]:
-    verdict = found.verdict
+    verdict, of_head = found.verdict, is_head(headers[1])
     names = [
         (side, spec if spec.endswith(header.path.name) else f"{spec} ({header.path.name})")
         for side, spec, header in zip(("target", "draft"), (target, draft), headers, strict=True)
     ]
     yield Lines([*names, ("verdict", _words(verdict))])
     yield Text()
-    yield Figures("Both models", ["", "target", "draft"], list(_rows(found)))
+    yield Figures("Both models", ["", "target", "draft"], list(_rows(found, of_head=of_head)))
     if found.n_differing > 1:
         tokens = [[f"{ours.id}", ours.text, theirs.text] for ours, theirs in found.differing]
         yield Text()
         yield Figures(f"First of {found.n_differing:,} ids that differ", ["id", "target", "draft"], tokens)
     yield Text()
-    yield Lines(list(_about(found)))
+    yield Lines(list(_about(found, of_head=of_head)))
     if verdict.verdict == "no":
         return
     yield Text()
@@ -170,21 +170,24 @@ def _words(verdict: PairVerdict) -> str:
     return f"incompatible: {verdict.summary.removeprefix('no: ')}"
 
 
-def _rows(found: Comparison) -> Iterator[list[str]]:
+def _rows(found: Comparison, *, of_head: bool) -> Iterator[list[str]]:
+    """What the two are; a head has the target's tokens, and reads no texts."""
+
     def row(name: str, cell: Callable[[Side], str]) -> list[str]:
         return [name, cell(found.target), cell(found.draft)]
 
     yield row("architecture", lambda side: side.architecture)
     yield row("parameters", lambda side: count_of(side.n_params))
-    yield row("vocabulary", lambda side: side.vocabulary)
-    yield row("tokenizer", lambda side: side.tokenizer or "-")
     yield row("tokens", lambda side: f"{side.n_vocab:,}")
-    yield row("BOS", lambda side: _token(side.bos))
-    yield row("EOS", lambda side: _token(side.eos))
-    yield row("EOT", lambda side: _token(side.eot))
-    yield row("starts with BOS", lambda side: "yes" if side.adds_bos else "no")
-    yield ["chat template", *_templates(found)]
-    yield row("trained context", lambda side: f"{side.n_ctx_train:,}")
+    if not of_head:
+        yield row("vocabulary", lambda side: side.vocabulary)
+        yield row("tokenizer", lambda side: side.tokenizer or "-")
+        yield row("BOS", lambda side: _token(side.bos))
+        yield row("EOS", lambda side: _token(side.eos))
+        yield row("EOT", lambda side: _token(side.eot))
+        yield row("starts with BOS", lambda side: "yes" if side.adds_bos else "no")
+        yield ["chat template", *_templates(found)]
+        yield row("trained context", lambda side: f"{side.n_ctx_train:,}")
     yield row("weights", lambda side: size_of(side.weights_bytes))
     yield row("read per token", lambda side: size_of(side.read_bytes))
     yield row(f"memory, {found.n_ctx:,} tokens", lambda side: size_of(side.memory_bytes))
@@ -200,11 +203,14 @@ def _templates(found: Comparison) -> tuple[str, str]:
     return "yes" if ours else "none", "none" if not theirs else another if ours else "yes"
 
 
-def _about(found: Comparison) -> Iterator[tuple[str, str]]:
+def _about(found: Comparison, *, of_head: bool) -> Iterator[tuple[str, str]]:
     verdict = found.verdict
     for number, reason in enumerate(verdict.reasons):
         yield "" if number else "why", reason
-    yield "size", str(verdict.size)
+    if of_head and verdict.verdict == "no":
+        return
+    if not of_head:
+        yield "size", str(verdict.size)
     yield "cost", f"a draft pass reads {_percent(verdict.size.cost_ratio)} of the weights that a target pass reads"
     together = found.target.memory_bytes + found.draft.memory_bytes
     yield "memory", f"{size_of(together)} together, with 16-bit caches of {found.n_ctx:,} tokens"

@@ -1,7 +1,8 @@
-"""`edgespec show`: a model's details, from its header alone, and compatible drafts on this machine."""
+"""`edgespec show`: details of a model or a draft head, from its header alone, and compatible drafts on this machine."""
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from edgespec.cli.options.common import JSON, QUIET
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import Row, write_rows
 from edgespec.cli.terminal.output import Output
-from edgespec.text.figures import count_of, counted, size_of
+from edgespec.text.figures import count_of, counted, percent, size_of
 
 if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
@@ -47,7 +48,8 @@ LONGEST = 300  # characters of a text among the metadata
 def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool) -> None:
     """Show the details of MODEL, and which models here can draft for it.
 
-    MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Only its header is read: nothing is loaded.
+    MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. Only its header is read: nothing
+    is loaded.
     """
     from edgespec.models.names.local import local_model
 
@@ -57,15 +59,16 @@ def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool)
     assert header is not None  # else it would have been rejected
     facts = _facts(found, header)
     text = header.metadata.get("tokenizer.chat_template")
-    drafts = _drafts(header, output)
+    is_model = "head" not in facts
+    drafts = _drafts(header, output) if is_model else []
     if as_json:
         extra: Facts = {"chat_template_text": text} if template else {}
         extra |= {"metadata": _metadata(header)} if metadata else {}
-        fitting = [asdict(each) for each in drafts if each.verdict != "no"]
-        output.json(facts | extra | {"drafts": fitting})
+        extra |= {"drafts": [asdict(each) for each in drafts if each.verdict != "no"]} if is_model else {}
+        output.json(facts | extra)
         return
     rows = [Row("named", facts["model"]), *_catalogue_rows(model), *header_rows(facts), *_more_rows(facts)]
-    rows += _draft_rows(model, drafts)
+    rows += _draft_rows(model, drafts) if is_model else []
     _print(output, rows)
     if metadata:
         output.line("")
@@ -103,11 +106,18 @@ def header_rows(facts: Facts) -> Rows:
 
     total = sum(facts["bytes_by_type"].values()) or 1
     types = (f"{name} {100 * size / total:.1f} %" for name, size in facts["bytes_by_type"].items())
-    return [
+    is_head = "head" in facts
+    shape = _shape_of_head(facts) if is_head else f"{facts['layers']} layers, width {facts['width']}"
+    rows = [
         Row("model", facts["name"]),
         Row("file", f"{with_tilde(Path(facts['path']))}, {size_of(facts['size_bytes'])}"),
-        Row("architecture", f"{facts['architecture']}, {facts['layers']} layers, width {facts['width']}"),
+        Row("architecture", f"{facts['architecture']}, {shape}"),
         Row("weights", f"{', '.join(types)} of {size_of(total)}"),
+    ]
+    if is_head:
+        return [*rows, *_head_rows(facts)]
+    return [
+        *rows,
         Row("vocabulary", f"{facts['n_vocab']} tokens, tokenizer {facts['tokenizer']}"),
         Row("chat template", "yes" if facts["chat_template"] else "none"),
         Row("context", f"trained for {facts['ctx_trained']} tokens"),
@@ -116,29 +126,37 @@ def header_rows(facts: Facts) -> Rows:
 
 def _facts(model: LocalModel, header: Header) -> Facts:
     """Everything `show` prints about the model itself."""
-    from edgespec.models.memory.kv_cache import bytes_per_token
+    from edgespec.gguf_file.head_check import is_head
     from edgespec.models.names.known import name_of
 
-    per_token = int(bytes_per_token(header))
-    trained = header.number("context_length")
-    lengths = sorted({length for length in (*CONTEXTS, trained) if 0 < length <= trained})
     return {
         "model": name_of(header.path),
         **header_facts(header),
         "files": [str(path.absolute()) for path in header.parts or (header.path,)],
         "parameters": model.n_params,
         "quantisation": model.quantisation,
+        "tensors_by_type": dict(Counter(tensor.type for tensor in header.tensors.values()).most_common()),
+        **(_head_facts(header) if is_head(header) else _model_facts(header)),
+        **{name: text for name, keys in ABOUT.items() if (text := _first(header, keys))},
+    }
+
+
+def _model_facts(header: Header) -> Facts:
+    from edgespec.models.memory.kv_cache import bytes_per_token
+
+    per_token = int(bytes_per_token(header))
+    trained = header.number("context_length")
+    lengths = sorted({length for length in (*CONTEXTS, trained) if 0 < length <= trained})
+    return {
         "heads": _per_layer(header, "attention.head_count"),
         "kv_heads": _per_layer(header, "attention.head_count_kv"),
         "head_size": header.head_sizes[0],
         "sliding_window": header.number("attention.sliding_window"),
         "experts": header.number("expert_count"),
         "experts_used": header.number("expert_used_count"),
-        "tensors_by_type": dict(Counter(tensor.type for tensor in header.tensors.values()).most_common()),
         **_vocabulary(header),
         "kv_bytes_per_token": per_token,
         "kv_bytes": {str(length): length * per_token for length in lengths},
-        **{name: text for name, keys in ABOUT.items() if (text := _first(header, keys))},
     }
 
 
@@ -182,6 +200,53 @@ def _metadata(header: Header) -> Facts:
 
 def _is_long(header: Header, key: str) -> bool:
     return bool(header.length(key)) and not isinstance(header.metadata[key], tuple)
+
+
+# --- a draft head -----------------------------------------------------------------------------------------------------
+
+
+def _head_facts(header: Header) -> Facts:
+    """What it was made for, and how it was trained, as far as the file says."""
+    from edgespec.gguf_file.head_check import kind_of_head, layers_read, n_draft_tokens, n_tokens
+    from edgespec.models.memory.kv_cache import bytes_per_token
+
+    def number(key: str) -> float:
+        value = header.metadata.get(f"edgespec.head.{key}")
+        return value if isinstance(value, int | float) and math.isfinite(value) else 0
+
+    acceptance = header.numbers("edgespec.head.acceptance")
+    kind = kind_of_head(header)
+    return {
+        "head": kind,
+        "target": _first(header, ABOUT["made_from"]),
+        "target_width": header.number("target_hidden_size"),
+        "n_vocab": n_tokens(header),
+        "n_draft_tokens": n_draft_tokens(header),
+        "layers_read": layers_read(header),
+        "networks": header.number("block_count") if kind == "hydra" else 0,
+        "kv_bytes_per_token": int(bytes_per_token(header)),
+        "training_tokens": number("training_tokens"),
+        "training_minutes": number("training_minutes"),
+        "acceptance": [round(float(share), 4) for share in acceptance] if acceptance.dtype.kind == "f" else [],
+    }
+
+
+def _shape_of_head(facts: Facts) -> str:
+    if facts["layers_read"]:
+        return f"a draft head that reads layers {', '.join(map(str, facts['layers_read']))} of its target"
+    return f"a draft head: {counted(facts['networks'], 'network')} on the final state of its target"
+
+
+def _head_rows(facts: Facts) -> Iterator[Row]:
+    shape = f"width {facts['target_width']}, {facts['n_vocab']} tokens"
+    yield Row("made for", f"{facts['target']} ({shape})" if facts["target"] else f"a model of {shape}")
+    yield Row("drafts", f"{facts['n_draft_tokens']} of these tokens (-md, --spec-type {facts['head']})")
+    if facts["training_tokens"]:
+        yield Row("trained", f"{facts['training_minutes']:.0f} minutes, on {count_of(facts['training_tokens'])} tokens")
+    if shares := facts["acceptance"]:
+        right = ", ".join(percent(share) for share in shares)
+        lengths = f"drafts of 1 to {len(shares)} tokens" if len(shares) > 1 else "drafts of 1 token"
+        yield Row("acceptance", f"{right} of greedy {lengths} are right as a whole on held-out answers")
 
 
 # --- drafts -----------------------------------------------------------------------------------------------------------
@@ -234,21 +299,28 @@ def _more_rows(facts: Facts) -> Iterator[Row]:
         yield Row("parts", f"{len(facts['files'])} files")
     yield Row("parameters", count_of(facts["parameters"]))
     yield Row("quantisation", facts["quantisation"])
+    tensors = ((name, n, facts["bytes_by_type"][name]) for name, n in facts["tensors_by_type"].items())
+    yield Row("tensors", "; ".join(f"{n} of {name}, {size_of(size)}" for name, n, size in tensors))
+    if "head" not in facts:
+        yield from _model_rows(facts)
+    elif facts["kv_bytes_per_token"]:
+        yield Row("KV cache", f"{size_of(facts['kv_bytes_per_token'])} per token of context (F16)")
+    for name in ABOUT:
+        if name in facts and not ("head" in facts and name == "made_from"):
+            yield Row(name.replace("_", " "), facts[name])
+
+
+def _model_rows(facts: Facts) -> Iterator[Row]:
     if any(facts["heads"]):
         shared = f", {_range(facts['kv_heads'])} for keys and values" if facts["kv_heads"] else ""
         yield Row("heads", f"{_range(facts['heads'])}{shared}, {facts['head_size']} numbers each")
     if facts["experts"]:
         yield Row("experts", f"{facts['experts']} per layer, {facts['experts_used']} used per token")
-    tensors = ((name, n, facts["bytes_by_type"][name]) for name, n in facts["tensors_by_type"].items())
-    yield Row("tensors", "; ".join(f"{n} of {name}, {size_of(size)}" for name, n, size in tensors))
     yield Row("tokens", f"{facts['vocabulary']}, prompts begin {'with' if facts['adds_bos'] else 'without'} BOS")
     yield Row(
         "special tokens", ", ".join(f"{name} {text!r}" for name, text in facts["special_tokens"].items()) or "none"
     )
     yield Row("KV cache", _kv_cache(facts))
-    for name in ABOUT:
-        if name in facts:
-            yield Row(name.replace("_", " "), facts[name])
 
 
 def _kv_cache(facts: Facts) -> str:

@@ -18,7 +18,7 @@ from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
-from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, SELF, SPELLINGS, drafters_of
+from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLINGS, drafters_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +87,7 @@ def tune(ctx: click.Context, /, target: str | None, **values: Any) -> None:
     elif values["spec_type"] in ("auto", "none") or len(drafters_of(values["spec_type"])) > 1:
         raise UsageError("tune measures one drafter at a time", hint=f"name one of {', '.join(SPELLINGS)}")
 
-    if values["spec_draft_n_max"] is None and values["spec_type"].startswith(("draft", SELF)):
+    if values["spec_draft_n_max"] is None and values["spec_type"].startswith(("draft", SELF, *HEADS, MTP)):
         values["spec_draft_n_max"] = MODEL_N_MAX
 
     def tell(what: str, done: float) -> None:

@@ -37,13 +37,14 @@ def fetch_models(
 
 
 def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
-    """Whether a draft model is used with these settings, or in one of these modes. Raises UsageError."""
+    """Whether a draft model, not only a head, is used with these settings or in one of these modes. Raises
+    UsageError."""
     if modes:
         from edgespec.bench.modes import parse_mode, possible_drafters
 
-        possible = possible_drafters(settings, has_draft=True)
+        possible = possible_drafters(settings, ["draft"])
         return any("draft" in parse_mode(mode, possible).drafters for mode in modes)
-    return settings.uses_draft
+    return settings.uses_draft and "draft" in settings.drafters
 
 
 def fetch_missing(

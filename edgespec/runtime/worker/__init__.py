@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError
 from edgespec.events import Progress
-from edgespec.runtime.options import drafting_changes
+from edgespec.runtime.options import DraftingOptions, drafting_changes
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.runtime.worker.death import Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
@@ -76,26 +76,9 @@ class Worker(Closable):
         """What is loaded, as plain data."""
         return dict(self._about)
 
-    def draft_with(
-        self,
-        *,
-        spec_type: str | None = None,
-        pace: str | None = None,
-        spec_draft_n_max: int | None = None,
-        spec_tree: int | None = None,
-        n_max: int | None = None,
-        tree: int | None = None,
-    ) -> None:
+    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Draft in another way from the next answer on, as `Runtime.draft_with` does. Raises UsageError."""
-        changes = drafting_changes(
-            spec_type=spec_type,
-            pace=pace,
-            spec_draft_n_max=spec_draft_n_max,
-            spec_tree=spec_tree,
-            n_max=n_max,
-            tree=tree,
-        )
-        self.settings, self._about = self._call("draft_with", **changes)
+        self.settings, self._about = self._call("draft_with", **drafting_changes(changes))
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Why drafters guess or rest on requests like this one; empty where no pace measures it."""
