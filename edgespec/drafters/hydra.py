@@ -25,8 +25,8 @@ from edgespec.drafters.tree import ROOT, Tree
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`up` float32[D, (k + 2) D] and `down` float32[D, D] of each network, `output` float32[V', D] whose rows stand for
-    the tokens `ids` int64[V'], and the embeddings' `norm` float32[D] with its `epsilon`."""
+    """`up` float32[D, (k + 2) D] (of Medusa [D, D]) and `down` float32[D, D] of each network, `output` float32[V', D]
+    whose rows stand for the tokens `ids` int64[V'], and the embeddings' `norm` float32[D] with its `epsilon`."""
 
     up: list[FloatRow]
     down: list[FloatRow]

@@ -21,7 +21,7 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import HYDRA, check_draft_file, check_head_fits, is_head
+from edgespec.gguf_file.head_check import HYDRA, MEDUSA, check_draft_file, check_head_fits, is_head
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
@@ -39,9 +39,9 @@ from edgespec.runtime.draft_model import (
     drafters_with,
     find_draft,
     head_plan,
-    hydra_drafter,
     model_drafter,
     mtp_plan,
+    network_drafter,
     no_draft_model,
 )
 from edgespec.runtime.fitting import can_be_exact, copies, fitted, repacks, sequences_that_fit
@@ -132,8 +132,8 @@ class ModelSession(Closable):
         names = drafters_with(settings, header, draft_header) if self._n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
-        hydra = draft_header if draft_header is not None and draft_header.architecture == HYDRA else None
-        plan = self._plan(header, None if hydra else draft_header, leaves, drafts=drafts)
+        networks = draft_header if draft_header is not None and draft_header.architecture in (HYDRA, MEDUSA) else None
+        plan = self._plan(header, None if networks else draft_header, leaves, drafts=drafts)
         settings = self._settings
         self.model = self._open_model(plan, with_mtp=MTP in names)
         self.template = ChatTemplate(self.model)
@@ -167,8 +167,8 @@ class ModelSession(Closable):
             drafters.append(LookaheadDrafter())
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
-        if draft_header is not None and hydra is not None:
-            drafters.append(hydra_drafter(hydra, self.model, leaves))
+        if draft_header is not None and networks is not None:
+            drafters.append(network_drafter(networks, self.model, leaves))
         elif draft_header is not None and plan.draft is not None:
             self.draft = self._open_model(plan.draft)
             self._add_drafter(drafters, self.draft, plan.draft, leaves)

@@ -141,8 +141,8 @@ def collect(ctx: click.Context, /, prompts: str, out: Path, max_tokens: int, **v
 
 TRAINING = (
     option(
-        "Training", "--kind", type=click.Choice(["eagle3", "hydra"]), default="eagle3", show_default=True,
-        help="Kind of head.",
+        "Training", "--kind", type=click.Choice(["eagle3", "eagle1", "hydra", "medusa"]), default="eagle3",
+        show_default=True, help="Kind of head.",
     ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
