@@ -79,7 +79,9 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         "suffix",
         "recycling",
         "mtp",
+        "medusa",
         "hydra",
+        "eagle1",
         "eagle3",
         "draft",
     )
@@ -89,7 +91,9 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         "recycling",
         "corpus",
         "mtp",
+        "medusa",
         "hydra",
+        "eagle1",
         "eagle3",
         "draft",
     )
