@@ -21,11 +21,11 @@ class MedusaDrafter(HydraDrafter):
     _state: FloatRow | None = None  # for which the rows were computed
     _rows: FloatRow
 
-    def _logits(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
+    def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if state is not self._state:
             net = self.network
             inner = [up @ state for up in net.up]
             states = [state + down @ (x / (1 + np.exp(-x))) for down, x in zip(net.down, inner, strict=True)]
             self._state, self._rows = state, np.stack(states) @ net.output.T
-        self._row[self.network.ids] = self._rows[len(tokens) - 1]
-        return self._row
+        drafted: FloatRow = self._rows[len(tokens) - 1]
+        return drafted

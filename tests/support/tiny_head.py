@@ -89,12 +89,10 @@ def write_networks(
     kind: str,
     *,
     seed: int = 0,
-    knows_bigrams: bool = False,
     n_vocab: int = 0,
     tensors: Mapping[str, Weights | None] | None = None,
 ) -> Path:
-    """A "hydra" or "medusa" head of width 64 for a `llama` of `tiny_gguf`: a random one, or one that predicts as the
-    target of `write_bigram` does, which only Hydra heads can."""
+    """A random "hydra" or "medusa" head of width 64 for a `llama` of `tiny_gguf`."""
     drawn, random = model_tensors("llama", model_metadata("llama", n_layers=4), seed=seed), np.random.default_rng(seed)
     output, n_networks = drawn["output.weight"] * drawn["output_norm.weight"], 3
     output = np.resize(output, (n_vocab or len(output), 64))
@@ -104,10 +102,6 @@ def write_networks(
     for k in range(n_networks):
         up = random.standard_normal((64, (k + 2 if kind == "hydra" else 1) * 64)) / 8
         down = random.standard_normal((64, 64)) / 8
-        if knows_bigrams:  # half of the embedding, as of large arguments silu keeps the positive ones
-            up = np.zeros((64, (k + 2) * 64))
-            up[:, -64:] = 20 * np.eye(64)
-            down = SHARP * np.eye(64)
         weights[f"head.{k}.up.weight"] = up.astype(np.float32)
         weights[f"head.{k}.down.weight"] = down.astype(np.float32)
     weights["d2t"] = np.array(range(len(output)), np.int64)
