@@ -21,7 +21,7 @@ CONSTRAINTS: dict[Constraint, str] = {
 }
 Offload = int | Literal["auto", "all"]
 # The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
-HEADS, MTP = ("hydra", "eagle3"), "mtp"
+HEADS, MTP = ("medusa", "hydra", "eagle1", "eagle3"), "mtp"
 DRAFTERS = ("grammar", "lookup", "suffix", "recycling", "lookahead", "corpus", "self", MTP, *HEADS, "draft")
 MODEL_DRAFTERS = ("self", *HEADS, "draft")
 SELF = "self:"  # and what the draft is to be: a number of layers or a type of weights

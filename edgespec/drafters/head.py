@@ -1,18 +1,21 @@
-"""A draft head: one layer that reads what the target computed, an EAGLE-3 head (arXiv 2503.01840) or an MTP block.
+"""A draft head: one layer that reads what the target computed, an EAGLE head (arXiv 2503.01840) or an MTP block.
 
 Cell P of its cache holds token P+1 with the state of the target at P, and predicts token P+2. Behind the last token it
 goes on with states of its own; once the target has computed there, those cells are decoded again with the target's.
+The target gives its final state only where every token of a pass has a row of logits: an EAGLE-1 head (2401.15077),
+which reads that, has cells with a token and no state, such as those of prompts, and was trained with them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.features import MOST_UNREAD
+from edgespec.core.draft import Budget, Draft
+from edgespec.core.features import FINAL_STATE, MOST_UNREAD
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext
@@ -58,6 +61,12 @@ class _Features:
         while len(self._pieces) > 1 and (self.end - self.start) * rows[0].nbytes > self._most:
             self.start += len(self._pieces.popleft())
 
+    def skip(self, end: int, n: int) -> None:
+        """Zeros for the positions before `end` of which nothing came, n numbers each."""
+        if end > self.end:
+            self._pieces.append(np.broadcast_to(np.zeros(n, np.float32), (end - self.end, n)))
+            self.end = end
+
     def take(self, start: int, n: int) -> NDArray[np.float32]:
         """float32[n, F] of n positions from `start` on; those before are dropped."""
         while self.start + len(self._pieces[0]) <= start:
@@ -83,7 +92,7 @@ class HeadDrafter(ModelDrafter):
 
     def __init__(self, context: HeadContext, width: int = 1, name: str = "eagle3") -> None:
         super().__init__(context, width, name)
-        self.needs_layers = context.reads
+        self.needs_layers, self._skips = context.reads, context.reads == (FINAL_STATE,)
         self._features = self._no_features()
 
     def _no_features(self) -> list[_Features]:
@@ -96,7 +105,15 @@ class HeadDrafter(ModelDrafter):
 
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
         rows = np.concatenate([layers[layer] for layer in self.needs_layers], axis=1)
+        if self._skips:
+            self._features[sequence.slot].skip(start, rows.shape[1])
         self._features[sequence.slot].add(start, rows)
+
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+        if self._skips:
+            for sequence in sequences:
+                self._features[sequence.slot].skip(len(sequence.tokens) - 1, self.context.model.n_embd)
+        return super().propose(sequences, budgets)
 
     def begin(self, sequence: DraftContext) -> None:
         super().begin(sequence)

@@ -2,7 +2,8 @@
 
 From the target's final state h after token P, network k predicts token P + k + 2:
 `output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, e being the normed embeddings of the target. It keeps
-no cache and works with every architecture; numpy multiplies, in float32.
+no cache and works with every architecture; numpy multiplies, in float32. The networks know a text only by h: what the
+target said of its tokens since (`Successors`) counts as much as they do.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from numpy.typing import NDArray
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE
+from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow
-from edgespec.drafters.base import DraftContext, Drafter
+from edgespec.drafters.base import DraftContext, Drafter, Outcome
 from edgespec.drafters.estimates import Estimates
+from edgespec.drafters.successors import RELIABILITY, Successors
 from edgespec.drafters.tree import ROOT, Tree
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`up` float32[D, (k + 2) D] and `down` float32[D, D] of each network, `output` float32[V', D] whose rows stand for
-    the tokens `ids` int64[V'], and the embeddings' `norm` float32[D] with its `epsilon`."""
+    """`up` float32[D, (k + 2) D] (of Medusa [D, D]) and `down` float32[D, D] of each network, `output` float32[V', D]
+    whose rows stand for the tokens `ids` int64[V'], and the embeddings' `norm` float32[D] with its `epsilon`."""
 
     up: list[FloatRow]
     down: list[FloatRow]
@@ -53,6 +56,7 @@ class HydraDrafter(Drafter):
 
     name = "hydra"
     needs_layers = (FINAL_STATE,)
+    needs_logits = True
     assumed_s = None
 
     def __init__(
@@ -65,6 +69,7 @@ class HydraDrafter(Drafter):
     ) -> None:
         self.network, self.embedding, self.width, self.fingerprint = network, embedding, width, fingerprint
         self._row: FloatRow = np.full(n_vocab, -np.inf, np.float32)
+        self._successors = Successors(n_vocab)
         self._slots: dict[int, _Slot] = {}
         self._estimates = Estimates()
 
@@ -83,6 +88,9 @@ class HydraDrafter(Drafter):
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
         rows, slot = layers[FINAL_STATE], self._slots[sequence.slot]
         slot.state, slot.at = rows[-1].copy(), start + len(rows) - 1
+
+    def observe(self, outcome: Outcome) -> None:
+        self._successors.learn(outcome)
 
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         return [self._draft(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
@@ -106,7 +114,7 @@ class HydraDrafter(Drafter):
         path = [] if node == ROOT else tree.path(node)
         candidates = draft_candidates(
             sequence.sampler,
-            self._logits(state, [sequence.tokens[-1], *path]),
+            self._logits(sequence, state, [sequence.tokens[-1], *path]),
             sequence.tokens + path if sequence.sampler.reads_prefix else [],
             len(sequence.tokens) + len(path),
             min(self.width, tree.budget.leaves),
@@ -116,12 +124,26 @@ class HydraDrafter(Drafter):
             if len(path) + 1 == len(self.network.up):
                 tree.close(child)
 
-    def _logits(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """float32[V] for the token behind `tokens`, -inf for those that cannot be drafted; valid until the next."""
+    def _logits(self, sequence: DraftContext, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
+        """float32[V] for the token behind `tokens`, -inf for those that cannot be drafted; valid until the next.
+
+        As likely as not it is one that the target found likely after the last of them the last time.
+        """
+        drafted, row = self._predicted(state, tokens), self._row
+        row.fill(-np.inf)
+        row[self.network.ids] = drafted
+        ids, weights = self._successors.of(tokens[-1])
+        if len(ids) and sequence.is_draft_invariant:
+            row -= log_sum_exp(drafted) - np.log(1 - RELIABILITY)
+            row[ids] = np.logaddexp(row[ids], np.log(weights))
+        return row
+
+    def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
+        """The logits float32[V'] of the network that is told `tokens`."""
         net, k = self.network, len(tokens) - 1
         embedded = np.stack([self.embedding(token) for token in tokens])
         scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + net.epsilon)
         inner = net.up[k] @ np.concatenate([state, (embedded / scale * net.norm).ravel()])
         inner /= 1 + np.exp(-inner)
-        self._row[net.ids] = net.output @ (state + net.down[k] @ inner)
-        return self._row
+        drafted: FloatRow = net.output @ (state + net.down[k] @ inner)
+        return drafted

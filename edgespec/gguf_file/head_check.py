@@ -17,7 +17,11 @@ from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_heads, check_model, check_scalars, check_vocabulary, check_weights
 from edgespec.gguf_file.walk import AGAIN
 
-EAGLE3, HYDRA = "eagle3", "edgespec-hydra"  # architectures of files; the second is our own
+# Architectures of files; the last two are our own
+EAGLE3, HYDRA, MEDUSA = "eagle3", "edgespec-hydra", "edgespec-medusa"
+NETWORKS = (HYDRA, MEDUSA)
+# Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
+READS, FINAL_STATE = "edgespec.head.reads", "final_state"
 N_LAYERS_READ = 3
 MOST_NETWORKS = 16
 # Those whose graphs in llama.cpp 0c1e57098 keep `t_layer_inp` (src/models); tests run llama and qwen3
@@ -38,8 +42,8 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     header = draft if isinstance(draft, Header) else read_header(draft)
     if not is_head(header):
         return check_model(header)
-    if header.architecture == HYDRA:
-        _check_hydra(header)
+    if header.architecture in NETWORKS:
+        _check_networks(header)
         return header
     if header.n_vocab:  # else its tokens are known to be the target's
         check_vocabulary(header)
@@ -53,6 +57,10 @@ def check_draft_file(draft: Header | str | Path) -> Header:
         raise _broken(header, "it has to have one layer, a width and its target's width")
     if len(layers) != N_LAYERS_READ or min(layers) < 0:
         raise _broken(header, f"it has to read {N_LAYERS_READ} layers of its target, not {layers}")
+    if header.metadata.get(READS, FINAL_STATE) != FINAL_STATE:
+        raise _broken(header, f"what it reads ({READS}) is unknown")
+    if kind_of_head(header) == "eagle1" and N_LAYERS_READ * target_width < width:
+        raise _broken(header, f"it has to read {width} numbers of its target, not {N_LAYERS_READ * target_width}")
     shapes = {
         "fc.weight": (N_LAYERS_READ * target_width, width),
         "output_norm.weight": (width,),
@@ -74,7 +82,7 @@ def check_draft_file(draft: Header | str | Path) -> Header:
     return header
 
 
-def _check_hydra(header: Header) -> None:
+def _check_networks(header: Header) -> None:
     width, n_networks, n_rows = (
         header.number("embedding_length"),
         header.number("block_count"),
@@ -82,9 +90,12 @@ def _check_hydra(header: Header) -> None:
     )
     if not 0 < n_networks <= MOST_NETWORKS or width < 1 or header.number("target_hidden_size") != width:
         raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} networks, of its target's width")
-    shapes: dict[str, tuple[int, ...]] = {"embd_norm.weight": (width,), "output.weight": (width, n_rows)}
+    shapes: dict[str, tuple[int, ...]] = {"output.weight": (width, n_rows)}
+    if header.architecture == HYDRA:
+        shapes["embd_norm.weight"] = (width,)
     for k in range(n_networks):
-        shapes |= {f"head.{k}.up.weight": ((k + 2) * width, width), f"head.{k}.down.weight": (width, width)}
+        n_inputs = k + 2 if header.architecture == HYDRA else 1
+        shapes |= {f"head.{k}.up.weight": (n_inputs * width, width), f"head.{k}.down.weight": (width, width)}
     _check_shapes(header, shapes | {"d2t": (n_rows,)})
     _check_ids(header)
 
@@ -136,8 +147,9 @@ def n_draft_tokens(head: Header) -> int:
 
 
 def kind_of_head(header: Header) -> str:
-    """What drafts with it, "eagle3" or "hydra"; empty for a model."""
-    return {EAGLE3: "eagle3", HYDRA: "hydra"}.get(header.architecture, "")
+    """What drafts with it, one of `settings.HEADS`; empty for a model."""
+    kinds = {EAGLE3: "eagle1" if READS in header.metadata else "eagle3", HYDRA: "hydra", MEDUSA: "medusa"}
+    return kinds.get(header.architecture, "")
 
 
 def is_head(header: Header) -> bool:
@@ -151,17 +163,17 @@ def layers_read(header: Header) -> tuple[int, ...]:
 
 def head_mismatch(target: Header, head: Header) -> str:
     """Why the head cannot draft for this target; empty if it can."""
-    width, head_width = target.number("embedding_length"), head.number("target_hidden_size")
-    is_eagle = head.architecture == EAGLE3
-    if is_eagle and target.architecture not in GIVE_LAYERS:
+    kind, width = kind_of_head(head), target.number("embedding_length")
+    head_width = head.number("embedding_length" if kind == "eagle1" else "target_hidden_size")
+    if kind == "eagle3" and target.architecture not in GIVE_LAYERS:
         return f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
     if n_tokens(head) != target.n_vocab:
         return f"it is a head for {n_tokens(head):,} tokens, and this model has {target.n_vocab:,}"
-    if is_eagle and max(layers_read(head)) >= target.number("block_count"):
+    if kind == "eagle3" and max(layers_read(head)) >= target.number("block_count"):
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
-    if is_eagle and "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
+    if kind == "eagle3" and "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
         return "it has no token embeddings, and the target's are of another width"
     trained_on = head.numbers(target_print.KEY).astype(np.float32)
     if len(trained_on) and not target_print.is_same_target(trained_on, target_print.target_print(target)):

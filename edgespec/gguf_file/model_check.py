@@ -313,7 +313,7 @@ OTHER_ARCHITECTURES: dict[str, str] = {
     **dict.fromkeys(("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2"), _EMBEDDING),
     **dict.fromkeys(("jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed", "t5encoder"), _EMBEDDING),
     **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
-    **dict.fromkeys(("eagle3", "edgespec-hydra", "dflash", "gemma4-assistant"), _HEAD),
+    **dict.fromkeys(("eagle3", "edgespec-hydra", "edgespec-medusa", "dflash", "gemma4-assistant"), _HEAD),
     **dict.fromkeys(("wavtokenizer-dec", "qwen3tts", "pockettts"), _SPEECH),
     "t5": "an encoder-decoder model, which edgespec does not support",
     "clip": "a vision projector (mmproj), not a language model",

@@ -1,8 +1,9 @@
 """The decoding context of a draft head: a small model that reads what the target computed, not only its tokens.
 
 llama.cpp runs heads of the form EAGLE-3 (arXiv 2503.01840) as two graphs: an encoder, which makes one state of the
-inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state. The MTP block
-that some models carry is such a decoder too; its states are the target's own, those behind the last layer.
+inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state. Of an EAGLE-1
+head the encoder reads the target's final state. The MTP block that some models carry is such a decoder too; its states
+are the target's own, those behind the last layer.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.features import LAST_OUTPUT
+from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError
-from edgespec.gguf_file.head_check import layers_read
+from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read
 from edgespec.llama.batch import Batch, pointer
 from edgespec.llama.context import Context
 from edgespec.llama.features import check_layers, states, switch_states
@@ -35,8 +36,9 @@ class HeadContext(Context):
         self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
     ) -> None:
         self.target, self.is_mtp = target.model, model is target.model
-        self.reads = (LAST_OUTPUT,) if self.is_mtp else layers_read(model.header)
-        if not self.is_mtp:
+        is_eagle3 = not self.is_mtp and kind_of_head(model.header) == "eagle3"
+        self.reads = layers_read(model.header) if is_eagle3 else (LAST_OUTPUT if self.is_mtp else FINAL_STATE,)
+        if is_eagle3:
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=self.is_mtp, **settings)
         self._n_rows = 0
@@ -52,6 +54,9 @@ class HeadContext(Context):
         features = np.ascontiguousarray(features, np.float32)
         if self.is_mtp:
             return features
+        missing = N_LAYERS_READ * self.model.header.number("target_hidden_size") - features.shape[1]
+        if missing:
+            features = np.pad(features, ((0, 0), (missing, 0)))
         wanted = np.ones(len(features), np.int8)
         batch = api.llama_batch(
             n_tokens=len(features),

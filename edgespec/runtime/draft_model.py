@@ -13,12 +13,13 @@ import numpy as np
 from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, Network
+from edgespec.drafters.medusa import MedusaDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
 from edgespec.files.paths import file_facts
-from edgespec.gguf_file.head_check import HYDRA, is_head, kind_of_head, mtp_mismatch, read_ids
+from edgespec.gguf_file.head_check import is_head, kind_of_head, mtp_mismatch, read_ids
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
@@ -156,8 +157,8 @@ def model_drafter(
     return ModelDrafter(Context(draft, **threads, **plan.context), width, name, translation)
 
 
-def hydra_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
-    """A drafter of a Hydra head, all of which is read into memory. Raises ModelFileError."""
+def network_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
+    """A drafter of a Hydra or Medusa head, all of which is read into memory. Raises ModelFileError."""
     rows = {name: read_rows(head, name) for name in head.tensors if name != "d2t"}
     if not all(np.isfinite(values).all() for values in rows.values()):
         raise ModelFileError(f"{head.path} cannot be used as a draft head", why="it holds values that are not numbers")
@@ -167,9 +168,10 @@ def hydra_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
         [rows[f"head.{k}.down.weight"] for k in range(count)],
         rows["output.weight"],
         read_ids(head),
-        rows["embd_norm.weight"],
-        float(str(head.metadata.get(f"{HYDRA}.attention.layer_norm_rms_epsilon", 1e-5))),
+        rows.get("embd_norm.weight", np.empty(0, np.float32)),
+        float(str(head.metadata.get(f"{head.architecture}.attention.layer_norm_rms_epsilon", 1e-5))),
     )
     embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
+    drafter = HydraDrafter if kind_of_head(head) == "hydra" else MedusaDrafter
     fingerprint = dict(zip(("file", "size", "mtime"), file_facts(head.path), strict=True))
-    return HydraDrafter(network, embedding, target.n_vocab, width, fingerprint)
+    return drafter(network, embedding, target.n_vocab, width, fingerprint)

@@ -21,7 +21,7 @@ from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.gguf_file.head_check import HYDRA, check_draft_file, check_head_fits, is_head, layers_read
+from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, layers_read
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
@@ -37,8 +37,8 @@ from edgespec.models.names.spec import resolve
 from edgespec.runtime.draft_model import (
     drafters_with,
     find_draft,
-    hydra_drafter,
     model_drafter,
+    network_drafter,
     no_draft_model,
 )
 from edgespec.runtime.fitting import can_be_exact, fitted, open_model, sequences_that_fit
@@ -130,7 +130,7 @@ class ModelSession(Closable):
         names = drafters_with(settings, header, draft_header) if self._n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
-        hydra = draft_header if draft_header is not None and draft_header.architecture == HYDRA else None
+        networks = draft_header if draft_header is not None and draft_header.architecture in NETWORKS else None
         plan = self._plan(header, draft_header, leaves, names)
         settings = self._settings
         self.model = self._open_model(plan)
@@ -165,9 +165,9 @@ class ModelSession(Closable):
             drafters.append(LookaheadDrafter())
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
-        if draft_header is not None and hydra is not None:
-            self.draft_header = hydra
-            drafters.append(hydra_drafter(hydra, self.model, leaves))
+        if draft_header is not None and networks is not None:
+            self.draft_header = networks
+            drafters.append(network_drafter(networks, self.model, leaves))
         elif draft_header is not None and plan.draft is not None:
             self.draft, self.draft_header = self._open_model(plan.draft), draft_header
             self._add_drafter(drafters, self.draft, plan.draft, leaves)

@@ -95,7 +95,7 @@ class Answers:
             self._learn_passage(row)
 
     def collect(self) -> None:
-        """Raises EdgespecError where the disk is full, UsageError where the target does not give layer inputs."""
+        """Raises EdgespecError where the disk is full, UsageError where the target does not give the layers' inputs."""
         with Context(
             self.model,
             n_ctx=N_CTX,
@@ -130,7 +130,7 @@ class Answers:
         for start in range(0, len(job.ids) - 1, N_BATCH):
             part = job.ids[start : min(start + N_BATCH, len(job.ids) - 1)]
             context.decode(part, range(start, start + len(part)), [(slot,)] * len(part), [True] * len(part))
-            job.inputs.extend(self._inputs(context))
+            job.inputs.extend(self._inputs(context, len(part)))
 
     def _read_again(self, context: Context) -> None:
         """Fill in what is missing of answers that are there: the same as when they were written, but for rounding."""
@@ -144,7 +144,7 @@ class Answers:
             for start in range(0, len(tokens), N_BATCH):
                 part = tokens[start : start + N_BATCH]
                 context.decode(part, range(start, start + len(part)), [(0,)] * len(part), [True] * len(part))
-                job.inputs.extend(self._inputs(context))
+                job.inputs.extend(self._inputs(context, len(part)))
                 for index in range(max(0, len(row.prompt) - 1 - start), len(part)):
                     self._see(context, index, job)
             self.writer.fill(_arrays(job))
@@ -164,12 +164,14 @@ class Answers:
         tokens = [(job.answer or job.ids)[-1] for job in jobs]
         positions = [len(job.ids) + len(job.answer) - 1 for job in jobs]
         context.decode(tokens, positions, [(slot,) for slot in order], [True] * len(jobs))
-        for index, (job, inputs) in enumerate(zip(jobs, self._inputs(context), strict=True)):
+        for index, (job, inputs) in enumerate(zip(jobs, self._inputs(context, len(jobs)), strict=True)):
             job.inputs.append(inputs)
             job.answer.append(_sampled(self._see(context, index, job), job))
 
-    def _inputs(self, context: Context) -> NDArray[np.float16]:
-        rows = np.concatenate([context.layer_inputs(layer) for layer in self.layers], axis=1)
+    def _inputs(self, context: Context, n: int) -> NDArray[np.float16]:
+        """float16[n, D for each layer] of the n tokens of the last pass."""
+        none = np.empty((n, 0), np.float32)
+        rows = np.concatenate([none, *(context.layer_inputs(layer) for layer in self.layers)], axis=1)
         kept: NDArray[np.float16] = np.clip(rows, -65504, 65504).astype(np.float16)
         return kept
 

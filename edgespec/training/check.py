@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from edgespec.core.features import HEAD_BATCH
 from edgespec.errors import EdgespecError
-from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.batch import Batch
 from edgespec.llama.context import Context
@@ -30,21 +29,22 @@ def check_head(path: Path, shape: Eagle3, vocabulary: NDArray[np.int64], model: 
 
     Raises EdgespecError if that is too much, ModelFileError where llama.cpp does not load the file.
     """
-    layers = [int(layer) for layer in read_header(path).numbers("eagle3.target_layers")]
     n = len(tokens)
-    with Context(model, n_ctx=n + 8, max_outputs=n, threads=1) as context:
-        context.watch_layers(layers)
-        context.decode(tokens, range(n), [(0,)] * n, [False] * (n - 1) + [True])
-        inputs = np.concatenate([context.layer_inputs(layer) for layer in layers], axis=1)
-        with Model(path) as drafting, HeadContext(drafting, context, threads=1, **HEAD_SIZES) as head:
-            batch = Batch.empty()
-            batch.add(tokens[1 : n - 1], 0, (0,), wanted=True)
-            head.decode_pairs(batch, head.encode(inputs[: n - 2]))
-            rows = [head.logits(index)[vocabulary] for index in range(batch.size)]
-            head.decode_pairs(Batch([tokens[n - 1]], [n - 2], [(0,)], [True]), head.state(batch.size - 1)[None])
-            rows.append(head.logits(0)[vocabulary])
-    found = np.stack(rows)
-    wanted = _computed(path, shape, model, tokens, inputs)
+    with (
+        Context(model, n_ctx=n + 8, max_outputs=n, threads=1) as target,
+        Model(path) as loaded,
+        HeadContext(loaded, target, threads=1, **HEAD_SIZES) as head,
+    ):
+        target.watch_layers(head.reads)
+        target.decode(tokens, range(n), [(0,)] * n, [True] * n)
+        features = np.concatenate([target.layer_inputs(layer) for layer in head.reads], axis=1)
+        batch = Batch.empty()
+        batch.add(tokens[1 : n - 1], 0, (0,), wanted=True)
+        head.decode_pairs(batch, head.encode(features[: n - 2]))
+        rows, state = [head.logits(index)[vocabulary] for index in range(n - 2)], head.state(n - 3)
+        head.decode_pairs(Batch([tokens[n - 1]], [n - 2], [(0,)], [True]), state[None])
+        found = np.stack([*rows, head.logits(0)[vocabulary]])
+    wanted = _computed(path, shape, model, tokens, features)
     difference = float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
     if not difference <= MOST_DIFFERENCE:
         raise EdgespecError(f"{path} does not compute in llama.cpp what was trained", why=f"off by {difference:.0%}")
@@ -52,12 +52,12 @@ def check_head(path: Path, shape: Eagle3, vocabulary: NDArray[np.int64], model: 
 
 
 def _computed(
-    path: Path, shape: Eagle3, model: Model, tokens: Sequence[int], inputs: NDArray[np.float32]
+    path: Path, shape: Eagle3, model: Model, tokens: Sequence[int], features: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     n, weights = len(tokens), read_head(path, shape)
     embedding = torch.from_numpy(read_rows(model.header, "token_embd.weight"))
     texts = Texts(
-        inputs=torch.from_numpy(inputs)[None],
+        inputs=torch.from_numpy(features)[None],
         tokens=torch.tensor(tokens)[None],
         start=torch.tensor([0]),
         anchors=torch.tensor([n - 2]),

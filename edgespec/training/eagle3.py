@@ -1,7 +1,8 @@
-"""An EAGLE-3 head in PyTorch (2503.01840), computed as llama.cpp's graph `eagle3` does.
+"""EAGLE-3 and EAGLE-1 heads in PyTorch (2503.01840, 2401.15077), computed as llama.cpp's graph `eagle3` does.
 
 At cell P the head takes the embedding of token P + 1 and g_P, which is fused from the target's features at P, and
-predicts token P + 2. When it drafts on, the state that came out of one step is the g of the next.
+predicts token P + 2. When it drafts on, the state that came out of one step is the g of the next. The features are
+three layers' inputs, or in an EAGLE-1 head the target's final state: zeros in prompts, of which there is none.
 Letters in shapes: B texts, L tokens of them, A anchors (cells where a draft may begin), D width, V' its vocabulary.
 """
 
@@ -15,10 +16,9 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch, Texts
-from edgespec.training.heads import Weights
+from edgespec.training.heads import UNSURE, Weights
 
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # of the time: when the loss begins to look at one more token of a draft
-UNSURE = 0.4  # of the scale of the target's logits to begin with, or a head that knows nothing is sure of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Eagle3:
         """The shape of every tensor, as PyTorch has it: outputs first."""
         q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
         return {
-            "fc": (d, 3 * d),
+            "fc": (d, self.n_read),
             "blk.0.attn_norm": (d,),
             "blk.0.attn_norm_2": (d,),
             "blk.0.attn_q": (q, 2 * d),
@@ -56,8 +56,8 @@ class Eagle3:
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         """Weights to begin with: those of the output are the target's, its rows [V', D] and the norm before.
 
-        The first g is the last of the three inputs, with a little of the others; `rms` [3 D] of each input makes all
-        count alike, since a few are a hundred times larger than the rest. What remains is random.
+        The first g is the last of the three inputs, with a little of the others; `rms` of each input makes all count
+        alike, since a few are a hundred times larger than the rest. What remains is random.
         """
         generator = torch.Generator().manual_seed(seed)
         weights: Weights = {}
@@ -67,10 +67,16 @@ class Eagle3:
             else:
                 scale = 0.5 if name.endswith(("attn_output", "ffn_down")) else 1.0
                 weights[name] = torch.randn(size, generator=generator) * scale * size[1] ** -0.5
-        weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, 3 * self.width).roll(2 * self.width, 1)
-        weights["fc"] /= rms.clamp(min=1e-6)
+        n_read = self.n_read
+        weights["fc"] = 0.3 * weights["fc"] + torch.eye(self.width, n_read).roll(n_read - self.width, 1)
+        weights["fc"][:, n_read - len(rms) :] /= rms.clamp(min=1e-6)
         weights["output"], weights["output_norm"] = output.float().clone(), UNSURE * output_norm.float()
         return weights
+
+    @property
+    def n_read(self) -> int:
+        """Features of a token, as `fc` takes them."""
+        return 3 * self.width
 
     @property
     def deepest(self) -> int:
@@ -86,6 +92,16 @@ class Eagle3:
             yield logits(weights, self, state)
 
 
+@dataclass(frozen=True, slots=True)
+class Eagle1(Eagle3):
+    """Reads one state instead of three inputs."""
+
+    @property
+    def n_read(self) -> int:
+        """Three parts, as llama.cpp wants them, of blocks that can be quantised; what is too much is zero."""
+        return 96 * -(-self.width // 96)
+
+
 def unroll(
     weights: Weights, shape: Eagle3, embedding: Tensor, texts: Texts, depth: int, dropout: float = 0.0
 ) -> Iterator[Tensor]:
@@ -96,7 +112,8 @@ def unroll(
     inputs that is left out.
     """
     n_anchors = int(texts.anchors.max())
-    fused = F.linear(texts.inputs, weights["fc"])[:, :-1]
+    features = F.pad(texts.inputs, (shape.n_read - texts.inputs.shape[-1], 0))
+    fused = F.linear(features, weights["fc"])[:, :-1]
     cells = torch.arange(fused.shape[1], device=fused.device)
     anchors = texts.start[:, None] + torch.arange(n_anchors, device=fused.device)  # [B, A]
     keys_in = _joined(weights, shape, F.embedding(texts.tokens[:, 1:], embedding).to(fused.dtype), fused)

@@ -1,4 +1,4 @@
-"""A head as GGUF: in llama.cpp's architecture `eagle3`, or in our own for Hydra heads."""
+"""A head as GGUF: in llama.cpp's architecture `eagle3`, or in our own for Hydra and Medusa heads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from edgespec.errors import EdgespecError, ModelFileError, UsageError
 from edgespec.files.unfinished import becoming
+from edgespec.gguf_file.head_check import FINAL_STATE, HYDRA, MEDUSA, READS
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.target_print import KEY, target_print
 from edgespec.gguf_file.weights import read_rows
-from edgespec.training.eagle3 import Eagle3
+from edgespec.training.eagle3 import Eagle1, Eagle3
 from edgespec.training.heads import Shape, Weights
-from edgespec.training.hydra import EPS, Hydra
+from edgespec.training.hydra import EPS, Hydra, Medusa
 
-HYDRA = "edgespec-hydra"
 _VALUES = {"str": "STRING", "int": "UINT32", "float": "FLOAT32", "list": "ARRAY"}
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 
@@ -47,14 +47,14 @@ def write_head(
     type: str,
     about: About,
 ) -> None:
-    """Write a head for `target` that reads the inputs of three of its `layers`. Raises EdgespecError, UsageError."""
+    """Write a head for `target`; an EAGLE-3 head reads the inputs of three of its `layers`. Raises EdgespecError,
+    UsageError."""
     import gguf
 
     check_type(type)
     try:
         with becoming(path) as scratch:
-            kind = "eagle3" if isinstance(shape, Eagle3) else HYDRA
-            writer = gguf.GGUFWriter(scratch, kind)
+            writer = gguf.GGUFWriter(scratch, _architecture(shape))
             for key, value in _entries(shape, target, layers, about).items():
                 writer.add_key_value(key, value, gguf.GGUFValueType[_VALUES[value.__class__.__name__]])
             for name, values in tensors(shape, weights).items():
@@ -104,7 +104,7 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int], about: About) 
         "general.base_model.count": 1,
         "general.base_model.0.name": target.name,
         **(_of_eagle3(shape, target, layers) if isinstance(shape, Eagle3) else {}),
-        **(_of_hydra(shape, target) if isinstance(shape, Hydra) else {}),
+        **(_of_networks(shape, target) if isinstance(shape, Medusa) else {}),
         "tokenizer.ggml.model": "no_vocab",
         KEY: target_print(target).tolist(),
         "edgespec.head.training_tokens": about.tokens,
@@ -113,9 +113,15 @@ def _entries(shape: Shape, target: Header, layers: Sequence[int], about: About) 
     }
 
 
+def _architecture(shape: Shape) -> str:
+    return "eagle3" if isinstance(shape, Eagle3) else HYDRA if isinstance(shape, Hydra) else MEDUSA
+
+
 def _of_eagle3(shape: Eagle3, target: Header, layers: Sequence[int]) -> Mapping[str, Any]:
-    """Keys of llama.cpp."""
+    """Keys of llama.cpp; it reads three times `target_hidden_size` numbers."""
+    reads_state = isinstance(shape, Eagle1)
     return {
+        **({READS: FINAL_STATE} if reads_state else {}),
         "eagle3.context_length": target.number("context_length"),
         "eagle3.embedding_length": shape.width,
         "eagle3.block_count": 1,
@@ -128,20 +134,21 @@ def _of_eagle3(shape: Eagle3, target: Header, layers: Sequence[int]) -> Mapping[
         "eagle3.rope.dimension_count": shape.head_dim,
         "eagle3.rope.freq_base": shape.rope_base,
         "eagle3.vocab_size": target.n_vocab,
-        "eagle3.target_layers": list(layers),
-        "eagle3.target_hidden_size": target.number("embedding_length"),
+        "eagle3.target_layers": [0, 0, 0] if reads_state else list(layers),
+        "eagle3.target_hidden_size": shape.n_read // 3,
     }
 
 
-def _of_hydra(shape: Hydra, target: Header) -> Mapping[str, Any]:
+def _of_networks(shape: Medusa, target: Header) -> Mapping[str, Any]:
     """Our own: as many networks as `block_count` says."""
-    return {
-        f"{HYDRA}.embedding_length": shape.width,
-        f"{HYDRA}.block_count": shape.heads,
-        f"{HYDRA}.vocab_size": target.n_vocab,
-        f"{HYDRA}.target_hidden_size": target.number("embedding_length"),
-        f"{HYDRA}.attention.layer_norm_rms_epsilon": EPS,
+    keys = {
+        "embedding_length": shape.width,
+        "block_count": shape.heads,
+        "vocab_size": target.n_vocab,
+        "target_hidden_size": shape.width,
+        "attention.layer_norm_rms_epsilon": EPS,
     }
+    return {f"{_architecture(shape)}.{name}": value for name, value in keys.items()}
 
 
 def _fits(values: NDArray[np.float32], type: str) -> bool:

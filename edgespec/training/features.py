@@ -54,9 +54,9 @@ class Document:
 class Features:
     """The arrays, mapped, and the documents in them, of N tokens in all.
 
-    `inputs` float16[N, 3 D] of three layers, `hidden` float16[N, D] after the last norm, `normalisers` float32[N, 2]
-    (the logarithm of the sum of exponentials of the logits at temperatures 1 and .8), `best` int32[N] (the target's
-    first choice for the token after), `tokens` int32[N].
+    `inputs` float16[N, 3 D] of three layers ([N, 0] where the target does not give them), `hidden` float16[N, D] after
+    the last norm, `normalisers` float32[N, 2] (the logarithm of the sum of exponentials of the logits at temperatures 1
+    and .8), `best` int32[N] (the target's first choice for the token after), `tokens` int32[N].
     """
 
     documents: list[Document]
@@ -74,10 +74,10 @@ class Writer(Closable):
     added. So the arrays can be deleted, and `answers.jsonl` alone be taken elsewhere.
     """
 
-    def __init__(self, folder: Path, n_embd: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, n_embd: int, n_layers: int = 3) -> None:
+        self.folder, widths = folder, _widths(n_embd, n_layers)
         self.rows = read_rows(folder)
-        n, n_whole = 0, _whole_tokens(folder, n_embd)
+        n, n_whole = 0, _whole_tokens(folder, widths)
         self.missing: list[Row] = []
         for row in self.rows:
             if self.missing or n + row.length > n_whole:
@@ -88,7 +88,7 @@ class Writer(Closable):
             self._answers = (folder / ANSWERS).open("ab")
             self._files = {
                 name: _opened(folder / f"{name}.bin", n * width * np.dtype(TYPES[name]).itemsize)
-                for name, width in _widths(n_embd).items()
+                for name, width in widths.items()
             }
         except OSError as error:
             raise _full(folder, error) from error
@@ -123,17 +123,18 @@ class Writer(Closable):
             file.close()
 
 
-def load(folder: Path, n_embd: int) -> Features:
-    """Raises UsageError where there is nothing, or less than `answers.jsonl` says."""
+def load(folder: Path, n_embd: int, n_layers: int = 3) -> Features:
+    """Of answers that were kept with the inputs of so many layers. Raises UsageError where there is nothing, or less
+    than `answers.jsonl` says."""
     documents, n = [], 0
     for row in read_rows(folder):
         documents.append(Document(n, row.length, len(row.prompt), row.temperature, row.is_held_out))
         n += row.length
     if not n:
         raise UsageError(f"there is nothing to learn from in {folder}")
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Any] = {"inputs": np.zeros((n, 0), np.float16)}
     try:
-        for name, width in _widths(n_embd).items():
+        for name, width in _widths(n_embd, n_layers).items():
             arrays[name] = np.memmap(folder / f"{name}.bin", TYPES[name], "r", shape=(n, width) if width > 1 else (n,))
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} is damaged", why=str(error), hint="use another --work folder") from error
@@ -159,9 +160,9 @@ def read_rows(folder: Path) -> list[Row]:
         raise UsageError(f"{file} was not written by draft train", hint="use another --work folder") from error
 
 
-def bytes_per_token(n_embd: int) -> int:
+def bytes_per_token(n_embd: int, n_layers: int = 3) -> int:
     """Disk that one token takes."""
-    return sum(width * np.dtype(TYPES[name]).itemsize for name, width in _widths(n_embd).items()) + 8
+    return sum(width * np.dtype(TYPES[name]).itemsize for name, width in _widths(n_embd, n_layers).items()) + 8
 
 
 def default_layers(n_layers: int) -> tuple[int, int, int]:
@@ -175,17 +176,18 @@ def log_sum(row: NDArray[np.float32], temperature: float = 1.0) -> float:
     return float(row.max() / temperature + np.log(np.exp(scaled).sum()))
 
 
-def _widths(n_embd: int) -> dict[str, int]:
-    return {"inputs": 3 * n_embd, "hidden": n_embd, "normalisers": 2, "best": 1, "tokens": 1}
+def _widths(n_embd: int, n_layers: int) -> dict[str, int]:
+    widths = {"inputs": n_layers * n_embd, "hidden": n_embd, "normalisers": 2, "best": 1, "tokens": 1}
+    return {name: width for name, width in widths.items() if width}
 
 
-def _whole_tokens(folder: Path, n_embd: int) -> int:
+def _whole_tokens(folder: Path, widths: Mapping[str, int]) -> int:
     """Of how many tokens there are all arrays."""
     try:
-        sizes = {name: (folder / f"{name}.bin").stat().st_size for name in TYPES}
+        sizes = {name: (folder / f"{name}.bin").stat().st_size for name in widths}
     except OSError:
         return 0
-    return min(sizes[name] // (width * np.dtype(TYPES[name]).itemsize) for name, width in _widths(n_embd).items())
+    return min(sizes[name] // (width * np.dtype(TYPES[name]).itemsize) for name, width in widths.items())
 
 
 def _opened(file: Path, n_bytes: int) -> Any:

@@ -12,6 +12,8 @@ from edgespec.training.batches import Batch
 Weights = dict[str, Tensor]
 """By the names that they have in GGUF, with `.weight` left out."""
 
+UNSURE = 0.4  # of the scale of the target's logits to begin with, or a head that knows nothing is sure of it
+
 
 class Shape(Protocol):
     """The dimensions of a head, a dataclass, and what it computes; V' is its vocabulary, D the target's width."""
@@ -28,7 +30,7 @@ class Shape(Protocol):
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         """Weights to begin with, given the target's `output` rows [V', D] and the norm before them, and the root mean
-        square `rms` [3 D] of the layer inputs that are kept."""
+        square `rms` of each of the features that it reads."""
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0

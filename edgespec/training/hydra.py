@@ -1,7 +1,8 @@
-"""A Hydra head in PyTorch (2402.05109): a small network for each token of a draft, told the tokens before it.
+"""Hydra and Medusa heads in PyTorch (2402.05109, 2401.10774): a small network for each token of a draft.
 
-From the target's final state h after token P, and the embeddings E of tokens P + 1 .. P + k, network k says what token
-P + k + 1 is: `output (h + down_k silu(up_k [h; norm E(P + 1); ..; norm E(P + k)]))`.
+From the target's final state h after token P, network k (from 0) says what token P + k + 2 is:
+`output (h + down_k silu(up_k x))`. In a Hydra head x is h with the normed embeddings of the tokens P + 1 .. P + k + 1;
+in a Medusa head it is h alone, so that all networks can be asked at once, and none knows what the others drafted.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.training.batches import Batch
-from edgespec.training.heads import Weights
+from edgespec.training.heads import UNSURE, Weights
 
 EPS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Hydra:
+class Medusa:
     """`heads` networks of one hidden layer that is as wide as the target."""
 
     width: int
@@ -35,33 +36,57 @@ class Hydra:
         return self.heads  # which share nothing but the output
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {"embd_norm": (self.width,)}
+        found: dict[str, tuple[int, ...]] = {}
         for k in range(self.heads):
-            found[f"head.{k}.up"] = (self.width, (k + 2) * self.width)
+            found[f"head.{k}.up"] = (self.width, self.width)
             found[f"head.{k}.down"] = (self.width, self.width)
         return found | {"output": (self.vocab, self.width)}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         generator = torch.Generator().manual_seed(seed)
-        weights: Weights = {"embd_norm": torch.ones(self.width)}
+        weights: Weights = {}
         for name, size in self.tensors().items():
             if ".up" in name:
                 weights[name] = torch.randn(size, generator=generator) * size[1] ** -0.5
-            elif ".down" in name:
-                weights[name] = torch.zeros(size)
-        return weights | {"output": output.float().clone()}
+            else:
+                weights[name] = torch.zeros(size) if ".down" in name else torch.ones(size)
+        return weights | {"output": UNSURE * output.float()}
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
     ) -> Iterator[Tensor]:
-        n_anchors = batch.is_text.shape[2]
-        state, tokens = batch.hidden[:, :n_anchors], batch.texts.tokens
+        state = _states(batch)
+        for k in range(depth):
+            yield _predicted(weights, k, state, state, dropout)
+
+
+@dataclass(frozen=True, slots=True)
+class Hydra(Medusa):
+    """The same, told the tokens before."""
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        wider = {f"head.{k}.up": (self.width, (k + 2) * self.width) for k in range(self.heads)}
+        return {"embd_norm": (self.width,)} | Medusa.tensors(self) | wider
+
+    def drafts(
+        self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0
+    ) -> Iterator[Tensor]:
+        state, tokens = _states(batch), batch.texts.tokens
         texts = torch.arange(len(tokens), device=tokens.device)[:, None]
-        anchors = batch.texts.start[:, None] + torch.arange(n_anchors, device=tokens.device)
+        anchors = batch.texts.start[:, None] + torch.arange(state.shape[1], device=tokens.device)
         seen = [state]
         for k in range(depth):
             following = tokens[texts, (anchors + 1 + k).clamp(max=tokens.shape[1] - 1)]
             embedded = F.embedding(following, embedding).float()
             seen.append(F.rms_norm(embedded, (self.width,), weights["embd_norm"], EPS))
-            inner = F.silu(F.linear(F.dropout(torch.cat(seen, -1), dropout), weights[f"head.{k}.up"]))
-            yield F.linear(state + F.linear(inner, weights[f"head.{k}.down"]), weights["output"])
+            yield _predicted(weights, k, state, torch.cat(seen, -1), dropout)
+
+
+def _states(batch: Batch) -> Tensor:
+    """The target's final states at the anchors, float[B, A, D]."""
+    return batch.hidden[:, : batch.is_text.shape[2]]
+
+
+def _predicted(weights: Weights, k: int, state: Tensor, seen: Tensor, dropout: float) -> Tensor:
+    inner = F.silu(F.linear(F.dropout(seen, dropout), weights[f"head.{k}.up"]))
+    return F.linear(state + F.linear(inner, weights[f"head.{k}.down"]), weights["output"])

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from edgespec.training.export import About
     from edgespec.training.trainer import Progress
 
-KINDS = ("eagle3", "hydra")
+KINDS = ("eagle3", "eagle1", "hydra", "medusa")
 DEVICES = ("auto", "cpu", "cuda")
 PROMPT_SHARE = 1.0  # prompt tokens for each token of an answer, which take disk too
 ABOUT = "about.json"
@@ -92,11 +92,11 @@ class Listener:
 def train_head(settings: Settings, listener: Listener) -> Result | None:
     """None if it was cancelled: the same call resumes. Raises UsageError, EdgespecError, ModelFileError."""
     header = check_model(settings.target)
-    layers = default_layers(header.number("block_count"))
-    _check(settings, header, layers)
+    _check(settings, header)
+    layers = _layers(settings, header)
     work = settings.work or default_work(header)
     _claim(work, header, layers, settings.seed)
-    _check_room(work, header, settings, listener)
+    _check_room(work, header, layers, settings, listener)
     with (
         _alone(work),
         Model(header, copied=True, progress=lambda done: listener.progress("loading", done)) as model,
@@ -113,7 +113,7 @@ def default_work(header: Header) -> Path:
     return cache_dir() / "training" / f"{header.path.stem}-{stat.st_size}"
 
 
-def _check(settings: Settings, header: Header, layers: Sequence[int]) -> None:
+def _check(settings: Settings, header: Header) -> None:
     if find_spec("torch") is None:
         raise UsageError("training needs PyTorch, which is not installed", hint=INSTALL)
     from edgespec.training.export import check_type
@@ -122,16 +122,24 @@ def _check(settings: Settings, header: Header, layers: Sequence[int]) -> None:
     if settings.kind not in KINDS:
         raise UsageError(f"there is no head of kind {settings.kind!r}", hint=f"one of: {', '.join(KINDS)}")
     check_destination(settings.out, (header.path,), b"GGUF")
-    try:
-        check_layers(header.architecture, header.number("block_count"), [*layers])
-    except UsageError as error:
-        hint = "an eagle3 head reads them: llama.cpp gives those of llama, qwen3 and some other architectures"
-        raise UsageError(error.what, why=error.why, hint=hint) from error
     if settings.device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
             raise UsageError("PyTorch finds no CUDA device", hint="use --device cpu, or a PyTorch built for CUDA")
+
+
+def _layers(settings: Settings, header: Header) -> Sequence[int]:
+    """Whose inputs are kept: none where the target does not give them. Raises UsageError for a head that needs them."""
+    layers = default_layers(header.number("block_count"))
+    try:
+        check_layers(header.architecture, header.number("block_count"), [*layers])
+    except UsageError as error:
+        if settings.kind != "eagle3":
+            return ()
+        hint = "--kind eagle1 makes a head that does without them; llama, qwen3 and some others give them"
+        raise UsageError(error.what, why="an eagle3 head reads them", hint=hint) from error
+    return layers
 
 
 def _claim(work: Path, header: Header, layers: Sequence[int], seed: int) -> None:
@@ -168,9 +176,10 @@ def _alone(work: Path) -> Iterator[None]:
         lock.release()
 
 
-def _check_room(work: Path, header: Header, settings: Settings, listener: Listener) -> None:
+def _check_room(work: Path, header: Header, layers: Sequence[int], settings: Settings, listener: Listener) -> None:
     missing = settings.tokens - n_learned(read_rows(work))
-    needed = int(max(0, missing) * (1 + PROMPT_SHARE) * bytes_per_token(header.number("embedding_length")))
+    per_token = bytes_per_token(header.number("embedding_length"), len(layers))
+    needed = int(max(0, missing) * (1 + PROMPT_SHARE) * per_token)
     if needed > free_in(work):
         raise UsageError(
             f"there is no room for {count_of(missing)} tokens in {work}",
@@ -188,7 +197,7 @@ def _collect(model: Model, layers: Sequence[int], work: Path, settings: Settings
     if settings.my_chats:
         with closing(Store()) as store:
             own += from_chats(store)
-    with Writer(work, model.n_embd) as writer:
+    with Writer(work, model.n_embd, len(layers)) as writer:
         Answers(
             model,
             writer,
@@ -210,15 +219,12 @@ def _train(model: Model, layers: Sequence[int], work: Path, settings: Settings, 
     from edgespec.training.check import check_head
     from edgespec.training.eagle3 import Eagle3
     from edgespec.training.export import read_head, write_head
-    from edgespec.training.target import read_target, shape_of
+    from edgespec.training.target import read_target, seen_by, shape_of
 
     header, rows = model.header, read_rows(work)
     vocabulary = _vocabulary(work, settings, model.n_vocab)
-    shape, parts, features = (
-        shape_of(header, len(vocabulary), settings.kind),
-        read_target(header, vocabulary),
-        load(work, model.n_embd),
-    )
+    shape, parts = shape_of(header, len(vocabulary), settings.kind), read_target(header, vocabulary)
+    features = seen_by(shape, load(work, model.n_embd, len(layers)))
     device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     training = trainer.Settings(settings.minutes, device=device, threads=settings.threads, seed=settings.seed)
     weights, progress = trainer.train(

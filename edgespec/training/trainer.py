@@ -152,10 +152,10 @@ def _step(
 def _optimizers(weights: Weights) -> list[tuple[Any, float]]:
     matrices = [weight for name, weight in weights.items() if weight.dim() == 2 and name != "output"]
     norms = [weight for weight in weights.values() if weight.dim() != 2]
-    return [
-        (torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"), MATRIX_RATE),
-        (torch.optim.AdamW(norms, lr=NORM_RATE, betas=(0.9, 0.95), weight_decay=0.0), NORM_RATE),
-        (torch.optim.AdamW([weights["output"]], lr=OUTPUT_RATE, betas=(0.9, 0.95), weight_decay=0.0), OUTPUT_RATE),
+    muon = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
+    others = [(norms, NORM_RATE), ([weights["output"]], OUTPUT_RATE)]
+    return [(muon, MATRIX_RATE)] + [
+        (torch.optim.AdamW(some, lr=rate, betas=(0.9, 0.95), weight_decay=0.0), rate) for some, rate in others if some
     ]
 
 

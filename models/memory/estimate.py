@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
-from edgespec.gguf_file.head_check import HYDRA, MTP_ARCHITECTURES, n_tokens
+from edgespec.gguf_file.head_check import MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.models.memory.kv_cache import bytes_per_token, values_per_token
 from edgespec.models.pair.check import NO_DRAFTS, NO_TARGETS
@@ -67,7 +67,7 @@ class Plan:
     @property
     def n_layers(self) -> int:
         """The number of layers that can be on a GPU, including the output."""
-        return 0 if self.header.architecture == HYDRA else max(1, self.header.number("block_count")) + 1
+        return 0 if self.header.architecture in NETWORKS else max(1, self.header.number("block_count")) + 1
 
     @property
     def of_block(self) -> Plan:
@@ -157,8 +157,8 @@ class Estimate:
 def estimate(plan: Plan) -> Estimate:
     """The memory that loading this takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
-    if header.architecture == HYDRA:
-        return _of_hydra(plan)
+    if header.architecture in NETWORKS:
+        return _of_networks(plan)
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(plan.gpu_layers, n_layers + 1)
     widths = _Widths.of(header)
@@ -185,7 +185,7 @@ def estimate(plan: Plan) -> Estimate:
     )
 
 
-def _of_hydra(plan: Plan) -> Estimate:
+def _of_networks(plan: Plan) -> Estimate:
     """All of it is numpy's: F32 weights, some of the target's embeddings, and a row of logits."""
     n_vocab = n_tokens(plan.header)
     embeddings = min(MOST_EMBEDDINGS, n_vocab) * plan.header.number("embedding_length")

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 
-from edgespec.gguf_file.head_check import HYDRA
+from edgespec.gguf_file.head_check import NETWORKS
 from edgespec.gguf_file.header import Header
 from edgespec.models.memory.kv_cache import bytes_per_token
 from edgespec.text.figures import percent
@@ -59,14 +59,14 @@ def relative_size(target: Header, draft: Header) -> RelativeSize:
 
 def memory_bytes(header: Header, n_ctx: int) -> int:
     """The approximate memory of a model: weights and the 16-bit keys and values of `n_ctx` tokens."""
-    weights = _F32 * header.n_params if header.architecture == HYDRA else header.weights_bytes
+    weights = _F32 * header.n_params if header.architecture in NETWORKS else header.weights_bytes
     return weights + int(n_ctx * bytes_per_token(header))
 
 
 def read_bytes(header: Header) -> int:
     """The approximate weights that a pass over one token reads: only active experts, and next to nothing of the
-    embedding, unless it is the output too, and one network of a Hydra head, which numpy multiplies in F32."""
-    if header.architecture == HYDRA:
+    embedding, unless it is the output too, and one network of a Hydra or Medusa head, which numpy multiplies in F32."""
+    if header.architecture in NETWORKS:
         networks = sum(math.prod(tensor.shape) for name, tensor in header.tensors.items() if name.startswith("head."))
         return _F32 * (header.n_params - networks + networks // header.number("block_count", 1))
     used, n_experts = header.number("expert_used_count"), header.number("expert_count")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny_gguf import EXACT, write_model
-from tiny_head import write_bigram, write_head, write_hydra
+from tiny_head import write_bigram, write_head, write_networks
 from tiny_mtp import ARCHITECTURES, write_mtp
 
 import edgespec
@@ -20,6 +21,8 @@ from edgespec.llama import head_context
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
+from edgespec.gguf_file.header import read_header
+from edgespec.gguf_file.weights import read_rows
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
@@ -255,38 +258,38 @@ def test_a_head_is_no_model_and_a_model_no_head(deep: Path, tmp_path: Path) -> N
         load(deep, deep)
 
 
-# --- Hydra heads ------------------------------------------------------------------------------------------------------
+# --- heads that read the final state ----------------------------------------------------------------------------------
+
+
+def write(path: Path, kind: str, n_vocab: int = 0) -> Path:
+    """A random head of this kind."""
+    if kind == "eagle1":
+        return write_head(path, reads_state=True, n_vocab=n_vocab, has_vocabulary=False)
+    return write_networks(path, kind, n_vocab=n_vocab)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", [1, 4])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
-def test_a_hydra_head_drafts_and_texts_stay(tmp_path: Path, architecture: str, tree: int, temperature: float) -> None:
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])
+def test_it_drafts_for_all_architectures_and_texts_stay(
+    tmp_path: Path, kind: str, architecture: str, tree: int, temperature: float
+) -> None:
     target = write_model(tmp_path / "target.gguf", architecture, n_layers=4)
-    head = write_hydra(tmp_path / "head.gguf", n_vocab=check_draft_file(target).n_vocab)
+    head = write(tmp_path / "head.gguf", kind, check_draft_file(target).n_vocab)
     prompts = [PROMPT * times for times in (1, 8)]
-    settings = {"spec_type": "hydra", "spec_tree": tree}
-    with load(target, None) as plain, load(target, head, **settings) as llm:
+    with load(target, None) as plain, load(target, head, spec_type="draft", spec_tree=tree) as llm:
         assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
         assert llm.stats.proposed > 0
+        assert llm.describe()["drafters"] == [kind]
+    assert check_pair(check_draft_file(target), check_draft_file(head)).verdict == "works"
 
 
-def test_a_hydra_head_that_knows_better_is_accepted_more(bigram: Path, tmp_path: Path) -> None:
-    rates = []
-    for knows in (False, True):
-        head = write_hydra(tmp_path / "head.gguf", knows_bigrams=knows)
-        with load(bigram, head, spec_type="draft") as llm:
-            texts(llm, [PROMPT])
-            rates.append(llm.stats.acceptance_rate)
-            assert llm.describe()["drafters"] == ["hydra"]
-    assert rates[1] > 0.05 > rates[0]  # the positive half of an embedding names every sixth successor here
-
-
-def test_several_sequences_draft_with_a_hydra_head(deep: Path, tmp_path: Path) -> None:
-    head = write_hydra(tmp_path / "head.gguf")
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])
+def test_several_sequences_draft_with_it(deep: Path, tmp_path: Path, kind: str) -> None:
     requests = [Request(prompt=PROMPT * times, max_tokens=20, ignore_eos=True) for times in (1, 9, 4)]
     answers: dict[int, list[int]] = {}
-    with load(deep, head, spec_type="hydra", sequences=2) as llm:
+    with load(deep, write(tmp_path / "head.gguf", kind), spec_type=kind, sequences=2) as llm:
         for index, event in llm.stream(iter(requests)):
             assert isinstance(event, edgespec.TokenEvent)
             answers.setdefault(index, []).append(event.id)
@@ -295,9 +298,76 @@ def test_several_sequences_draft_with_a_hydra_head(deep: Path, tmp_path: Path) -
             assert [event.id for event in plain.answer(request)] == answers[index]
 
 
-def test_a_hydra_head_is_no_eagle3(deep: Path, tmp_path: Path) -> None:
-    with pytest.raises(PairError, match="a head of the kind hydra"):
-        load(deep, write_hydra(tmp_path / "head.gguf"), spec_type="eagle3")
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])
+def test_it_is_no_eagle3(deep: Path, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(PairError, match=f"a head of the kind {kind}"):
+        load(deep, write(tmp_path / "head.gguf", kind), spec_type="eagle3")
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle1"])
+def test_it_is_refused_for_another_width(tmp_path: Path, kind: str) -> None:
+    target = write_model(tmp_path / "target.gguf", "qwen2", width=128)
+    with pytest.raises(PairError, match="a head for models of width 64"):
+        load(target, write(tmp_path / "head.gguf", kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "why"),
+    [
+        ("hydra", {"embd_norm.weight": None}, "'embd_norm.weight' is missing"),
+        ("hydra", {"head.1.up.weight": np.zeros((64, 64), np.float32)}, "where (192, 64) is needed"),
+        ("medusa", {"head.1.up.weight": np.zeros((64, 192), np.float32)}, "where (64, 64) is needed"),
+        ("medusa", {"head.2.down.weight": None}, "'head.2.down.weight' is missing"),
+        ("medusa", {"d2t": np.arange(5) + 10**6}, "where"),
+    ],
+)
+def test_broken_networks_are_refused(tmp_path: Path, kind: str, tensors: dict, why: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ModelFileError, match=re.escape(why)):
+        check_draft_file(write_networks(tmp_path / "head.gguf", kind, tensors=tensors))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"edgespec.head.reads": "the future"}, "what it reads (edgespec.head.reads) is unknown"),
+        ({"eagle3.target_hidden_size": 21}, "it has to read 64 numbers of its target, not 63"),
+        ({"eagle3.target_hidden_size": 23}, "where (69, 64) is needed"),
+    ],
+)
+def test_a_broken_eagle1_is_refused(tmp_path: Path, metadata: dict, why: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ModelFileError, match=re.escape(why)):
+        check_draft_file(write_head(tmp_path / "head.gguf", reads_state=True, metadata=metadata))
+
+
+def test_networks_of_what_is_no_number_are_refused(deep: Path, tmp_path: Path) -> None:
+    head = write_networks(tmp_path / "head.gguf", "medusa")
+    broken = {"output.weight": np.full_like(read_rows(read_header(head), "output.weight"), np.nan)}
+    with pytest.raises(ModelFileError, match="not numbers"):
+        load(deep, write_networks(head, "medusa", tensors=broken), spec_type="medusa")
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_what_the_target_said_of_a_token_counts_as_much_as_the_networks(
+    bigram: Path, tmp_path: Path, kind: str
+) -> None:
+    rates = []
+    with load(bigram, write_networks(tmp_path / "head.gguf", kind), spec_type=kind) as llm:
+        for _ in range(2):
+            texts(llm, [PROMPT])
+            rates.append(llm.stats.acceptance_rate)
+    assert rates[0] < 0.3 < 0.5 < rates[1]  # random networks, and all that follows was seen
+
+
+def test_an_eagle1_head_reads_prompts_and_goes_on_in_chats(bigram: Path, tmp_path: Path) -> None:
+    """The target gives it no states of prompts: of these it has the tokens."""
+    head = write_head(tmp_path / "head.gguf", knows_bigrams=True, reads_state=True)
+    messages = [Message("user", PROMPT * 20)]
+    with load(bigram, head, spec_type="eagle1", ctx_size=4096) as llm:
+        for turn in range(3):
+            answer = llm.complete(messages, max_tokens=30, ignore_eos=True)
+            assert answer.stats.acceptance_rate > 0.9
+            assert (answer.stats.cached_tokens > 0) == (turn > 0)
+            messages += [Message("assistant", answer.text, tuple(answer.tokens)), Message("user", "and then?")]
 
 
 # --- MTP blocks -------------------------------------------------------------------------------------------------------

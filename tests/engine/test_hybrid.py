@@ -82,7 +82,9 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         "suffix",
         "recycling",
         "mtp",
+        "medusa",
         "hydra",
+        "eagle1",
         "eagle3",
         "draft",
     )
@@ -92,7 +94,9 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
         "recycling",
         "corpus",
         "mtp",
+        "medusa",
         "hydra",
+        "eagle1",
         "eagle3",
         "draft",
     )

@@ -6,13 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drafted import Text
 from tiny_gguf import write_model
 
 torch = pytest.importorskip("torch", reason="heads are trained with PyTorch (pip install 'edgespec[train]')")
 
+from edgespec.core.draft import Budget  # noqa: E402
+from edgespec.core.features import FINAL_STATE  # noqa: E402
+from edgespec.core.sampler import Sampler  # noqa: E402
+from edgespec.core.sampling import SamplingSettings  # noqa: E402
 from edgespec.errors import EdgespecError, ModelFileError, UsageError  # noqa: E402
+from edgespec.gguf_file.head_check import check_draft_file  # noqa: E402
 from edgespec.gguf_file.header import Header, read_header  # noqa: E402
 from edgespec.llama.model import Model  # noqa: E402
+from edgespec.runtime.draft_model import network_drafter  # noqa: E402
+from edgespec.training.batches import Batch, Texts  # noqa: E402
 from edgespec.training.check import check_head  # noqa: E402
 from edgespec.training.eagle3 import Eagle3  # noqa: E402
 from edgespec.training.export import About, read_head, write_head  # noqa: E402
@@ -30,11 +38,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "target.gguf", "llama", n_layers=4)
 
 
-def head(header: Header) -> tuple[Eagle3, Weights]:
+def head(header: Header, kind: str = "eagle3") -> tuple[Eagle3, Weights]:
     parts = read_target(header, VOCABULARY)
-    shape = shape_of(header, len(VOCABULARY))
+    shape = shape_of(header, len(VOCABULARY), kind)
     assert isinstance(shape, Eagle3)
-    return shape, shape.initial(parts.teacher.output, parts.output_norm, torch.ones(3 * shape.width), seed=3)
+    n_read = shape.width if kind == "eagle1" else shape.n_read
+    return shape, shape.initial(parts.teacher.output, parts.output_norm, torch.ones(n_read), seed=3)
 
 
 @pytest.mark.parametrize(("type", "most"), [("F16", 0.01), ("Q8_0", 0.04), ("Q4_1", 0.06)])
@@ -44,6 +53,40 @@ def test_llama_cpp_computes_what_pytorch_does(target: Path, tmp_path: Path, type
     write_head(path, shape, weights, VOCABULARY, read_header(target), LAYERS, type, ABOUT)
     with Model(target) as model:
         assert check_head(path, shape, VOCABULARY, model, TOKENS) < most
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
+def test_an_eagle1_head_reads_the_final_state_of_any_target(tmp_path: Path, architecture: str) -> None:
+    target, path = write_model(tmp_path / "target.gguf", architecture, n_layers=4), tmp_path / "head.gguf"
+    shape, weights = head(read_header(target), "eagle1")
+    write_head(path, shape, weights, VOCABULARY, read_header(target), (), "Q8_0", ABOUT)
+    with Model(target) as model:
+        assert check_head(path, shape, VOCABULARY, model, TOKENS) < 0.04
+    header = read_header(path)
+    assert (header.architecture, header.metadata["edgespec.head.reads"]) == ("eagle3", "final_state")
+    assert header.tensors["fc.weight"].shape == (96, 64)
+
+
+@pytest.mark.parametrize("kind", ["hydra", "medusa"])
+def test_networks_draft_what_pytorch_predicts(target: Path, tmp_path: Path, kind: str) -> None:
+    header, path = read_header(target), tmp_path / "head.gguf"
+    parts, shape = read_target(header, VOCABULARY), shape_of(header, len(VOCABULARY), kind)
+    weights = shape.initial(parts.teacher.output, parts.output_norm, torch.ones(0), seed=3)
+    weights |= {f"head.{k}.down": torch.randn((64, 64), generator=torch.manual_seed(k)) for k in range(3)}
+    write_head(path, shape, weights, VOCABULARY, header, (), "Q8_0", ABOUT)
+    sampler = Sampler(SamplingSettings(temperature=0), 0, 0, header.n_vocab)
+    text, state = Text([7, 100], sampler=sampler), np.random.default_rng(5).standard_normal((1, 64)).astype(np.float32)
+    with Model(target) as model:
+        drafter = network_drafter(check_draft_file(path), model, 1)
+    drafter.begin(text)
+    drafter.read(text, 0, {FINAL_STATE: state})
+    [draft] = drafter.propose([text], [Budget(3)])
+    tokens = torch.tensor([[*text.tokens, *draft.tokens]])
+    texts = Texts(torch.zeros(1, 5, 0), tokens, torch.tensor([0]), torch.tensor([1]))
+    hidden = torch.from_numpy(state)[None].expand(1, 4, 64)
+    batch = Batch(texts, hidden, torch.zeros(1, 3, 2), torch.zeros(1, 3), torch.ones(3, 1, 1, dtype=torch.bool))
+    predicted = shape.drafts(read_head(path, shape), parts.teacher.embedding.float(), batch, 3)
+    assert draft.tokens == [int(VOCABULARY[rows[0, 0].argmax()]) for rows in predicted]
 
 
 def test_the_order_of_rows_matters(target: Path, tmp_path: Path) -> None:

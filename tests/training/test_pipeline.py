@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from tiny_gguf import CHATML, write_model
+from tiny_gguf import CHATML, EXACT, write_model
 
+import edgespec
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
 from edgespec.gguf_file.header import read_header
 from edgespec.llama.model import Model
 from edgespec.training import answers, features, pipeline
@@ -117,7 +119,7 @@ def test_a_target_that_gives_no_layers_is_refused(tmp_path: Path, monkeypatch: p
     target = write_model(tmp_path / "t.gguf", "gemma3", n_layers=4)
     with pytest.raises(UsageError, match="gemma3 model cannot be read") as caught:
         train_head(Settings(target, tmp_path / "h.gguf", work=tmp_path / "w"), Listener())
-    assert "llama, qwen3" in caught.value.hint
+    assert "--kind eagle1" in caught.value.hint
 
 
 def test_without_pytorch_it_says_how_to_get_it(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,15 +168,39 @@ class TestTraining:
         with pytest.raises(UsageError, match="vocabulary of 64 tokens"):
             train_head(replace(settings, vocabulary=128), Listener())
 
-    def test_a_hydra_head_comes_from_the_same_answers(self, target: Path, tmp_path: Path) -> None:
-        settings = self.settings(target, tmp_path)
+    def test_all_kinds_come_from_the_same_answers(self, target: Path, tmp_path: Path) -> None:
+        for kind, architecture, shape in (
+            ("eagle3", "eagle3", ("fc", (192, 64))),
+            ("eagle1", "eagle3", ("fc", (96, 64))),
+            ("hydra", "edgespec-hydra", ("head.2.up", (4 * 64, 64))),
+            ("medusa", "edgespec-medusa", ("head.2.up", (64, 64))),
+        ):
+            settings = replace(self.settings(target, tmp_path), kind=kind, out=tmp_path / f"{kind}.gguf")
+            done = train_head(settings, Listener())
+            assert done is not None and len(done.acceptance) == (4 if "eagle" in kind else 3)
+            assert (done.difference is not None) == ("eagle" in kind)
+            again = train_head(replace(settings, minutes=0.03), Listener())
+            assert again is not None and again.progress.step > done.progress.step
+            header = check_draft_file(settings.out)
+            assert kind_of_head(header) == kind and header.architecture == architecture
+            assert header.tensors[f"{shape[0]}.weight"].shape == shape[1]
+            assert header.tensors["output.weight"].shape == (64, 64)
+            assert len(read_rows(tmp_path / "work")) == done.answers == again.answers
+
+    @pytest.mark.parametrize("kind", ["eagle1", "hydra", "medusa"])
+    def test_targets_that_give_no_layers_have_heads_without(self, tmp_path: Path, kind: str) -> None:
+        target = write_model(tmp_path / "target.gguf", "qwen2", n_layers=4, chat_template=CHATML)
+        settings = replace(self.settings(target, tmp_path), kind=kind)
         assert train_head(settings, Listener()) is not None
-        done = train_head(replace(settings, kind="hydra", out=tmp_path / "hydra.gguf"), Listener())
-        assert done is not None and len(done.acceptance) == 3 and done.difference is None
-        header = read_header(tmp_path / "hydra.gguf")
-        assert header.architecture == "edgespec-hydra"
-        assert header.tensors["head.2.up.weight"].shape == (4 * 64, 64)
-        assert header.tensors["output.weight"].shape == (64, 64)
+        assert not (tmp_path / "work" / "inputs.bin").exists()
+        (tmp_path / "work" / "hidden.bin").unlink()  # read again
+        assert train_head(replace(settings, minutes=0.03), Listener()) is not None
+        with edgespec.load(str(target), spec_type="none", ctx_size=512, **EXACT) as plain:
+            wanted = plain.complete("One, two", max_tokens=30, ignore_eos=True, temperature=0)
+        with edgespec.load(str(target), draft_model=str(settings.out), pace="fixed:3", ctx_size=512, **EXACT) as llm:
+            found = llm.complete("One, two", max_tokens=30, ignore_eos=True, temperature=0)
+            assert kind in llm.describe()["drafters"]
+        assert found.tokens == wanted.tokens
 
     def test_a_cancelled_training_writes_no_head(self, target: Path, tmp_path: Path) -> None:
         settings, listener = self.settings(target, tmp_path), Listener()

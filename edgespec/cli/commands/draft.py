@@ -148,8 +148,8 @@ LONGEST_DRAFT = 8  # tokens; each is a pass of the head
 
 TRAINING = (
     option(
-        "Training", "--kind", type=click.Choice(["eagle3", "hydra"]), default="eagle3", show_default=True,
-        help="Kind of head.",
+        "Training", "--kind", type=click.Choice(["eagle3", "eagle1", "hydra", "medusa"]), default="eagle3",
+        show_default=True, help="Kind of head.",
     ),
     option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",

@@ -207,7 +207,7 @@ def _is_long(header: Header, key: str) -> bool:
 
 def _head_facts(header: Header) -> Facts:
     """What it was made for, and how it was trained, as far as the file says."""
-    from edgespec.gguf_file.head_check import kind_of_head, layers_read, n_draft_tokens, n_tokens
+    from edgespec.gguf_file.head_check import NETWORKS, kind_of_head, layers_read, n_draft_tokens, n_tokens
     from edgespec.models.memory.kv_cache import bytes_per_token
 
     def number(key: str) -> float:
@@ -219,11 +219,11 @@ def _head_facts(header: Header) -> Facts:
     return {
         "head": kind,
         "target": _first(header, ABOUT["made_from"]),
-        "target_width": header.number("target_hidden_size"),
+        "target_width": header.number("embedding_length" if kind == "eagle1" else "target_hidden_size"),
         "n_vocab": n_tokens(header),
         "n_draft_tokens": n_draft_tokens(header),
-        "layers_read": layers_read(header),
-        "networks": header.number("block_count") if kind == "hydra" else 0,
+        "layers_read": () if kind == "eagle1" else layers_read(header),
+        "networks": header.number("block_count") if header.architecture in NETWORKS else 0,
         "kv_bytes_per_token": int(bytes_per_token(header)),
         "training_tokens": number("training_tokens"),
         "training_minutes": number("training_minutes"),
@@ -234,7 +234,8 @@ def _head_facts(header: Header) -> Facts:
 def _shape_of_head(facts: Facts) -> str:
     if facts["layers_read"]:
         return f"a draft head that reads layers {', '.join(map(str, facts['layers_read']))} of its target"
-    return f"a draft head: {counted(facts['networks'], 'network')} on the final state of its target"
+    made_of = counted(facts["networks"], "network") if facts["networks"] else "a layer"
+    return f"a draft head: {made_of} on the final state of its target"
 
 
 def _head_rows(facts: Facts) -> Iterator[Row]:

@@ -1,0 +1,40 @@
+"""What the target found likely after each token, the last time it saw it: rows of logits that verification computes
+anyway (Luo et al., 2408.08696)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.sampling import FloatRow, largest
+from edgespec.drafters.base import Outcome
+
+MOST = 8  # successors of a token
+UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not kept
+MANY = 256  # from so many tokens on selecting the likeliest takes less time than sorting them
+RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
+
+
+class Successors:
+    """A table that all sequences share: int32[n_vocab, 8] successors, -1 where there is none, and their logits."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self._ids: NDArray[np.int32] = np.full((n_vocab, MOST), -1, np.int32)
+        self._logits: NDArray[np.float32] = np.zeros((n_vocab, MOST), np.float32)
+
+    def learn(self, outcome: Outcome) -> None:
+        for node, token in zip([-1, *outcome.path], outcome.tokens, strict=True):
+            row = outcome.logits(node)
+            best = (row >= row.max() - UNLIKELY).nonzero()[0]
+            if len(best) > MANY:
+                best = largest(row, MOST)
+            best = best[np.argsort(-row[best], kind="stable")[:MOST]]
+            self._ids[token] = -1
+            self._ids[token, : len(best)], self._logits[token, : len(best)] = best, row[best]
+
+    def of(self, token: int, temperature: float = 1.0) -> tuple[NDArray[np.int32], FloatRow]:
+        """Tokens, the likeliest first, and their probabilities, which sum to `RELIABILITY`; empty if none are known."""
+        ids = self._ids[token][self._ids[token] >= 0]
+        logits = self._logits[token, : len(ids)] / temperature
+        weights: FloatRow = np.exp(logits - logits[:1])
+        return ids, weights * np.float32(RELIABILITY / (weights.sum() or 1))
