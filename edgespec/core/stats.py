@@ -111,7 +111,7 @@ class Stats:
         self.draft_s += seconds
         self.count_cost(name, cost)
 
-    def count_ahead(self, name: str, waited_s: float, is_begun: bool) -> None:
+    def count_ahead(self, name: str, waited_s: float, *, is_begun: bool) -> None:
         """Count a draft, if one was begun during the target's pass, and how long it was waited for afterwards."""
         source = self.by_source[name]
         source.ahead += is_begun

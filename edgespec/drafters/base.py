@@ -100,7 +100,7 @@ class Drafter(ABC):
         return False
 
     def settle(self) -> bool:
-        """Stop what `verifying` has started, and wait for it; whether another draft was begun. Raises what went wrong."""
+        """Stop what `verifying` started, and wait for it; whether another draft was begun. Raises what went wrong."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most hold nothing

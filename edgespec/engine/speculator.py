@@ -191,7 +191,7 @@ class Speculator:
                 pass
             except Exception as error:
                 self._switch_off(drafter, [sequence], error)
-            sequence.stats.count_ahead(drafter.name, perf_counter() - ended_s, is_begun)
+            sequence.stats.count_ahead(drafter.name, perf_counter() - ended_s, is_begun=is_begun)
 
     # --- after the pass -------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ def model_drafter(
     if draft.n_params > target.model.n_params:
         note("the draft model is larger than the target: it will slow decoding down")
     name, context = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
-    if _overlaps(settings, target, context, leaves, note):
+    if overlaps(settings, target, context, leaves, note):
         return OverlappedDrafter(context, name, translation)
     return ModelDrafter(context, width, name, translation)
 
@@ -154,9 +154,7 @@ def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Calla
         note(f"drafting is not overlapped: {why}")
 
 
-def _overlaps(
-    settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]
-) -> bool:
+def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:
     """Whether the draft model drafts on while the target verifies; says why not where that was asked for."""
     shared = target.model.devices & draft.model.devices
     why_not = ""

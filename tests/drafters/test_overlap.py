@@ -26,6 +26,8 @@ from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
+from edgespec.runtime.draft_model import overlaps as overlapping
+from edgespec.settings import LoadSettings
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push"]
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
@@ -124,20 +126,31 @@ def run(
 # --- the same text ----------------------------------------------------------------------------------------------------
 
 
-def test_texts_are_the_same_with_overlap_on_and_off_under_every_rule() -> None:
+@pytest.mark.parametrize("spec_type", ["draft", "suffix,draft"])
+def test_texts_are_the_same_with_overlap_on_and_off_under_every_rule(spec_type: str) -> None:
     def texts(overlap: Any) -> list[tuple[list[int], int, int]]:
         found = []
-        with edgespec.load("demo", spec_type="draft", pace=f"fixed:{N_MAX}", overlap=overlap, threads=1) as llm:
+        how: dict[str, Any] = {"spec_type": spec_type, "pace": f"fixed:{N_MAX}", "store": False, "threads": 1}
+        with edgespec.load("demo", overlap=overlap, **how) as llm:
             for rule in RULES:
                 for temperature in (0.0, 0.8):
-                    how: dict[str, Any] = {"verify": rule, "temperature": temperature, "ignore_eos": True}
-                    for seed, prompt in enumerate(PROMPTS):
-                        answer = llm.complete(prompt, max_tokens=40, seed=seed, **how)
+                    for seed, prompt in enumerate(PROMPTS[:2]):
+                        answer = llm.complete(
+                            prompt, max_tokens=40, seed=seed, temperature=temperature, verify=rule, ignore_eos=True
+                        )
                         found.append(([*answer.tokens], answer.stats.proposed, answer.stats.accepted))
-                        assert overlap == "on" or not answer.stats.by_source["draft"].ahead
+                        assert overlap == "on" or not any(counts.ahead for counts in answer.stats.by_source.values())
         return found
 
     assert texts("on") == texts("off")
+
+
+def test_the_automatic_draft_length_changes_no_text() -> None:
+    texts = []
+    for overlap in ("off", "on"):
+        with edgespec.load("demo", draft_model="demo", spec_type="draft", overlap=overlap, threads=1) as llm:
+            texts.append([llm.complete(prompt, max_tokens=64, temperature=0.8).tokens for prompt in PROMPTS])
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -376,6 +389,22 @@ def test_models_that_share_a_device_do_not_overlap_unless_told_to() -> None:
         True,
         ["target and draft share the CPU: overlapping them usually costs speed"],
     )
+
+
+@pytest.mark.parametrize(
+    ("layers", "draft_layers", "overlaps"),
+    [(0, 99, True), (99, 0, True), (5, 0, False), (5, 99, False), (99, 99, False)],
+)
+def test_on_different_devices_they_do(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, layers: int, draft_layers: int, overlaps: bool
+) -> None:
+    each, notes = pair(), list[str]()
+    for context, n in ((each.target, layers), (each.draft, draft_layers)):
+        monkeypatch.setattr(context.model, "gpu_layers", n)
+    for overlap, expected in (("auto", overlaps), ("on", True), ("off", False)):
+        settings = LoadSettings("demo", overlap=overlap)  # type: ignore[arg-type]
+        assert overlapping(settings, each.target, each.draft, 1, notes.append) == expected
+    assert notes == [] if overlaps else "share the" in notes[0]
 
 
 def test_what_cannot_overlap_says_why(tmp_path: Path) -> None:
