@@ -1,9 +1,9 @@
-"""Overlapped drafting: while the target verifies a draft on one device, the draft model drafts on on another.
+"""Overlapped drafting: while the target verifies a draft on one device, the draft model begins the next on another.
 
 It assumes that the whole draft is accepted, and that the target's own token behind it is the one that the draft model
-expects there. If so, the next draft has been begun; else what was added to the cache is removed. Either way a draft has
-the tokens that it would have without: they come from the same rows and the same noise, only earlier. So overlapping
-changes no text, under any verification rule.
+expects there. If that is what comes, the next draft goes on from there; else what was added to the cache is removed.
+Either way a draft has the tokens that it would have without: they come from the same rows and the same noise, only
+earlier. So overlapping changes no text, under any verification rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from edgespec.drafters.translation import Translation
 from edgespec.drafters.tree import ROOT
 from edgespec.llama.context import Context
 
-GAIN, FORGET = 1 / 4, 0.9  # of a measured time; of the draft's, at each step that it was too long for
+GAIN = 1 / 4  # of a measured time in its mean
+FORGET = 0.9  # of the time of a pass that seems too long to begin one: or else it would not be measured again
 
 
 @dataclass(slots=True)
@@ -42,9 +43,9 @@ class _Assumed:
 
 
 class OverlappedDrafter(ModelDrafter):
-    """A draft model of chains that drafts on, in a thread, while the target verifies the draft of one sequence: as many
-    tokens as that draft had, or as there is time for. The thread works between `verifying` and `settle` only, in which
-    nothing else uses the drafter: its context never has two users. `thread` does one thing at a time.
+    """Drafts chains. While the target verifies one of them, a thread drafts on: as many tokens as that draft had, or as
+    there is time for. It works between `verifying` and `settle` only, in which nothing else uses the drafter: its context
+    never has two users. `thread` does one thing at a time.
     """
 
     def __init__(
