@@ -77,6 +77,7 @@ def load(
     spec_draft_n_max: int | None = None,
     pace: str = "auto",
     spec_tree: int = 1,
+    overlap: Literal["auto", "on", "off"] = "auto",
     exact: bool = True,
     strict: bool = False,
     measure_rounding: bool = False,

@@ -67,13 +67,14 @@ class LoadSettings:
     `draft_model` None means the default draft of the model, if it has one (the bundled target does), "auto" then also
     the best one on this machine. `spec_type` is "none", drafters separated by commas, or "auto": every available one.
     `corpus` is the one that the drafter of this name uses. `spec_draft_n_max` is the maximum number of tokens (None:
-    see `draft_n_max`) and `spec_tree` the maximum number of leaves of a draft. `pace` is the draft-length policy:
-    "auto" (as many tokens as pay off by measured costs), "fixed:K" (always K) or "off" (none). `exact` selects
-    the kernels and widths of a pass with which the output is identical with and without drafting, where this build has
-    them; `strict` pads passes where it has not, and `measure_rounding` measures how far the output may differ
-    otherwise. `store` lets the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded
-    together, each with a context of `ctx_size` tokens. Zero means "choose for me": `ctx_size`, `threads`, `sequences`;
-    for the draft model (`..._draft`) it and None mean "as for the target".
+    see `draft_n_max`) and `spec_tree` the maximum number of leaves of a draft. `overlap` lets a draft model draft on
+    while the target verifies: "auto" if they are on different devices. `pace` is the draft-length policy: "auto" (as
+    many tokens as pay off by measured costs), "fixed:K" (always K) or "off" (none). `exact` selects the kernels and
+    widths of a pass with which the output is identical with and without drafting, where this build has them; `strict`
+    pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
+    the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
+    context of `ctx_size` tokens. Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
+    (`..._draft`) it and None mean "as for the target".
     """
 
     model: str
@@ -82,6 +83,7 @@ class LoadSettings:
     spec_draft_n_max: int | None = None
     pace: str = "auto"
     spec_tree: int = 1
+    overlap: Literal["auto", "on", "off"] = "auto"
     exact: bool = True
     strict: bool = False
     measure_rounding: bool = False
@@ -214,6 +216,7 @@ def check_load_settings(settings: LoadSettings) -> None:
     types = tuple(CACHE_TYPES)
     for name, choices in (
         ("flash_attention", ("auto", "on", "off")),
+        ("overlap", ("auto", "on", "off")),
         ("cache_type_k", types),
         ("cache_type_v", types),
         ("cache_type_k_draft", (None, *types)),

@@ -68,13 +68,15 @@ class Replay:
 @dataclass(frozen=True, slots=True)
 class Tape:
     """What one drafter drafted at each token of an answer, and what passes cost. `guesses[p]` is None if there is
-    nothing to draft: before the first draft, and at the last token."""
+    nothing to draft: before the first draft, and at the last token. With `overlaps` the drafter has a device of its
+    own, on which it drafts while the target verifies (`drafters.overlap`)."""
 
     source: str
     trace: Trace
     text: list[int]
     guesses: list[Guessed | None]
     costs: Costs
+    overlaps: bool = False
 
     @classmethod
     def of(cls, trace: Trace, source: str) -> Tape:
@@ -113,6 +115,14 @@ class Tape:
     def passes(self, length: int) -> int:
         """For a draft of so many tokens; a look-up needs one."""
         return length if is_model(self.source) else min(1, length)
+
+    def made_ahead(self, draft: Guessed | None, drafted: int, verified: int) -> int:
+        """Passes of the next draft for which there is time while the target verifies this one. 0 where that draft would
+        not follow what came: all that was verified, and then the drafter's own next token."""
+        if not self.overlaps or not verified or draft is None or draft.matched <= verified or not is_model(self.source):
+            return 0
+        fitting = int(self.target_s(1 + verified) / self.costs.step(self.source))
+        return max(0, min(verified, fitting - (drafted == verified)))  # one finds the next token, if it is not known
 
 
 def is_model(source: str) -> bool:
@@ -205,12 +215,13 @@ def replay(tapes: Sequence[Tape], name: str, policy: Policy) -> Replay:
     """A policy that considers one draft at a time."""
     result = Replay(name, tapes[0].target_s(1))
     for tape in tapes:
-        position = tape.start
+        position, made = tape.start, 0
         while position < len(tape.text):
             draft = tape.guesses[position]
             drafted, verified = policy.lengths(draft) if draft is not None else (0, 0)
             accepted = min(verified, draft.matched) if draft is not None else 0
-            passes = tape.passes(drafted)
+            passes = max(0, tape.passes(drafted) - made)
+            made = tape.made_ahead(draft, drafted, verified)
             _count(result, tape, passes, tape.guess_s(passes), verified, accepted)
             if verified:
                 policy.judged(verified, accepted)
@@ -269,6 +280,7 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: DraftPolicy) -> Replay:
     result = Replay(name, tapes[0].target_s(1))
     for tape in tapes:
         kind, position, read = tape.trace.kind, tape.start, tape.start - 1  # `read` tokens are in the drafter's cache
+        made = 0
         while position < len(tape.text):
             draft = tape.guesses[position]
             remaining = len(tape.text) - position
@@ -277,19 +289,22 @@ def replay_pace(tapes: Sequence[Tape], name: str, pace: DraftPolicy) -> Replay:
             budget = None
             if draft is not None and context.n_max > 0:
                 budget = pace.budget(context, tape.source, partial(int, n_unread))
-            passes, spent_s, verified = 0, 0.0, Draft.empty()
+            passes, length, spent_s, verified = 0, 0, 0.0, Draft.empty()
             if budget is not None and budget.tokens and draft is not None:
                 length = min(budget.tokens, len(draft.tokens))
                 passes = min(1, length)
                 if is_model(tape.source):
                     reaches = _chain(draft, length).reaches()
-                    stops = (n for n in range(1, length) if not budget.worth(reaches[:n], reaches[n - 1]))
-                    passes = length = next(stops, length)
+                    least = max(1, min(made, length))
+                    stops = (n for n in range(least, length) if not budget.worth(reaches[:n], reaches[n - 1]))
+                    length = next(stops, length)
+                    passes = max(0, length - made)
                     read = position + min(draft.matched, max(0, length - 1))
                 spent_s = tape.guess_s(passes, n_unread)
                 context.proposals = [Proposal(tape.source, _chain(draft, length), n_unread, passes, spent_s)]
                 [verified] = pace.select([context], 1, context.n_max)
             accepted = min(len(verified), draft.matched) if draft is not None else 0
+            made = tape.made_ahead(draft, length, len(verified))
             emitted = tape.text[position : position + accepted + 1]
             taken_s = tape.target_s(1 + len(verified))
             pace.record([Verified(context, verified, range(accepted), emitted)], taken_s)
@@ -313,10 +328,11 @@ def _count(result: Replay, tape: Tape, passes: int, guess_s: float, verified: in
 
 
 def replay_all(tapes: Sequence[Tape], pace: DraftPolicy | None = None) -> list[Replay]:
-    """Every policy over the same answers: other programs', this project's (a new one, or `pace`), and the bound."""
+    """Every policy over the same answers: other programs', this project's (a new one, or `pace`), and the bound, which
+    is unknown where drafting overlaps."""
     others = policies(tapes[0].trace.n_max, tapes[0].source)
     return [
         *(replay(tapes, name, policy) for name, policy in others.items()),
         replay_auto(tapes, pace),
-        replay_oracle(tapes),
+        *([] if tapes[0].overlaps else [replay_oracle(tapes)]),
     ]

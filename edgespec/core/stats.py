@@ -14,7 +14,8 @@ class SourceStats:
     """What one drafter proposed: in how many steps, how many tokens, and how many of them were accepted.
 
     It was `asked` in so many steps, which took `seconds`. `cost` is the time of that and of the wider target passes, in
-    tokens that plain decoding would have generated meanwhile; None if unmeasured.
+    tokens that plain decoding would have generated meanwhile; None if unmeasured. So many drafts were begun
+    `ahead`, while the target verified the one before; `overlapped` of them followed what was accepted.
     """
 
     rounds: int = 0
@@ -23,6 +24,8 @@ class SourceStats:
     asked: int = 0
     seconds: float = 0.0
     cost: float | None = None
+    ahead: int = 0
+    overlapped: int = 0
 
 
 @dataclass(slots=True)
@@ -107,6 +110,13 @@ class Stats:
         source.seconds += seconds
         self.draft_s += seconds
         self.count_cost(name, cost)
+
+    def count_ahead(self, name: str, waited_s: float, *, is_begun: bool) -> None:
+        """Count a draft, if one was begun during the target's pass, and how long it was waited for afterwards."""
+        source = self.by_source[name]
+        source.ahead += is_begun
+        source.seconds += waited_s
+        self.draft_s += waited_s
 
     def count_cost(self, name: str, cost: float | None) -> None:
         if cost is not None:

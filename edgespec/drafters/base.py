@@ -53,14 +53,16 @@ class Drafter(ABC):
     It returns an empty draft where it has nothing to propose, and never raises for that.
 
     The next `propose` shows in `sequence.tokens` what was accepted; not every step calls it. `passes` counts the
-    drafter's passes: over its model, or over its index. `needs_logits` asks for `observe`, `needs_layers` for `read`:
-    with the inputs of these layers of the target. `assumed_s` are the seconds per draft token and per prefill token
-    until they are measured; None assumes a share of the target's. `fingerprint` is what its costs and its acceptance
-    depend on, if it has weights of its own.
+    drafter's passes: over its model, or over its index, `overlapped` the drafts that were begun while the target
+    verified the one before. `needs_logits` asks for `observe`, `needs_layers` for `read`: with the inputs of these
+    layers of the target. `assumed_s` are the seconds per draft token and per prefill token until they are measured;
+    None assumes a share of the target's. `fingerprint` is what its costs and its acceptance depend on, if it has weights
+    of its own.
     """
 
     name: str
     passes: int = 0
+    overlapped: int = 0
     needs_logits: bool = False
     needs_layers: tuple[int, ...] = ()
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
@@ -93,6 +95,18 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         """One draft per sequence, within its budget."""
+
+    def verifying(self, sequence: DraftContext, draft: Draft) -> bool:
+        """The target begins to verify this draft, of this drafter and this sequence alone. The drafter may draft on in
+        another thread until `settle`, and says whether it does."""
+        return False
+
+    def settle(self) -> bool:
+        """Stop what `verifying` started, and wait for it; whether another draft was begun. Raises what went wrong."""
+        return False
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Leave no thread behind; safe to call twice."""
 
     def observe(self, outcome: Outcome) -> None:  # noqa: B027 - most do not look
         """After a step: of each, or of an occasional one while the policy does not use the drafter."""

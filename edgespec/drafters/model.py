@@ -115,7 +115,7 @@ class ModelDrafter(Drafter):
 
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         growths = [
-            Growth(sequence, self._slots[sequence.slot], Tree(self._fitting(sequence, budget)), len(sequence.tokens))
+            self._growth(sequence, self._fitting(sequence, budget))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         growing = [growth for growth in growths if growth.tree.budget.tokens > 0]
@@ -123,20 +123,11 @@ class ModelDrafter(Drafter):
         for slot in self._slots:
             if slot.branches and slot.number not in asked:  # others may need its cells
                 self._drop_paths(slot)
-        try:
-            for growth in growing:
-                last = growth.slot.grown
-                if last is not None:
-                    growth.n_learnt = self._estimates.learn(last.tree, growth.sequence, last.n_tokens, last.n_learnt)
-                self._rewind(growth)
-            growing = [growth for growth in growing if self._knows(growth)]
-            self._catch_up(growing)
-            while self._grow(growing):
-                pass
-        except BaseException:  # what an interrupted decode left behind is unknown: back to what is
-            for growth in growing:
-                self._drop_paths(growth.slot)
-            raise
+        for growth in growing:
+            last = growth.slot.grown
+            if last is not None:
+                growth.n_learnt = self._estimates.learn(last.tree, growth.sequence, last.n_tokens, last.n_learnt)
+        self._draft(growing)
         return [
             replace(growth.tree.draft(self.name), certainty=growth.certainty)
             if self.tells_certainty
@@ -150,6 +141,25 @@ class ModelDrafter(Drafter):
             self.context.release(slot.branches)
             self.context.forget(slot.number)
         self._slots = [Slot(number) for number in range(self.context.sequences)]
+
+    def _growth(self, sequence: DraftContext, budget: Budget) -> Growth:
+        return Growth(sequence, self._slots[sequence.slot], Tree(budget), len(sequence.tokens))
+
+    def _draft(self, growing: list[Growth]) -> None:
+        """Grow trees up to their budgets, from the text that they follow; those that have begun go on."""
+        try:
+            for growth in growing:
+                if growth.tree.tokens:
+                    growth.slot.grown = growth
+                else:
+                    self._rewind(growth)
+            self._catch_up([growth for growth in growing if not growth.tree.tokens and self._knows(growth)])
+            while self._grow(growing):
+                pass
+        except BaseException:  # what an interrupted decode left behind is unknown: back to what is
+            for growth in growing:
+                self._drop_paths(growth.slot)
+            raise
 
     def _fitting(self, sequence: DraftContext, budget: Budget) -> Budget:
         """The part of a budget that fits into the draft's own context."""

@@ -52,6 +52,10 @@ class Tree:
         """The path probability of `node`."""
         return 1.0 if node == ROOT else self._reach[node]
 
+    def go_on(self, budget: Budget) -> None:
+        """Grow within another budget from now on."""
+        self.budget, self._kept = budget, None
+
     def close(self, node: int) -> None:
         """`node` gets no children."""
         self._closed.add(node)

@@ -89,7 +89,8 @@ class Engine:
         try:
             self.speculator.propose(scheduled)
             started_s = perf_counter()
-            self.runner.run(scheduled)
+            with self.speculator.overlapped(scheduled):
+                self.runner.run(scheduled)
             for part in scheduled:
                 if not part.is_complete:
                     self.speculator.read(part, [])

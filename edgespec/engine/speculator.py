@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -121,6 +122,7 @@ class Speculator:
     def _ask(self, drafter: Drafter, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> None:
         """Let one drafter draft; whatever it does, the answers go on without it."""
         started_s, passes, sequences = perf_counter(), drafter.passes, [part.sequence for part, _ in wanted]
+        overlapped = drafter.overlapped
         try:
             n_unread = [drafter.n_unread(sequence) for sequence in sequences]
             budgets = self._within_room(wanted, scheduled)
@@ -140,6 +142,7 @@ class Speculator:
             self._switch_off(drafter, sequences, error)
         for sequence in sequences:
             sequence.stats.count_draft(drafter.name, (perf_counter() - started_s) / len(wanted), None)
+        sequences[0].stats.by_source[drafter.name].overlapped += drafter.overlapped - overlapped
 
     def _within_room(self, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> list[Budget]:
         """What all of them may draft in this pass. What was sampled is verified as a whole, or else what it is would
@@ -166,6 +169,29 @@ class Speculator:
         self.warn(f"drafter {drafter.name} failed and is off for this answer ({error!r})")
         for sequence in sequences:
             sequence.off.add(drafter.name)
+
+    # --- during the pass ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def overlapped(self, scheduled: list[Scheduled]) -> Iterator[None]:
+        """Within this block, which is the target's pass, the one who drafted may draft on."""
+        sequence, draft = scheduled[0].sequence, scheduled[0].draft
+        source = draft.source if len(scheduled) == 1 and draft and not draft.sources else None
+        drafter = next((drafter for drafter in self.drafters if drafter.name == source), None)
+        if drafter is None or not drafter.verifying(sequence, draft):
+            yield
+            return
+        try:
+            yield
+        finally:
+            ended_s, is_begun = perf_counter(), False
+            try:
+                is_begun = drafter.settle()
+            except CancelledError:  # as the pass itself
+                pass
+            except Exception as error:
+                self._switch_off(drafter, [sequence], error)
+            sequence.stats.count_ahead(drafter.name, perf_counter() - ended_s, is_begun=is_begun)
 
     # --- after the pass -------------------------------------------------------------------------------------------
 

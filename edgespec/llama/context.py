@@ -95,7 +95,7 @@ class Context(Closable):
         }
         self.exact, self.streams = exact, streams
         types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        self._bounds = kernels.exact_bounds(types) if exact else kernels.FAST
+        self.bounds = kernels.exact_bounds(types) if exact else kernels.FAST
         cells = n_ctx * sequences + scratch
         # `fitting`, which knows everything that is loaded, checks the memory. But llama.cpp counts cells in 32 bits:
         # asked for more it would silently make a small cache.
@@ -175,7 +175,7 @@ class Context(Closable):
         outputs = self._batch.fill(tokens, positions, sequence_ids, wanted)
         if outputs > self.max_outputs:
             raise ValueError(f"{outputs} rows requested, but at most {self.max_outputs} were reserved")
-        kernels.use(self._bounds)
+        kernels.use(self.bounds)
         started_s = perf_counter()
         code = api.llama_decode(self._handle, self._batch.native)
         if self.model.is_offloaded:

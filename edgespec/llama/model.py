@@ -112,6 +112,13 @@ class Model(Closable):
     def is_offloaded(self) -> bool:
         return self.gpu_layers > 0
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The kinds of devices that its layers are on, of which "gpu" includes the output layer."""
+        if not self.gpu_layers:
+            return frozenset({"cpu"})
+        return frozenset({"gpu"} if self.gpu_layers > self.n_layer else {"cpu", "gpu"})
+
     # --- what it is -----------------------------------------------------------------------------------------------
 
     @cached_property

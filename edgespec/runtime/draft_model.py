@@ -15,6 +15,7 @@ from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, Network
 from edgespec.drafters.medusa import MedusaDrafter
 from edgespec.drafters.model import ModelDrafter
+from edgespec.drafters.overlap import OverlappedDrafter
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
@@ -153,8 +154,32 @@ def model_drafter(
         )
     if draft.n_params > target.model.n_params:
         note("the draft model is larger than the target: it will slow decoding down")
-    name = "self" if settings.self_draft else "draft"
-    return ModelDrafter(Context(draft, **threads, **plan.context), width, name, translation)
+    name, context = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
+    if overlaps(settings, target, context, leaves, note):
+        return OverlappedDrafter(context, name, translation)
+    return ModelDrafter(context, width, name, translation)
+
+
+def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Callable[[str], None]) -> None:
+    """Note that none of these drafters can draft on while the target verifies, where that was asked for."""
+    if settings.overlap == "on" and not {"draft", "self"} & {*names}:
+        why = "a draft head needs what the target computes" if {MTP, *HEADS} & {*names} else "there is no draft model"
+        note(f"drafting is not overlapped: {why}")
+
+
+def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:
+    """Whether the draft model drafts on while the target verifies; says why not where that was asked for."""
+    shared = target.model.devices & draft.model.devices
+    why_not = ""
+    if leaves > 1:
+        why_not = "only chains can be drafted ahead, not trees (--spec-tree)"
+    elif target.bounds != draft.bounds:
+        why_not = "the kernels of these two models need different bounds (--fast has the same for all)"
+    if settings.overlap == "on" and why_not:
+        note(f"drafting is not overlapped: {why_not}")
+    elif settings.overlap == "on" and shared:
+        note(f"target and draft share the {' and '.join(sorted(shared)).upper()}: overlapping them usually costs speed")
+    return not why_not and (settings.overlap == "on" or (settings.overlap == "auto" and not shared))
 
 
 def network_drafter(head: Header, target: Model, width: int) -> HydraDrafter:

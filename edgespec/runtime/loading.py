@@ -40,6 +40,7 @@ from edgespec.runtime.draft_model import (
     model_drafter,
     network_drafter,
     no_draft_model,
+    say_if_nobody_overlaps,
 )
 from edgespec.runtime.fitting import can_be_exact, fitted, open_model, sequences_that_fit
 from edgespec.settings import (
@@ -72,17 +73,16 @@ class ModelSession(Closable):
     context: Context
     engine: Engine
     tuning: CostModelCache
-    drafters: dict[str, Drafter]
     leaves: int
-    n_max: int
     template: ChatTemplate
     grammars: Grammars
 
     def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
         self._settings, self._progress, self._note = settings, progress, note
-        self._n_max = settings.draft_n_max
+        self.n_max = settings.draft_n_max
         self._models: list[Model] = []
         self.contexts: list[Context] = []
+        self.drafters: dict[str, Drafter] = {}
         self._watched: CancelFlag | None = None
         self._widths: Widths | None = None
         try:
@@ -93,6 +93,8 @@ class ModelSession(Closable):
 
     def close(self) -> None:
         """Free caches and models; safe to call twice."""
+        for drafter in self.drafters.values():
+            drafter.close()
         for opened in (self.contexts, self._models):
             while opened:
                 opened.pop().close()
@@ -127,7 +129,7 @@ class ModelSession(Closable):
         draft_header = check_draft_file(draft_path) if draft_path else None
         if draft_header is not None and is_head(draft_header):
             check_head_fits(header, draft_header)
-        names = drafters_with(settings, header, draft_header) if self._n_max > 0 else []
+        names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
         drafts = bool(names)
         leaves = settings.spec_tree if set(names) - CHAINS else 1
         networks = draft_header if draft_header is not None and draft_header.architecture in NETWORKS else None
@@ -150,19 +152,17 @@ class ModelSession(Closable):
             self._say_what_is_inexact()
         if found.missing_draft and settings.uses_draft and not settings.draft_model and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
-        drafters: list[Drafter] = []
-        if "grammar" in names:
-            drafters.append(GrammarDrafter())
-        if "lookup" in names:
-            drafters.append(LookupDrafter())
-        if "suffix" in names:
-            if settings.store:
-                self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
-            drafters.append(SuffixDrafter(self.answers))
-        if "recycling" in names:
-            drafters.append(RecyclingDrafter(self.model.n_vocab))
-        if "lookahead" in names:
-            drafters.append(LookaheadDrafter())
+        say_if_nobody_overlaps(settings, names, self._note)
+        if "suffix" in names and settings.store:
+            self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
+        made: dict[str, Callable[[], Drafter]] = {
+            "grammar": GrammarDrafter,
+            "lookup": LookupDrafter,
+            "suffix": lambda: SuffixDrafter(self.answers),
+            "recycling": lambda: RecyclingDrafter(self.model.n_vocab),
+            "lookahead": LookaheadDrafter,
+        }
+        drafters = [made[name]() for name in names if name in made]
         if corpus is not None and "corpus" in names:
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and networks is not None:
@@ -185,10 +185,9 @@ class ModelSession(Closable):
         if drafters and settings.pace == "auto" and not self.tuning.costs.is_measured:
             self.tuning.measure(
                 self.context,
-                min(1 + self._n_max, self.engine.scheduler.most_rows),
+                min(1 + self.n_max, self.engine.scheduler.most_rows),
                 lambda done: self._progress("costs", done),
             )
-        self.n_max = self._n_max
         self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
 
     @property
@@ -217,7 +216,7 @@ class ModelSession(Closable):
     def _open_corpus(self) -> Corpus | None:
         """The corpus to retrieve from, if any. Raises UsageError."""
         settings = self._settings
-        if "corpus" not in settings.drafters or self._n_max == 0:
+        if "corpus" not in settings.drafters or self.n_max == 0:
             return None
         if settings.corpus is None:
             raise UsageError("no corpus was given", hint="name one with --corpus")
@@ -335,12 +334,12 @@ class ModelSession(Closable):
     @property
     def _widest(self) -> int:
         """Tokens of the widest pass. Strict ones are padded to a power of two at most, which fills kernels' tiles."""
-        return 1 << self._n_max.bit_length() if self._settings.strict else 1 + self._n_max
+        return 1 << self.n_max.bit_length() if self._settings.strict else 1 + self.n_max
 
     def _measure_widths(self, *, drafts: bool) -> None:
         """Measure which widths of the target's passes round alike, if exactness or --strict needs it."""
         settings = self._settings
-        if self._n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
+        if self.n_max and (settings.strict or (drafts and (self.context.exact or settings.measure_rounding))):
             widest = min(self._widest * settings.sequences, kernels.NARROW, self.context.max_outputs)
             if settings.strict:
                 widest = min(widest, 1 + MAX_STRICT_DRAFT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -30,7 +31,7 @@ CONFIDENCES = {"honest": honest, "boastful": boastful, "timid": timid, "blind": 
 # --- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def by_hand(matched: list[int], q: list[float] | None = None, source: str = "draft") -> Tape:
+def by_hand(matched: list[int], q: list[float] | None = None, source: str = "draft", step: float = 0.1) -> Tape:
     """An answer whose drafts of four tokens at each place match that far; q is the same for each token."""
     n = len(matched)
     rounds = []
@@ -40,8 +41,12 @@ def by_hand(matched: list[int], q: list[float] | None = None, source: str = "dra
         certainty = None if q is None else q[:length]
         drafts = [Guessed(source, tokens, [0.5] * length, certainty, None, right, 0, None, length, 0.4)]
         rounds.append(Round(position, [position], 1, 1.0, drafts if length else []))
-    costs = {"target": {"1": 1.0, "2": 1.1, "3": 1.2, "4": 1.3, "5": 1.4}, "step": {source: 0.1}}
+    costs = {"target": {"1": 1.0, "2": 1.1, "3": 1.2, "4": 1.3, "5": 1.4}, "step": {source: step}}
     return Tape.of(Trace("coupled", 0.8, 4, costs, {}, rounds), source)
+
+
+def overlapped(tape: Tape) -> Tape:
+    return replace(tape, overlaps=True)
 
 
 MATCHED = [2, 1, 0, 4, 3, 2, 1, 0, 0, 0]
@@ -58,6 +63,21 @@ def test_a_fixed_length_is_counted_as_by_hand() -> None:
     assert result.speedup == pytest.approx(10 / result.seconds)
     assert result.passes == 7
     assert result.wasted == pytest.approx(2 / 7)
+
+
+def test_what_is_drafted_beside_the_target_takes_no_time() -> None:
+    """Only at the fourth token is the draft right, and the token behind it too."""
+    alone, beside = (replay([tape], "", Until(2)) for tape in (by_hand(MATCHED), overlapped(by_hand(MATCHED))))
+    assert summary(beside) == summary(alone)
+    assert beside.seconds == pytest.approx(alone.seconds - 0.2)
+
+
+@pytest.mark.parametrize(("step", "made"), [(0.3, 2), (0.5, 1), (1.0, 0)])
+def test_as_many_passes_are_made_as_the_target_leaves_time_for(step: float, made: int) -> None:
+    tape = overlapped(by_hand([4, 4, 4, 4, 4, 0], step=step))
+    assert tape.made_ahead(tape.guesses[0], 2, 2) == made  # one pass more finds the token behind the draft,
+    assert tape.made_ahead(tape.guesses[0], 3, 2) == min(2, made + 1)  # unless that was drafted
+    assert tape.made_ahead(tape.guesses[0], 4, 4) == tape.made_ahead(tape.guesses[0], 2, 0) == 0
 
 
 def test_plain_decoding_is_the_measure() -> None:
@@ -107,9 +127,10 @@ def test_the_oracle_takes_the_least_time() -> None:
 def test_the_own_policy_is_asked_as_the_others_are() -> None:
     tapes = [Tape.of(synthetic_trace(seed, [0.6], n_tokens=300), "draft") for seed in (1, 2)]
     for length in (1, 5, 16):
-        policy, pace = replay(tapes, "", Until(length)), replay_pace(tapes, "", FixedPolicy(length))
-        assert summary(policy) == summary(pace)
-        assert policy.seconds == pytest.approx(pace.seconds)
+        for tapes_too in (tapes, [*map(overlapped, tapes)]):
+            policy, pace = replay(tapes_too, "", Until(length)), replay_pace(tapes_too, "", FixedPolicy(length))
+            assert summary(policy) == summary(pace)
+            assert policy.seconds == pytest.approx(pace.seconds)
 
 
 def test_a_trace_that_is_not_complete_is_refused() -> None:

@@ -30,6 +30,7 @@ LANDS = [
     ("corpus", ["--corpus", "x.corpus"], "load.corpus", "x.corpus"),
     ("store", ["--store", "--no-store"], "load.store", False),
     ("spec_tree", ["--spec-tree", "4"], "load.spec_tree", 4),
+    ("overlap", ["--overlap", "off"], "load.overlap", "off"),
     ("verify", ["--verify", "block"], "request.verify", "block"),
     ("strict", ["--strict"], "load.strict", True),
     ("exact", ["--exact", "--fast"], "load.exact", False),

@@ -54,6 +54,13 @@ def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
     ]
 
 
+def test_drafts_made_ahead_are_counted() -> None:
+    made = stats()
+    made.count_ahead("suffix", 0.0, is_begun=True)
+    made.count_ahead("suffix", 0.0, is_begun=False)
+    assert lines(made)[1].endswith(" · predicted speed-up 1.54x · 0 of 1 drafts made ahead were used")
+
+
 def test_statistics_print_as_one_line() -> None:
     summary = "40 tokens in 2.00 s (20.0 tok/s), 20 of 30 draft tokens accepted, predicted speed-up 1.54x"
     assert str(stats()) == summary

@@ -212,6 +212,10 @@ SPECULATION = [
             "drafters together; 1 is chains."
         ),
     ),
+    _speculation(
+        "--overlap", "overlap", type=click.Choice(["auto", "on", "off"], case_sensitive=False),
+        help="Let the draft model draft on while the target verifies. auto: if they are on different devices.",
+    ),
     CORPUS,
     _speculation(
         "--store/--no-store", "store",

@@ -74,7 +74,14 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
     ]
     if (speedup := stats.speedup) is not None:
         parts.append(f"predicted speed-up {speedup:.2f}x")
-    return " · ".join([*parts, *([_looped(n_looped)] if n_looped else [])])
+    return " · ".join([*parts, *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
+
+
+def _overlapped(stats: Stats) -> Iterator[str]:
+    """How many of the drafts that were begun during passes of the target followed what came."""
+    ahead = sum(source.ahead for source in stats.by_source.values())
+    if ahead:
+        yield f"{sum(source.overlapped for source in stats.by_source.values())} of {ahead} drafts made ahead were used"
 
 
 def _decided(pace: Sequence[PolicyVerdict], setting: str) -> str:
@@ -129,6 +136,7 @@ def _details(stats: Stats) -> list[str]:
     if stats.proposed:
         lines.append(f"drafts: {stats.accepted} of {stats.proposed} tokens accepted; by position {_positions(stats)}")
         lines.append(f"steps by tokens accepted: {_histogram(stats.accepted_histogram)}")
+        lines += [f"overlap: {said}" for said in _overlapped(stats)]
     return lines
 
 

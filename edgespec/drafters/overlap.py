@@ -1,0 +1,176 @@
+"""Overlapped drafting: while the target verifies a draft on one device, the draft model begins the next on another.
+
+It assumes that the whole draft is accepted, and that the target's own token behind it is the one that the draft model
+expects there. If that is what comes, the next draft goes on from there; else what was added to the cache is removed.
+Either way a draft has the tokens that it would have without: they come from the same rows and the same noise, only
+earlier. So overlapping changes no text, under any verification rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from math import inf
+from threading import Event
+from time import perf_counter
+
+from edgespec.core.distribution import Distribution
+from edgespec.core.draft import Draft
+from edgespec.core.noise import Stream
+from edgespec.core.sampler import Sampler
+from edgespec.core.sampling import draw_from
+from edgespec.drafters.base import Budget, DraftContext
+from edgespec.drafters.model import Growth, ModelDrafter
+from edgespec.drafters.translation import Translation
+from edgespec.drafters.tree import ROOT
+from edgespec.llama.context import Context
+
+GAIN = 1 / 4  # of a measured time in its mean
+FORGET = 0.9  # of the time of a pass that seems too long to begin one: or else it would not be measured again
+
+
+@dataclass(slots=True)
+class _Assumed:
+    """A sequence as it will be if its draft is accepted."""
+
+    slot: int
+    tokens: list[int]
+    sampler: Sampler
+    draws: bool
+    is_draft_invariant: bool
+    round: int
+
+
+class OverlappedDrafter(ModelDrafter):
+    """Drafts chains. While the target verifies one of them, a thread drafts on: as many tokens as that draft had, or as
+    there is time for. It works between `verifying` and `settle` only, in which nothing else uses the drafter: its context
+    never has two users. `thread` does one thing at a time.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        name: str = "draft",
+        translation: Translation | None = None,
+        thread: Executor | None = None,
+    ) -> None:
+        super().__init__(context, 1, name, translation)
+        context.fingerprint |= {"overlapped": True}  # what passes take together is no measure of them alone
+        self._thread = thread or ThreadPoolExecutor(1, "edgespec-overlap")
+        self._is_over = Event()
+        self._work: Future[None] | None = None
+        self._ahead: Growth | None = None
+        self._started_s = self._pass_s = 0.0
+        self._target_s = dict[int, float]()  # by the length of the draft
+        self._length = 0
+
+    def verifying(self, sequence: DraftContext, draft: Draft) -> bool:
+        last = self._slots[sequence.slot].grown
+        if last is None or self._is_end(draft.tokens[-1]):
+            return False
+        tokens, sampler = sequence.tokens + draft.tokens, sequence.sampler
+        assumed = _Assumed(sequence.slot, tokens, sampler, sequence.draws, sequence.is_draft_invariant, sequence.round)
+        self._is_over.clear()
+        self._ahead, self._length, self._started_s = None, len(draft), perf_counter()
+        self._work = self._thread.submit(self._draft_on, assumed, last)
+        return True
+
+    def settle(self) -> bool:
+        if self._work is None:
+            return False
+        if not self._is_over.is_set():
+            self._is_over.set()
+            took_s = perf_counter() - self._started_s
+            known_s = self._target_s.setdefault(self._length, took_s)
+            self._target_s[self._length] += GAIN * (took_s - known_s)
+        try:
+            wait([self._work])
+        finally:
+            wait([self._work])  # Ctrl-C may have broken off the line above, and the next pass must find nobody here
+        work, self._work = self._work, None
+        work.result()
+        return self._ahead is not None
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.shutdown()
+
+    def begin(self, sequence: DraftContext) -> None:
+        self.settle()
+        self._ahead = None
+        super().begin(sequence)
+
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+        self.settle()
+        return super().propose(sequences, budgets)
+
+    def forget(self) -> None:
+        self.settle()
+        self._ahead = None
+        super().forget()
+
+    def _growth(self, sequence: DraftContext, budget: Budget) -> Growth:
+        """The draft that was begun ahead, if it is of this text and this step."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not ahead.tree.tokens or not budget.tokens:
+            return super()._growth(sequence, budget)
+        assumed = ahead.sequence
+        if (assumed.slot, assumed.round) != (sequence.slot, sequence.round) or assumed.tokens != sequence.tokens:
+            return super()._growth(sequence, budget)
+        text, slot = self._text(sequence), ahead.slot
+        slot.held, slot.paths[slot.number] = [*text], slot.paths[slot.number][len(text) - len(slot.held) :]
+        ahead.sequence = sequence
+        ahead.tree.go_on(budget)
+        self.overlapped += 1
+        return ahead
+
+    # --- in the thread --------------------------------------------------------------------------------------------
+
+    def has_time(self, passes: int = 1) -> bool:
+        """Whether so many passes are likely to end before the target's: what is not used must not be waited for."""
+        until_s = self._started_s + self._target_s.get(self._length, inf)
+        return not self._is_over.is_set() and perf_counter() + passes * self._pass_s <= until_s
+
+    def _draft_on(self, assumed: _Assumed, last: Growth) -> None:
+        """Draft behind the draft and the token expected there. To others this is a longer path behind what is held for
+        certain, and `last` is what the text is to be compared with."""
+        slot, started_s, n_passes = last.slot, perf_counter(), self.passes
+        n_held, n_read, n_own = len(slot.held), slot.read.n, len(slot.read.tokens)
+        try:
+            token = self._expected(assumed, last.tree.tokens)
+            if token is None or self._is_end(token) or not self.has_time():
+                return
+            assumed.tokens.append(token)
+            assumed.round += 1
+            budget = self._fitting(assumed, Budget(self._length, worth=lambda reaches, last: self.has_time()))
+            if budget.tokens:
+                growth = super()._growth(assumed, budget)
+                self._draft([growth])
+                self._ahead = growth
+        finally:
+            if passes := self.passes - n_passes:
+                took_s = (perf_counter() - started_s) / passes
+                self._pass_s += GAIN * (took_s - self._pass_s) if self._pass_s else took_s
+            else:
+                self._pass_s *= FORGET
+            slot.paths = {slot.number: slot.held[n_held:] + slot.paths[slot.number]}
+            del slot.held[n_held:], slot.read.tokens[n_own:]
+            slot.read.n, slot.grown = n_read, last
+
+    def _expected(self, assumed: _Assumed, drafted: list[int]) -> int | None:
+        """The target's most likely choice behind the draft: the next one `drafted` where that was cut, else the draft
+        model's own, with the noise that the target takes there."""
+        if len(drafted) > self._length:
+            return drafted[self._length]
+        budget = self._fitting(assumed, Budget(1))
+        if not budget.tokens or not self.has_time(2):
+            return None
+        growth = super()._growth(replace(assumed, draws=False), budget)
+        self._draft([growth])
+        if not growth.tree.tokens or assumed.is_draft_invariant:
+            return next(iter(growth.tree.tokens), None)
+        sampler = assumed.sampler
+        adjusted = sampler.adjusted(self._row(-1)[: sampler.n_vocab], growth.prefix(ROOT))
+        distribution = Distribution.of(draw_from(adjusted, sampler.settings))
+        return sampler.draw(distribution, len(assumed.tokens), Stream.RESIDUAL, assumed.round)
