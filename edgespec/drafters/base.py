@@ -56,8 +56,8 @@ class Drafter(ABC):
     drafter's passes: over its model, or over its index, `overlapped` the drafts that were begun while the target
     verified the one before. `needs_logits` asks for `observe`, `needs_layers` for `read`: with the inputs of these
     layers of the target. `assumed_s` are the seconds per draft token and per prefill token until they are measured;
-    None assumes a share of the target's. `fingerprint` is what its costs and its acceptance depend on, if it has weights
-    of its own.
+    None assumes a share of the target's. `fingerprint` is what its costs and its acceptance depend on, if it has
+    weights of its own.
     """
 
     name: str

@@ -17,12 +17,12 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.head import HeadDrafter
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.gguf_file.head_check import check_draft_file
+from edgespec.gguf_file.header import read_header
+from edgespec.gguf_file.weights import read_rows
 from edgespec.llama import head_context
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
-from edgespec.gguf_file.header import read_header
-from edgespec.gguf_file.weights import read_rows
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
