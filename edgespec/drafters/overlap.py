@@ -44,8 +44,8 @@ class _Assumed:
 
 class OverlappedDrafter(ModelDrafter):
     """Drafts chains. While the target verifies one of them, a thread drafts on: as many tokens as that draft had, or as
-    there is time for. It works between `verifying` and `settle` only, in which nothing else uses the drafter: its context
-    never has two users. `thread` does one thing at a time.
+    there is time for. It works between `verifying` and `settle` only, in which nothing else uses the drafter: its
+    context never has two users. `thread` does one thing at a time.
     """
 
     def __init__(
