@@ -2,8 +2,8 @@
 
 From the target's final state h after token P, network k predicts token P + k + 2:
 `output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, e being the normed embeddings of the target. It keeps
-no cache and works with every architecture; numpy multiplies, in float32. The networks know a text only by h: what the
-target said of its tokens since (`Successors`) counts as much as they do.
+no cache and works with almost every architecture; numpy multiplies, in float32. The networks know a text only by h:
+what the target said of its tokens since (`Successors`) counts as much as they do.
 """
 
 from __future__ import annotations

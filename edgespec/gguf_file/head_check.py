@@ -30,11 +30,17 @@ _GIVE_LAYERS = """
     nemotron_h_moe qwen3 qwen35 qwen35moe qwen3moe qwen3next
 """
 GIVE_LAYERS = frozenset(_GIVE_LAYERS.split())
-# Those that have a graph of one MTP block (`graph_mtp` in src/models)
+# Those that have a graph of one MTP block (`graph_mtp` in src/models), or of the first of several
 _MTP_ARCHITECTURES = """
-    bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe nemotron_h_moe qwen35 qwen35moe qwen3next
+    bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe hy_v3 mimo2 nemotron_h_moe qwen35 qwen35moe
+    qwen3next step35
 """
 MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
+_SEVERAL_BLOCKS = frozenset(("hy_v3", "mimo2", "step35"))
+# What these graphs assert of the block
+_NEEDED_IN_BLOCK = {"deepseek2": ("attn_q_a", "attn_k_b", "ffn_gate_inp"), "mimo2": ("attn_qkv", "ffn_gate")}
+# Those of which llama.cpp asks more of the final state than there is
+_WITHOUT_FINAL_STATE = ("deepseek4", "qwen4exp")
 
 
 def check_draft_file(draft: Header | str | Path) -> Header:
@@ -127,11 +133,16 @@ def mtp_mismatch(header: Header) -> str:
         return "it has no MTP block"
     if header.architecture not in MTP_ARCHITECTURES:
         return f"llama.cpp does not draft with the MTP blocks of a {header.architecture} model"
-    if n_blocks > 1:
-        return f"it has {n_blocks} MTP blocks, and only one is supported"
-    block = header.number("block_count") - 1
-    if f"blk.{block}.nextn.eh_proj.weight" not in header.tensors:
+    if header.architecture == "qwen3next":
+        return "the state of a qwen3next model cannot be rolled back"
+    if n_blocks > 1 and header.architecture not in _SEVERAL_BLOCKS:
+        return f"it has {n_blocks} MTP blocks, and llama.cpp runs one of a {header.architecture} model"
+    block = f"blk.{header.number('block_count') - n_blocks}"
+    if f"{block}.nextn.eh_proj.weight" not in header.tensors:
         return "this file was converted without its MTP block"
+    needed = _NEEDED_IN_BLOCK.get(header.architecture, ())
+    if missing := [name for name in needed if f"{block}.{name}.weight" not in header.tensors]:
+        return f"llama.cpp does not run an MTP block without {missing[0]} of a {header.architecture} model"
     return ""
 
 
@@ -167,6 +178,8 @@ def head_mismatch(target: Header, head: Header) -> str:
     head_width = head.number("embedding_length" if kind == "eagle1" else "target_hidden_size")
     if kind == "eagle3" and target.architecture not in GIVE_LAYERS:
         return f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
+    if not is_eagle and target.architecture in _WITHOUT_FINAL_STATE:
+        return f"llama.cpp does not give the final state of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
     if n_tokens(head) != target.n_vocab:

@@ -242,7 +242,7 @@ class Context(Closable):
         if layer == FINAL_STATE:
             return np.stack([self.hidden(index) for index in range(n_tokens)])
         if layer == LAST_OUTPUT:
-            return states(self._handle, n_tokens, n_embd)
+            return states(self._handle, n_tokens, self.model.n_embd_out)
         return inputs(self._handle, layer, n_tokens, n_embd)
 
     # --- memory ---------------------------------------------------------------------------------------------------

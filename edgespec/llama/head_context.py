@@ -67,7 +67,7 @@ class HeadContext(Context):
         if code:
             raise GenerationError("encoding the target's features failed", why=f"llama.cpp returned {code}")
         api.llama_synchronize(self._handle)
-        return states(self._handle, len(features), self.model.n_embd).copy()
+        return states(self._handle, len(features), self.model.n_embd_out).copy()
 
     def decode_pairs(self, batch: Batch, tokens_states: NDArray[np.float32]) -> None:
         """Decode tokens, each with its state, float32[n, D]. The graph gives rows for all tokens or for none: all, if
@@ -83,9 +83,9 @@ class HeadContext(Context):
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
         n = len(wanted)
         batch = Batch([0] * n, [*range(start, start + n)], [(0,)] * n, [*wanted])
-        self.decode_pairs(batch, np.ones((n, self.model.n_embd), np.float32))
+        self.decode_pairs(batch, np.ones((n, self.model.n_embd_out), np.float32))
 
     def state(self, index: int) -> NDArray[np.float32]:
         """float32[D]: what a token drafted behind entry `index` of the last batch is decoded with."""
-        row: NDArray[np.float32] = states(self._handle, self._n_rows, self.model.n_embd)[index]
+        row: NDArray[np.float32] = states(self._handle, self._n_rows, self.model.n_embd_out)[index]
         return row.copy()

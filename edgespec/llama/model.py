@@ -153,6 +153,11 @@ class Model(Closable):
     def n_embd(self) -> int:
         return int(api.llama_model_n_embd(self.handle))
 
+    @property
+    def n_embd_out(self) -> int:
+        """The width of what flows out of the last layer: some models have several streams there."""
+        return int(api.llama_model_n_embd_out(self.handle))
+
     @cached_property
     def n_layer(self) -> int:
         return int(api.llama_model_n_layer(self.handle))

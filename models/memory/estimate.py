@@ -80,8 +80,12 @@ class Plan:
             if (match := _IN_LAYER.match(name)) and int(match[1]) >= first
         }
         sizes: dict[str, Any] = {f"{architecture}.block_count": n_blocks, f"{architecture}.nextn_predict_layers": 0}
+        sizes |= {f"{architecture}.attention.sliding_window": 0}  # one mask, whichever it is
+        for key, value in self.header.metadata.items():
+            if isinstance(value, tuple) and len(value) == n_layers:
+                sizes[key] = value[first:]
         return replace(
-            self.as_head(self.header.number("embedding_length")),
+            self.as_head(self.header.number("embedding_length") * self.header.number("hyper_connection.count", 1)),
             header=replace(self.header, tensors=tensors, metadata=self.header.metadata | sizes),
             branches=self.branches + self.sequences if self.branches else 0,
             gpu_layers=n_blocks + 1 if self.gpu_layers > 1 else 0,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny_gguf import EXACT, write_model
 from tiny_head import write_bigram, write_head, write_networks
-from tiny_mtp import ARCHITECTURES, write_mtp
+from tiny_mtp import ARCHITECTURES, SEVERAL, write_mtp
 
 import edgespec
 import edgespec.drafters.head as heads
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.head import HeadDrafter
 from edgespec.errors import ModelFileError, PairError, UsageError
-from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
+from edgespec.gguf_file.head_check import check_draft_file, kind_of_head, mtp_mismatch
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama import head_context
@@ -371,26 +372,65 @@ def test_an_eagle1_head_reads_prompts_and_goes_on_in_chats(bigram: Path, tmp_pat
             messages += [Message("assistant", answer.text, tuple(answer.tokens)), Message("user", "and then?")]
 
 
+def test_a_hydra_head_needs_a_final_state(tmp_path: Path) -> None:
+    target, head = write_mtp(tmp_path / "target.gguf", "deepseek4"), write_hydra(tmp_path / "head.gguf")
+    with pytest.raises(PairError, match="does not give the final state of a deepseek4 model"):
+        load(target, head, spec_type="hydra")
+
+
 # --- MTP blocks -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, temperature: float) -> None:
-    target = write_mtp(tmp_path / "mtp.gguf", architecture)
+@pytest.mark.parametrize(
+    ("architecture", "n_blocks"), [*((name, 1) for name in ARCHITECTURES), *((name, 3) for name in SEVERAL)]
+)
+def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, n_blocks: int) -> None:
+    """The first one where there are several."""
+    target = write_mtp(tmp_path / "mtp.gguf", architecture, n_blocks=n_blocks)
     prompts = [PROMPT * times for times in (1, 8)]
     with load(target, None) as plain, load(target, None, spec_type="mtp", pace="fixed:3") as llm:
-        assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
-        assert llm.stats.proposed > 0
         assert llm.describe()["drafters"] == ["mtp"]
+        for temperature in (0.0, 0.9):
+            assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
+            assert llm.stats.proposed > 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_mtp_block_that_predicts_as_the_target_is_accepted(tmp_path: Path, architecture: str) -> None:
     target = write_mtp(tmp_path / "mtp.gguf", architecture, knows_bigrams=True)
-    with load(target, None) as plain, load(target, None, spec_type="mtp", pace="fixed:3") as llm:
-        assert texts(llm, [PROMPT * 8]) == texts(plain, [PROMPT * 8])
+    with load(target, None, spec_type="mtp", pace="fixed:3") as llm:
+        texts(llm, [PROMPT * 8])
         assert llm.stats.acceptance_rate > 0.9
+
+
+@pytest.mark.parametrize(
+    ("architecture", "n_blocks", "metadata", "left_out", "why"),
+    [
+        ("glm4moe", 2, {}, "", "it has 2 MTP blocks, and llama.cpp runs one of a glm4moe model"),
+        ("deepseek2", 1, {}, "attn_q_a", "does not run an MTP block without attn_q_a of a deepseek2 model"),
+        ("mimo2", 1, {}, "attn_qkv", "does not run an MTP block without attn_qkv of a mimo2 model"),
+        ("qwen35", 1, {}, "nextn.eh_proj", "this file was converted without its MTP block"),
+        (
+            "qwen35",
+            1,
+            {"general.architecture": "qwen3next"},
+            "",
+            "the state of a qwen3next model cannot be rolled back",
+        ),
+        ("qwen35", 1, {"general.architecture": "exaone-moe"}, "", "does not draft with the MTP blocks of a exaone-moe"),
+    ],
+)
+def test_a_block_that_llama_cpp_does_not_run_is_not_tried(
+    tmp_path: Path, architecture: str, n_blocks: int, metadata: dict[str, str], left_out: str, why: str
+) -> None:
+    header = read_header(write_mtp(tmp_path / "mtp.gguf", architecture, n_blocks=n_blocks))
+    assert (mtp_mismatch(header) == "") == (n_blocks == 1)
+    renamed = {
+        key.replace(architecture, metadata.get("general.architecture", architecture), 1): value
+        for key, value in header.metadata.items()
+    }
+    tensors = {name: tensor for name, tensor in header.tensors.items() if name != f"blk.3.{left_out}.weight"}
+    assert why in mtp_mismatch(replace(header, metadata=renamed | metadata, tensors=tensors))
 
 
 def test_a_model_without_an_mtp_block_says_so(deep: Path) -> None:
