@@ -177,8 +177,9 @@ def head_mismatch(target: Header, head: Header) -> str:
     kind, width = kind_of_head(head), target.number("embedding_length")
     head_width = head.number("embedding_length" if kind == "eagle1" else "target_hidden_size")
     if kind == "eagle3" and target.architecture not in GIVE_LAYERS:
-        return f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
-    if not is_eagle and target.architecture in _WITHOUT_FINAL_STATE:
+        missing = f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
+        return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"
+    if kind != "eagle3" and target.architecture in _WITHOUT_FINAL_STATE:
         return f"llama.cpp does not give the final state of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"

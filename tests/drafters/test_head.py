@@ -373,7 +373,7 @@ def test_an_eagle1_head_reads_prompts_and_goes_on_in_chats(bigram: Path, tmp_pat
 
 
 def test_a_hydra_head_needs_a_final_state(tmp_path: Path) -> None:
-    target, head = write_mtp(tmp_path / "target.gguf", "deepseek4"), write_hydra(tmp_path / "head.gguf")
+    target, head = write_mtp(tmp_path / "target.gguf", "deepseek4"), write_networks(tmp_path / "head.gguf", "hydra")
     with pytest.raises(PairError, match="does not give the final state of a deepseek4 model"):
         load(target, head, spec_type="hydra")
 

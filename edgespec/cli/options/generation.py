@@ -168,7 +168,7 @@ DRAFT_MODEL = _speculation(
     "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL|auto",
     show_default="the target's default draft, if any",
     help=(
-        "Draft model, ideally of the target's family, or an EAGLE-3 head made for the target. With a different "
+        "Draft model, ideally of the target's family, or a draft head made for the target. With a different "
         "vocabulary it drafts only shared tokens. auto: the best one on this machine ('edgespec pair suggest')."
     ),
 )  # fmt: skip
@@ -179,10 +179,9 @@ SPEC_TYPE = _speculation(
         "Drafters to use. draft: the draft model. self:8, self:Q2_K: a draft made from the target's first 8 layers, "
         "or with smaller weights. suffix: text that followed the same last tokens earlier. lookup: the same, most "
         "recent match only. recycling: tokens the target found likely after the last token. lookahead: what it "
-        "predicted behind rejected tokens. corpus: your own texts (--corpus). eagle3, eagle1, hydra, "
-        "medusa: a draft head (-md "
-        "HEAD.gguf). mtp: the target's own block for multi-token prediction. grammar: tokens that a grammar or schema "
-        "leaves no choice about. auto: every available drafter but lookup and lookahead, best draft first."
+        "predicted behind rejected tokens. corpus: your own texts (--corpus). eagle3, eagle1, hydra, medusa: a draft "
+        "head (-md HEAD.gguf). mtp: the target's own block for multi-token prediction. grammar: tokens that a grammar "
+        "or schema leaves no choice about. auto: every available drafter but lookup and lookahead, best draft first."
     ),
 )  # fmt: skip
 
