@@ -1,1 +1,0 @@
-"""Draft heads that come with the program; a card beside each says what it was made of."""
