@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edgespec.core.stats import Stats
@@ -39,7 +39,7 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Something new of the answer `index`: text, reasoning, a part of a tool call, or its end, each in a piece of its
-    own. `tokens` are those that arrived with it, if log-probabilities were asked for; a piece may be nothing else."""
+    own. `tokens` came with it, if log-probabilities were asked for; a piece may be nothing but those."""
 
     index: int
     text: str = ""
@@ -113,7 +113,8 @@ class _Reader:
             made += self._tools.end(self._index)
         self._calls_tools |= any(piece.tool for piece in made)
         if self._wants_tokens and not event.is_last:
-            made.append(Piece(self._index, tokens=(event,)))
+            first = made.pop(0) if made else Piece(self._index)
+            made.insert(0, replace(first, tokens=(event,)))
         if event.is_last:
             reason = "tool_calls" if self._calls_tools and event.finish_reason == "stop" else event.finish_reason
             stats = event.stats or Stats()
