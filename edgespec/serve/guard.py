@@ -209,7 +209,7 @@ def _name_of(host: str) -> str:
     """The name in a Host header, without its port."""
     host = host.strip().lower()
     if host.startswith("["):
-        return host.partition("]")[0] + "]"
+        return host[: host.find("]") + 1]
     return host.rpartition(":")[0] if ":" in host else host
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from edgespec.serve.guard import Rules
 
+BACKLOG = 1024  # connections that wait to be taken
 SHOWN = ("model", "ctx_size", "draft_model")
 """The options of other commands that the help lists; the others work too, also in configuration files."""
 
@@ -135,8 +136,9 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, settings: 
 
     try:
         app = make_app(open_pool, rules, _shower(output, as_json=values["as_json"]))
-        server = _uvicorn(app)
+        server = uvicorn_server(app)
         model.show_notes()
+        sock.listen(BACKLOG)  # who reads that it is there may ask
         _greet(output, url, name, rules, as_json=values["as_json"])
 
         def stop() -> None:
@@ -149,7 +151,8 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, settings: 
         model.worker.close()
 
 
-def _uvicorn(app: Any) -> uvicorn.Server:
+def uvicorn_server(app: Any) -> uvicorn.Server:
+    """What speaks HTTP for an application, without a word on the terminal."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -171,7 +174,7 @@ def _uvicorn(app: Any) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=30,
-        backlog=1024,
+        backlog=BACKLOG,
     )
     return Server(config)
 
