@@ -72,8 +72,7 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
     """The ASGI application. `open_pool` is called in its event loop; the pool is closed when the application ends."""
-    server = Server.__new__(Server)
-    server.metrics, server.log = Metrics(), log
+    server = Server(Pool([], 0), Metrics(), log)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -58,7 +58,7 @@ def text_call(body: Mapping[str, Any], model: Served) -> Call:
     fields = Fields(body)
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("logprobs", fields.take("logprobs"))
-    for name, harmless in (("echo", False), ("suffix", ""), ("best_of", fields_n(body))):
+    for name, harmless in (("echo", False), ("suffix", ""), ("best_of", _n_of(body))):
         value = fields.take(name, harmless)
         if value != harmless:
             raise unsupported(name, f"{shown(value)} cannot be honoured")
@@ -69,7 +69,7 @@ def text_call(body: Mapping[str, Any], model: Served) -> Call:
     return _call(fields, model, [replace(model.defaults, prompt=prompt, messages=(), **what) for prompt in prompts])
 
 
-def fields_n(body: Mapping[str, Any]) -> Any:
+def _n_of(body: Mapping[str, Any]) -> Any:
     return 1 if body.get("n") is None else body["n"]
 
 

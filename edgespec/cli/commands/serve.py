@@ -27,6 +27,7 @@ from edgespec.cli.setup.reopened import ReopenedModel
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
+from edgespec.models.names.known import short_name
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES, check_load_settings, check_rule
@@ -126,7 +127,7 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, settings: 
     cancel = CancelFlag()
     with interrupts.cancelling(cancel):
         model = ReopenedModel(settings, defaults, output, cancel)
-    name = resolve(settings.model).name
+    name = short_name(resolve(settings.model).path)
     url = _url(values["host"], sock)
     beyond = values["api_key"] and not _is_loopback(values["host"]) and not values["hosts"]
     rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
