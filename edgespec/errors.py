@@ -61,6 +61,10 @@ class UsageError(EdgespecError):
     exit_code = 2
 
 
+class PromptTooLongError(UsageError):
+    """The prompt does not fit into the context."""
+
+
 class ModelNotFoundError(EdgespecError):
     """No such model file or name."""
 

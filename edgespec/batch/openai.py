@@ -52,17 +52,17 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
     if "max_completion_tokens" in fields:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
     if url == CHAT:
-        _take_logprobs(fields)
+        take_logprobs(fields)
     if fields.get("modalities") == ["text"]:
         del fields["modalities"]
     if isinstance(seed := fields.get("seed"), int) and seed < 0:
         fields["seed"] = seed % 2**63
     if "response_format" in fields:
-        fields |= _constraint(fields.pop("response_format"))
+        fields |= constraint_of(fields.pop("response_format"))
     return fields
 
 
-def _take_logprobs(fields: dict[str, Any]) -> None:
+def take_logprobs(fields: dict[str, Any]) -> None:
     """A chat request says whether it wants log-probabilities, and of how many alternatives."""
     wanted, alternatives = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
     if not isinstance(wanted, bool):
@@ -73,7 +73,8 @@ def _take_logprobs(fields: dict[str, Any]) -> None:
         raise BadRowError("top_logprobs needs logprobs: true")
 
 
-def _constraint(format: Any) -> dict[str, Any]:
+def constraint_of(format: Any) -> dict[str, Any]:
+    """What a response_format asks for, as a setting. Raises BadRowError."""
     kind = format.get("type") if isinstance(format, Mapping) else None
     if kind == "text":
         return {"json_schema": ""}
@@ -153,12 +154,13 @@ def _mark(id: Id | None) -> str:
 def _chat_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:
     logprobs = None
     if row.request.logprobs is not None:
-        logprobs = {"content": [_token(event, token_bytes) for event in answer.tokens], "refusal": None}
+        logprobs = {"content": [token_logprob(event, token_bytes) for event in answer.tokens], "refusal": None}
     message = {"role": "assistant", "content": answer.content, "refusal": None}
     return {"message": message, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
 
-def _token(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
+def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
+    """Log-probabilities of a token in the format of Chat Completions."""
     top = [_with_bytes(token_bytes(token), logprob) for token, logprob in event.top_logprobs]
     return {**_with_bytes(token_bytes(event.id), event.logprob), "top_logprobs": top}
 
@@ -170,14 +172,15 @@ def _with_bytes(token: bytes, logprob: float | None) -> dict[str, Any]:
 def _text_choice(row: Row, answer: Answer, token_bytes: TokenBytes) -> dict[str, Any]:
     logprobs = None
     if row.request.logprobs is not None:
-        logprobs = _columns(answer.tokens, token_bytes)
+        logprobs = text_logprobs(answer.tokens, token_bytes)
     return {"text": answer.content, "logprobs": logprobs, "finish_reason": answer.finish_reason}
 
 
-def _columns(tokens: Sequence[TokenEvent], token_bytes: TokenBytes) -> dict[str, list[Any]]:
-    """Log-probabilities in the format of Completions, a list for each figure; offsets count characters."""
+def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: int = 0) -> dict[str, list[Any]]:
+    """Log-probabilities in the format of Completions, a list for each figure; offsets count characters of an answer
+    whose first `start` came before."""
     texts = [token_bytes(event.id).decode("utf-8", "replace") for event in tokens]
-    offsets, length = [], 0
+    offsets, length = [], start
     for event in tokens:
         offsets.append(length)
         length += len(event.text)

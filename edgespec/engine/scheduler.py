@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
+from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import Sampler
@@ -81,6 +82,19 @@ class Scheduler:
     def finished(self) -> list[Sequence]:
         """Those that are over, and not removed yet."""
         return [sequence for sequence in (*self.active, *self.waiting) if sequence.finish is not None]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What each slot holds, and what it is doing, as plain data."""
+        return [
+            {
+                "id": slot.number,
+                "is_processing": slot.running is not None,
+                "n_tokens": len(slot.tokens),
+                "n_prompt": slot.running.n_prompt if slot.running else 0,
+                "n_decoded": slot.running.stats.generated_tokens if slot.running else 0,
+            }
+            for slot in self.slots
+        ]
 
     def forget(self) -> None:
         """Somebody else has used the cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgespec.errors import UsageError
+from edgespec.errors import PromptTooLongError, UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
 from edgespec.settings import Request
@@ -32,7 +32,7 @@ class Prompts:
         said = [request.prompt, *(message.content for message in request.messages)]
         n_characters = sum(map(len, said))
         if n_characters > LONGEST_TOKEN * self._n_ctx:  # which would take long to find out by tokens
-            raise UsageError(
+            raise PromptTooLongError(
                 f"the prompt has {n_characters:,} characters, more than fit into {self._n_ctx} tokens",
                 hint="shorten it, or use a larger context (-c)",
             )
@@ -41,11 +41,26 @@ class Prompts:
         if not tokens:
             raise UsageError("the prompt is empty", hint="this model needs at least one token to start from")
         if len(tokens) >= self._n_ctx:
-            raise UsageError(
+            raise PromptTooLongError(
                 f"the prompt has {len(tokens)} tokens, the context holds {self._n_ctx}",
                 hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
             )
         return prompt
+
+    def render(self, request: Request) -> str:
+        """The text that the chat template makes of a request's messages. Raises UsageError."""
+        return self._template.render(request.messages)
+
+    def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Any text as ids, however long it is."""
+        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def token_bytes(self, tokens: list[int]) -> list[bytes]:
+        """The bytes of each id; a control token's are its name. Raises UsageError."""
+        wrong = next((token for token in tokens if not 0 <= token < self._model.n_vocab), None)
+        if wrong is not None:
+            raise UsageError(f"there is no token {wrong}", why=f"ids go from 0 to {self._model.n_vocab - 1}")
+        return [self._model.token_bytes(token, special=True) for token in tokens]
 
     def tokenized(self, request: Request) -> Prompt:
         """The same, however long it is."""

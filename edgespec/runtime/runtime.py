@@ -72,7 +72,7 @@ class Runtime(Closable):
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header = loaded.draft_header
         self._answering = Answering(loaded, self.note, self._progress)
-        self._prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
+        self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
         self._threads = AnswerThreads(loaded.context.sequences)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
@@ -342,7 +342,7 @@ class Runtime(Closable):
         """A request with its prompt. Raises UsageError."""
         self.check_settings(request)
         self._note_limits(request.verify)
-        return request, self._prompts.of(request)
+        return request, self.prompts.of(request)
 
     def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
         stream = self.open()
@@ -365,11 +365,11 @@ class Runtime(Closable):
 
     def count(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of these messages, however many the context holds."""
-        return len(self._prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens)
+        return len(self.prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens)
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""
-        return self._prompts.of(request).tokens
+        return self.prompts.of(request).tokens
 
     def _note_limits(self, rule: VerifyRule) -> None:
         """Note what a verification rule cannot do with these drafters."""

@@ -68,14 +68,14 @@ def test_a_batch_that_is_left_frees_the_model(llm: Runtime) -> None:
 def test_whatever_goes_wrong_with_a_row_is_an_error_of_that_row_alone(
     llm: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = llm._prompts.tokenized
+    real = llm.prompts.tokenized
 
     def fail_for_some(request: Request) -> Any:
         if "bad" in request.prompt:
             raise ZeroDivisionError("nobody thought of that")
         return real(request)
 
-    monkeypatch.setattr(llm._prompts, "tokenized", fail_for_some)
+    monkeypatch.setattr(llm.prompts, "tokenized", fail_for_some)
     found = list(
         llm.batch([{"prompt": "a"}, {"prompt": "bad"}, {"prompt": "b"}], max_tokens=2, ordered=True, chat=False)
     )

@@ -19,7 +19,7 @@ from edgespec.cli.options.habits import command_hint, looks_like_model
         ("help", "did you mean 'edgespec --help'?"),
         ("generate hello", "did you mean 'edgespec run'?"),
         ("puul demo", "did you mean 'edgespec pull'?"),
-        ("serve", "edgespec has no server"),
+        ("server", "'edgespec serve' is the server"),
         ("frobnicate", "'edgespec --help' lists the commands"),
         ("-m demo hello", 'options follow a command: edgespec run -m MODEL "PROMPT"'),
         ("run -hf X", "give a model of the hub as -m hf:OWNER/NAME:QUANT"),

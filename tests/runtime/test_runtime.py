@@ -172,7 +172,7 @@ def test_a_prompt_beyond_all_measure_is_refused_without_reading_it(
 ) -> None:
     much = "x" * (513 * llm.context.n_ctx)
     with monkeypatch.context() as patch:
-        patch.setattr(llm._prompts, "tokenized", None)
+        patch.setattr(llm.prompts, "tokenized", None)
         for request in (Request(much), Request(messages=(QUESTION, Message("user", much)))):
             with pytest.raises(UsageError, match="characters, more than fit into 1024 tokens"):
                 llm.answer(request)

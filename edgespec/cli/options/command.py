@@ -17,7 +17,7 @@ from edgespec.cli.options.habits import ELSEWHERE
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
 
-SECTIONS = ("Prompt", "Model", "Training", "Speculation", "Sampling", "Answer", "Output")
+SECTIONS = ("Prompt", "Server", "Model", "Training", "Speculation", "Sampling", "Answer", "Output")
 
 
 class Option(click.Option):

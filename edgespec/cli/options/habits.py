@@ -31,7 +31,7 @@ _HUB = ("hf", "hfr", "hf-repo", "hff", "hf-file")
 _PROMPT = ("p", "prompt")
 _TEMPLATE = ("cnv", "conversation", "no-cnv", "no-conversation")
 
-_SERVER = "edgespec has no server: 'edgespec batch' answers many prompts, and in Python edgespec.load does"
+_SERVER = "'edgespec serve' is the server, which runs until Ctrl-C"
 _COMMANDS = {
     **dict.fromkeys(("list", "models"), "ls"),
     **dict.fromkeys(("generate", "complete", "cli"), "run"),
@@ -45,7 +45,7 @@ _COMMANDS = {
 
 def command_hint(name: str, known: Collection[str]) -> str:
     """The hint for an unknown command."""
-    if name in ("serve", "server", "start", "stop", "ps"):
+    if name in ("server", "start", "stop", "ps"):
         return _SERVER
     near = difflib.get_close_matches(name.lower(), known, n=1)
     if meant := _COMMANDS.get(name.lower()) or "".join(near):

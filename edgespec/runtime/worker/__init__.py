@@ -12,6 +12,7 @@ from edgespec.closable import Closable
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError
 from edgespec.events import Progress
+from edgespec.runtime.gathered import Gathered
 from edgespec.runtime.options import DraftingOptions, drafting_changes
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
 from edgespec.runtime.worker.death import Remedy, WorkerDiedError, remedies
@@ -101,6 +102,22 @@ class Worker(Closable):
         """What one id stands for; a part of a character shows as U+FFFD."""
         return str(self._call("token_text", token))
 
+    def render(self, request: Request) -> str:
+        """The messages of a request as the model's chat template writes them. Raises UsageError."""
+        return str(self._call("prompts.render", request))
+
+    def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """A text as ids. Raises UsageError."""
+        return list(self._call("prompts.token_ids", text, add_special=add_special, parse_special=parse_special))
+
+    def token_bytes(self, tokens: Sequence[int]) -> list[bytes]:
+        """The bytes of each id. Raises UsageError."""
+        return list(self._call("prompts.token_bytes", list(tokens)))
+
+    def slots(self) -> list[dict[str, Any]]:
+        """What each slot holds and does, as plain data."""
+        return list(self._call("engine.scheduler.describe"))
+
     def forget(self) -> None:
         """Let the next answer find nothing in a cache that the last one has left."""
         self._call("forget")
@@ -119,6 +136,10 @@ class Worker(Closable):
         stream = self._open()
         stream.add(0, request, cancel or CancelFlag(), tells=True)
         return Submitted(stream)
+
+    def gather(self) -> Gathered:
+        """Answers to requests that come from everywhere, for one thread that reads them all."""
+        return Gathered(self._pipes)
 
     def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
         """Many answers at once, as `Runtime.stream`; requests are taken a few ahead. Raises WorkerDiedError."""

@@ -200,7 +200,7 @@ class _Child:
                 self._tell(stream.take())  # nobody waits for these any more
         if name in WHILE_IDLE and stream.open:
             raise UsageError("this model is already generating", hint="finish or close the other answers first")
-        done = getattr(runtime, name)(*args, **settings)
+        done = attrgetter(name)(runtime)(*args, **settings)
         return (runtime.settings, runtime.describe()) if name == "draft_with" else done
 
     def _tell(self, events: Iterable[tuple[int, TokenEvent | EdgespecError]]) -> None:

@@ -1,0 +1,1 @@
+"""A server: models of this machine for clients that speak OpenAI's protocol."""

@@ -1,0 +1,240 @@
+"""The application: which path leads where, what is counted and logged, and what errors become."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from edgespec.errors import EdgespecError
+from edgespec.serve import native
+from edgespec.serve.chat import Call, Piece, line, pieces
+from edgespec.serve.errors import ApiError, api_error
+from edgespec.serve.fields import Fields, object_of
+from edgespec.serve.guard import Guard, Rules
+from edgespec.serve.metrics import Metrics
+from edgespec.serve.openai import Objects, chat_call, text_call
+from edgespec.serve.pool import Pool, Served
+from edgespec.serve.sse import ClientLeft, EventStream, error_response, while_connected
+from edgespec.settings import shown
+
+log = logging.getLogger(__name__)
+
+Log = Callable[[Mapping[str, Any]], None]
+"""Called with a record of each request that has ended, as plain data."""
+
+
+@dataclass(slots=True)
+class Server:
+    """What all requests share."""
+
+    pool: Pool
+    metrics: Metrics
+    log: Log
+
+    def begin(self, request: Request, call: Call) -> None:
+        """Note what of a request will be in its record."""
+        request.scope["record"] = {"model": call.model, "stream": call.stream} | (
+            {"notes": call.notes} if call.notes else {}
+        )
+
+    async def pieces(self, request: Request, model: Served, call: Call) -> AsyncGenerator[Piece, None]:
+        """What the answers of a call consist of, counted."""
+        record: dict[str, Any] = request.scope["record"]
+        async with aclosing(self.pool.answers(model, call.requests)) as events:
+            async for piece in pieces(call, events):
+                if piece.end is not None:
+                    self.metrics.count(piece.end.stats, piece.end.reason)
+                    stats = piece.end.stats
+                    for name, count in (
+                        ("prompt_tokens", stats.prompt_tokens),
+                        ("cached_tokens", stats.cached_tokens),
+                        ("tokens", piece.end.n_tokens),
+                        ("draft_tokens", stats.proposed),
+                        ("accepted_tokens", stats.accepted),
+                    ):
+                        record[name] = record.get(name, 0) + count
+                yield piece
+
+
+Handler = Callable[[Server, Request], Awaitable[Response]]
+
+
+def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
+    """The ASGI application. `open_pool` is called in its event loop; the pool is closed when the application ends."""
+    server = Server(Pool([], 0), Metrics(), log)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        server.pool = open_pool()
+        yield
+        server.pool.is_closing = True
+        await server.pool.close()
+
+    routes = [
+        Route(path, _endpoint(server, handler), methods=[method]) for method, paths, handler in ROUTES for path in paths
+    ]
+    handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: _unexpected}
+    return Starlette(
+        routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, rules)], exception_handlers=handlers
+    )
+
+
+def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        started_s = perf_counter()
+        try:
+            response = await handler(server, request)
+        except ApiError as error:
+            response = error_response(error)
+        except EdgespecError as error:
+            response = error_response(api_error(error))
+        except ClientLeft:
+            response = Response(status_code=499)
+        return _Recorded(response, lambda status: _record(server, request, status, perf_counter() - started_s))
+
+    return endpoint
+
+
+class _Recorded(Response):
+    """A response that is counted when it has been sent, with the status that was."""
+
+    def __init__(self, response: Response, record: Callable[[int], None]) -> None:
+        self._response, self._record = response, record
+        self.background = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        status = 499  # unless anything is sent
+
+        async def noticing(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._response(scope, receive, noticing)
+        finally:
+            self._record(status)
+
+
+def _record(server: Server, request: Request, status: int, seconds: float) -> None:
+    path = request.scope["path"]
+    server.metrics.requests[path, status] += 1
+    what = {"method": request.method, "path": path, "status": status, "seconds": round(seconds, 3)}
+    server.log(what | request.scope.get("record", {}))
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    """No such path, or not with this method."""
+    where = f"{request.method} {shown(request.url.path)}"
+    told = ApiError(error.status_code, f"{where}: {error.detail}", type="not_found_error", headers=error.headers)
+    return error_response(told)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("unexpected %s", type(error).__name__, exc_info=error)
+    told = f"unexpected {type(error).__name__}"
+    return error_response(ApiError(500, told, type="server_error", headers={"x-should-retry": "false"}))
+
+
+# --- endpoints --------------------------------------------------------------------------------------------------------
+
+
+def _model(server: Server, body: Mapping[str, Any]) -> Served:
+    return server.pool.of(Fields({"model": body.get("model")}).text("model"))
+
+
+async def _answer(server: Server, request: Request, *, is_chat: bool) -> Response:
+    body = object_of(request.scope["body"])
+    model = _model(server, body)
+    call = (chat_call if is_chat else text_call)(body, model)
+    server.begin(request, call)
+    objects = Objects(call, model.token_bytes, is_chat=is_chat)
+    found = server.pieces(request, model, call)
+    if call.stream:
+        return EventStream(objects.chunks(found))
+
+    async def whole() -> dict[str, Any]:
+        async with aclosing(found):
+            return await objects.whole(found)
+
+    return _json(await while_connected(request.receive, whole()))
+
+
+async def _chat(server: Server, request: Request) -> Response:
+    return await _answer(server, request, is_chat=True)
+
+
+async def _completions(server: Server, request: Request) -> Response:
+    return await _answer(server, request, is_chat=False)
+
+
+async def _models(server: Server, request: Request) -> Response:
+    return _json(native.models(server.pool))
+
+
+async def _a_model(server: Server, request: Request) -> Response:
+    name = server.pool.of(request.path_params["name"]).name
+    return _json(next(model for model in native.models(server.pool)["data"] if model["id"] == name))
+
+
+def _asking(question: Callable[[Mapping[str, Any], Served], Awaitable[Any]]) -> Handler:
+    """An endpoint with a body that a model answers at once."""
+
+    async def handler(server: Server, request: Request) -> Response:
+        body = object_of(request.scope["body"])
+        return _json(await while_connected(request.receive, _awaited(question(body, _model(server, body)))))
+
+    return handler
+
+
+async def _awaited(question: Awaitable[Any]) -> Any:
+    return await question
+
+
+async def _health(server: Server, request: Request) -> Response:
+    return _json({"status": "ok"})
+
+
+async def _props(server: Server, request: Request) -> Response:
+    return _json(native.props(server.pool.of(request.query_params.get("model", ""))))
+
+
+async def _slots(server: Server, request: Request) -> Response:
+    return _json(await native.slots(server.pool.of(request.query_params.get("model", ""))))
+
+
+async def _metrics(server: Server, request: Request) -> Response:
+    processing, deferred = server.pool.load
+    text = server.metrics.text(processing=processing, deferred=deferred)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+def _json(value: Any) -> Response:
+    return Response(line(value), media_type="application/json")
+
+
+ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
+    ("POST", ("/v1/chat/completions", "/chat/completions"), _chat),
+    ("POST", ("/v1/completions", "/completions"), _completions),
+    ("GET", ("/v1/models", "/models"), _models),
+    ("GET", ("/v1/models/{name:path}",), _a_model),
+    ("POST", ("/tokenize",), _asking(native.tokenize)),
+    ("POST", ("/detokenize",), _asking(native.detokenize)),
+    ("POST", ("/apply-template",), _asking(native.apply_template)),
+    ("GET", ("/health", "/v1/health"), _health),
+    ("GET", ("/props",), _props),
+    ("GET", ("/slots",), _slots),
+    ("GET", ("/metrics",), _metrics),
+]

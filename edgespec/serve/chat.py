@@ -1,0 +1,177 @@
+"""The inner form of a request and of its answers, between the formats of clients and the engine.
+
+A format (`openai.py`) reads a body into a `Call`, and writes the `Piece`s of its answers as its own objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from edgespec.core.stats import Stats
+from edgespec.events import TokenEvent
+from edgespec.settings import Request
+from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDelta:
+    """A part of a tool call: the first one of a call has its `id` and `name`, the others more of its `arguments`."""
+
+    number: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an answer ended: `reason` is "stop", "length" or "tool_calls". `cut`: its text ended at a stop string."""
+
+    reason: str
+    stats: Stats
+    n_tokens: int
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something new of the answer `index`: text, reasoning, a part of a tool call, or its end, each in a piece of its
+    own. `tokens` came with it, if log-probabilities were asked for; a piece may be nothing but those."""
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    tool: ToolDelta | None = None
+    end: End | None = None
+    tokens: tuple[TokenEvent, ...] = ()
+
+
+class ToolUse(Protocol):
+    """Separates the tool calls of one answer from its text."""
+
+    def feed(self, index: int, text: str) -> list[Piece]:
+        """What is certain by now, with `text` behind what came before."""
+        ...
+
+    def end(self, index: int) -> list[Piece]:
+        """What was held back, at the end of the answer. Never raises: what cannot be parsed is text."""
+        ...
+
+
+@dataclass(slots=True)
+class Call:
+    """What a client asked for: `requests` are the samples of one prompt. `splits`: reasoning is no part of the text;
+    with `opens_thinking` the prompt has begun it. `tools` has a parser for each sample, or is empty."""
+
+    model: str
+    requests: list[Request]
+    stream: bool = False
+    include_usage: bool = False
+    splits: bool = False
+    opens_thinking: bool = False
+    tools: Sequence[ToolUse] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def wants_tokens(self) -> bool:
+        return self.requests[0].logprobs is not None
+
+
+async def pieces(call: Call, events: AsyncIterator[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:
+    """What the answers of a call consist of, each event with the index of its request."""
+    readers = [_Reader(call, index) for index in range(len(call.requests))]
+    async for index, event in events:
+        for piece in readers[index].read(event):
+            yield piece
+
+
+class _Reader:
+    """One answer, from events to pieces."""
+
+    def __init__(self, call: Call, index: int) -> None:
+        self._index, self._wants_tokens = index, call.wants_tokens
+        self._thinking = Thinking(opened=call.opens_thinking) if call.splits else None
+        self._tools = call.tools[index] if call.tools else None
+        self._calls_tools = False
+        self._n_tokens = 0
+
+    def read(self, event: TokenEvent) -> list[Piece]:
+        self._n_tokens += not event.is_last
+        parts = self._thinking.push(event.text) if self._thinking else [("", event.text)]
+        if event.is_last and self._thinking:
+            parts += self._thinking.end()
+        made: list[Piece] = []
+        for reasoning, text in parts:
+            if reasoning:
+                made.append(Piece(self._index, reasoning=reasoning))
+            if text:
+                made += self._tools.feed(self._index, text) if self._tools else [Piece(self._index, text)]
+        if event.is_last and self._tools:
+            made += self._tools.end(self._index)
+        self._calls_tools |= any(piece.tool for piece in made)
+        if self._wants_tokens and not event.is_last:
+            first = made.pop(0) if made else Piece(self._index)
+            made.insert(0, replace(first, tokens=(event,)))
+        if event.is_last:
+            reason = "tool_calls" if self._calls_tools and event.finish_reason == "stop" else event.finish_reason
+            stats = event.stats or Stats()
+            made.append(Piece(self._index, end=End(str(reason), stats, self._n_tokens, event.cut)))
+        return made
+
+
+class Thinking:
+    """Reasoning and text of an answer that arrives in pieces, as (reasoning, text), without marks and the blank lines
+    around them. `opened`: the prompt ends with the opening mark."""
+
+    def __init__(self, *, opened: bool = False) -> None:
+        self._stream = ThinkingStream()
+        self._held = ""  # blank lines that may be the end of the reasoning
+        self._kind = ""
+        self._is_new = False
+        if opened:
+            self._stream.push(OPEN)
+
+    def push(self, text: str) -> list[tuple[str, str]]:
+        return self._parts(self._stream.push(text))
+
+    def end(self) -> list[tuple[str, str]]:
+        return self._parts(self._stream.end())
+
+    def _parts(self, parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        made = []
+        for kind, text in parts:
+            if kind != self._kind:
+                self._is_new = kind == "thinking" or self._kind == "thinking"
+                self._kind, self._held = kind, ""
+            text = self._held + text
+            if self._is_new:
+                text = text.lstrip("\n")
+            kept = text.rstrip("\n") if kind == "thinking" else text
+            self._held = text[len(kept) :]
+            self._is_new &= not kept
+            if kept:
+                made.append((kept, "") if kind == "thinking" else ("", kept))
+        return made
+
+
+def thought(reasoning: str, content: str) -> str:
+    """An earlier answer with its reasoning, as a template takes it apart again."""
+    return f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}" if reasoning else content
+
+
+def timings(stats: Stats) -> dict[str, Any]:
+    """The figures of an answer under llama.cpp's names, and below them what drafting did."""
+    figures = stats.as_json()
+    times: dict[str, Any] = figures.pop("timings")
+    for what in ("prompt", "predicted"):
+        n = times[f"{what}_n"]
+        times[f"{what}_per_token_ms"] = round(times[f"{what}_ms"] / n, 3) if n else 0.0
+    return times | figures
+
+
+def line(value: Any) -> str:
+    """JSON as it goes to clients."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

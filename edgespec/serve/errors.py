@@ -1,0 +1,71 @@
+"""Errors as clients get them: OpenAI's object, with the fields that llama.cpp's server has beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from edgespec.errors import EdgespecError, PromptTooLongError, UsageError
+
+INVALID = "invalid_request_error"
+
+
+class ApiError(Exception):
+    """What is told to a client: an HTTP status, and the fields of OpenAI's error."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.type, self.param, self.code = status, message, type, param, code
+        self.headers, self.more = dict(headers or {}), dict(more or {})
+
+    def body(self) -> dict[str, Any]:
+        said = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": said | self.more}
+
+
+class BadFieldError(ApiError):
+    """A field of the body that is wrong, or cannot be honoured."""
+
+    def __init__(self, param: str, why: str, *, code: str | None = None) -> None:
+        super().__init__(400, why, param=param, code=code)
+
+
+def unsupported(param: str, why: str) -> BadFieldError:
+    return BadFieldError(param, f"{param} is not supported: {why}", code="unsupported_parameter")
+
+
+def busy(n_waiting: int) -> ApiError:
+    """The queue is full."""
+    return ApiError(
+        503,
+        f"{n_waiting} answers are waiting already: try again later",
+        type="unavailable_error",
+        code="queue_full",
+        headers={"Retry-After": "5"},
+    )
+
+
+def api_error(error: EdgespecError) -> ApiError:
+    """What a client is told of an error of the engine. What it failed at would fail again: clients are told not to
+    repeat it."""
+    message = f"{error.what}: {error.why}" if error.why else error.what
+    if isinstance(error, PromptTooLongError):
+        n_tokens = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", error.what)]
+        more = dict(zip(("n_prompt_tokens", "n_ctx"), n_tokens, strict=False)) if "tokens," in error.what else {}
+        return ApiError(
+            400, message, type="exceed_context_size_error", param="messages", code="context_length_exceeded", more=more
+        )
+    if isinstance(error, UsageError):
+        return ApiError(400, message)
+    return ApiError(503, message, type="server_error", code="engine_error", headers={"x-should-retry": "false"})

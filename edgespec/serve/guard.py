@@ -1,0 +1,232 @@
+"""What a request has to pass before anything looks into it: who asks, from where, and how much.
+
+The server runs where browsers run. A web page of any origin can send requests to it, and a name that resolves to this
+machine makes them same-origin (DNS rebinding); so Host and Origin are checked, and bodies must be application/json,
+which a page cannot send elsewhere without being allowed to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from edgespec.serve.chat import line
+from edgespec.serve.errors import ApiError
+
+MAX_BODY = 16 * 2**20  # bytes
+MAX_DEPTH = 64
+BODY_S = 60.0  # for all of a body to arrive
+OPEN_TO_ALL = ("/health", "/v1/health")  # without a key
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who may ask. `hosts` are names of this server beside those of the machine, None: any. `origins` are those of web
+    pages that may ask, "*" all."""
+
+    api_key: str = ""
+    hosts: tuple[str, ...] | None = ()
+    origins: tuple[str, ...] = ()
+    max_body: int = MAX_BODY
+
+
+class Guard:
+    """Refuses requests, reads bodies into `scope["body"]`, and answers preflights, in front of an ASGI application."""
+
+    def __init__(self, app: App, rules: Rules) -> None:
+        self._app, self._rules = app, rules
+        self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in rules.hosts or ())}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = scope["headers"]
+        origin = _header(headers, b"origin")
+        allowed = self._cors(origin)
+
+        async def send_with_cors(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *allowed]
+            await send(message)
+
+        try:
+            self._check_host(headers)
+            self._check_origin(headers, origin)
+            if scope["method"] == "OPTIONS" and allowed:
+                await _respond(send_with_cors, 204, b"", _PREFLIGHT)
+                return
+            self._check_key(scope["path"], headers)
+            if scope["method"] == "POST":
+                scope["body"] = await self._body(headers, receive)
+        except ApiError as error:
+            body = line(error.body()).encode()
+            extra = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+            extra.append((b"content-type", b"application/json"))
+            extra.append((b"connection", b"close"))  # what is left of a body is not read
+            await _respond(send_with_cors, error.status, body, extra)
+            return
+        await self._app(scope, receive, send_with_cors)
+
+    def _check_host(self, headers: _Headers) -> None:
+        if self._rules.hosts is None:
+            return
+        given = [value for name, value in headers if name == b"host"]
+        if len(given) != 1 or not self._is_ours(given[0].decode("latin-1")):
+            raise ApiError(
+                403, "this Host is not one of this server's names (--allow-host)", type="permission_error", code="host"
+            )
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name_of(host)
+        return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+    def _check_origin(self, headers: _Headers, origin: str | None) -> None:
+        """A page of this server itself may ask, and programs, which send none."""
+        if origin is None or "*" in self._rules.origins or origin in self._rules.origins:
+            return
+        if urlsplit(origin).netloc.lower() != (_header(headers, b"host") or "").lower() or "//" not in origin:
+            raise ApiError(
+                403, "web pages of this origin may not use this server (--cors)", type="permission_error", code="origin"
+            )
+
+    def _cors(self, origin: str | None) -> list[tuple[bytes, bytes]]:
+        origins = self._rules.origins
+        if origin is None or not ("*" in origins or origin in origins):
+            return []
+        return [(b"access-control-allow-origin", origin.encode("latin-1", "replace")), (b"vary", b"Origin")]
+
+    def _check_key(self, path: str, headers: _Headers) -> None:
+        key = self._rules.api_key
+        if not key or path in OPEN_TO_ALL:
+            return
+        kind, _, token = (_header(headers, b"authorization") or "").partition(" ")
+        given = token.strip() if kind.lower() == "bearer" else _header(headers, b"x-api-key") or ""
+        if not hmac.compare_digest(given.encode("latin-1", "replace"), key.encode()):
+            raise ApiError(
+                401,
+                "a valid key is needed: Authorization: Bearer KEY, or x-api-key",
+                type="authentication_error",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _body(self, headers: _Headers, receive: Receive) -> Any:
+        kind = (_header(headers, b"content-type") or "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError(415, "the body must be sent as Content-Type: application/json")
+        length = _header(headers, b"content-length") or "0"
+        if length.isascii() and length.isdigit() and int(length[:20]) > self._rules.max_body:
+            self._too_large()
+        try:
+            async with asyncio.timeout(BODY_S):
+                data = await self._read(receive)
+        except TimeoutError as error:
+            raise ApiError(408, f"the body took longer than {BODY_S:.0f} seconds") from error
+        return await asyncio.to_thread(parsed, data) if len(data) > 2**16 else parsed(data)
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ApiError(400, "the body ended early")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._rules.max_body:
+                self._too_large()
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_large(self) -> NoReturn:
+        raise ApiError(413, f"a body may have {self._rules.max_body:,} bytes", code="body_too_large")
+
+
+_Headers = list[tuple[bytes, bytes]]
+_PREFLIGHT = [
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+    (b"access-control-max-age", b"600"),
+]
+
+
+def parsed(data: bytes) -> Any:
+    """JSON, without what JSON does not have, or what is no text. Raises ApiError."""
+    try:
+        value = json.loads(data.decode(), parse_constant=_refuse_constant)
+        _check_depth(value)
+        if b"\\ud" in data.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from error
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}"[:300], code="invalid_json") from error
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for part in level
+            if isinstance(part, dict | list)
+            for item in (part.values() if isinstance(part, dict) else part)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine only."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without its port."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[: host.find("]") + 1]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def _is_address(name: str) -> bool:
+    """An address stands for itself, whatever a resolver says."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _header(headers: _Headers, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in headers if key == name), None)
+
+
+async def _respond(send: Send, status: int, body: bytes, headers: _Headers) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
+    await send({"type": "http.response.body", "body": body})

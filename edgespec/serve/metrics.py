@@ -1,0 +1,65 @@
+"""Counts for Prometheus, under the names of llama.cpp's server, and those of drafts also under vLLM's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from edgespec.core.stats import Stats
+
+
+class Metrics:
+    """Counts of everything since the start; `stats` adds up the answers that have ended."""
+
+    def __init__(self) -> None:
+        self.stats = Stats()
+        self.requests: Counter[tuple[str, int]] = Counter()  # by path and status
+        self.answers: Counter[str] = Counter()  # by how they ended
+
+    def count(self, stats: Stats, reason: str) -> None:
+        """An answer has ended."""
+        self.stats.add(stats)
+        self.answers[reason] += 1
+
+    def text(self, *, processing: int, deferred: int) -> str:
+        """Prometheus' format; how many answers are made and wait is what the pool knows."""
+        stats = self.stats
+        lines = [
+            *_counter("llamacpp:prompt_tokens_total", stats.prompt_tokens - stats.cached_tokens),
+            *_counter("llamacpp:prompt_seconds_total", stats.prompt_s),
+            *_counter("llamacpp:tokens_predicted_total", stats.generated_tokens),
+            *_counter("llamacpp:tokens_predicted_seconds_total", stats.generation_s),
+            *_counter("llamacpp:n_decode_total", stats.rounds),
+            *_gauge("llamacpp:prompt_tokens_seconds", stats.prompt_tokens_per_s),
+            *_gauge("llamacpp:predicted_tokens_seconds", stats.tokens_per_s),
+            *_gauge("llamacpp:requests_processing", processing),
+            *_gauge("llamacpp:requests_deferred", deferred),
+            *_counter("edgespec:prompt_tokens_cached_total", stats.cached_tokens),
+        ]
+        for prefix in ("llamacpp", "vllm"):
+            lines += _counter(f"{prefix}:spec_decode_num_drafts_total", sum(stats.proposed_per_pos[:1]))
+            lines += _counter(f"{prefix}:spec_decode_num_draft_tokens_total", stats.proposed)
+            lines += _counter(f"{prefix}:spec_decode_num_accepted_tokens_total", stats.accepted)
+            positions = {f'position="{n}"': count for n, count in enumerate(stats.accepted_per_pos)}
+            lines += _labelled(f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total", positions)
+        sources = {f'drafter="{name}"': source for name, source in stats.by_source.items()}
+        lines += _labelled("edgespec:draft_tokens_total", {key: source.proposed for key, source in sources.items()})
+        lines += _labelled("edgespec:accepted_tokens_total", {key: source.accepted for key, source in sources.items()})
+        lines += _labelled("edgespec:answers_total", {f'reason="{why}"': n for why, n in self.answers.items()})
+        counts = {f'path="{path}",status="{status}"': n for (path, status), n in self.requests.items()}
+        lines += _labelled("edgespec:http_requests_total", counts)
+        return "\n".join(lines) + "\n"
+
+
+def _counter(name: str, value: float) -> Iterator[str]:
+    yield from (f"# TYPE {name} counter", f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}")
+
+
+def _gauge(name: str, value: float) -> Iterator[str]:
+    yield from (f"# TYPE {name} gauge", f"{name} {value:.6g}")
+
+
+def _labelled(name: str, counts: dict[str, int]) -> Iterator[str]:
+    if counts:
+        yield f"# TYPE {name} counter"
+        yield from (f"{name}{{{labels}}} {count}" for labels, count in counts.items())

@@ -1,0 +1,317 @@
+"""OpenAI's Chat Completions and Completions: bodies into calls, pieces of answers into its objects."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edgespec import __version__
+from edgespec.batch.openai import TokenBytes, constraint_of, take_logprobs, text_logprobs, token_logprob
+from edgespec.batch.row import BadRowError
+from edgespec.core.stats import Stats
+from edgespec.events import TokenEvent
+from edgespec.serve.chat import Call, End, Piece, thought, timings
+from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.fields import Fields
+from edgespec.serve.pool import Served
+from edgespec.settings import Message, Request, shown
+from edgespec.text.thinking import CLOSE
+
+MOST_LOGPROBS = 20
+MOST_ANSWERS = 64  # to one request
+IGNORED = (
+    *("user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+    *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress", "reasoning_effort"),
+    *("prediction", "verbosity", "t_max_predict_ms", "n_keep", "keep_alive"),
+)
+
+# --- what comes in ----------------------------------------------------------------------------------------------------
+
+
+def chat_call(body: Mapping[str, Any], model: Served) -> Call:
+    """A body of /v1/chat/completions. Raises BadFieldError."""
+    fields = Fields(body)
+    what = _common(fields, model)
+    _refuse_tools(fields)
+    given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
+    try:
+        take_logprobs(given)
+    except BadRowError as error:
+        raise BadFieldError("logprobs" if "true or false" in str(error) else "top_logprobs", str(error)) from error
+    what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
+    messages = _messages(fields.take("messages"), model.n_ctx)
+    splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
+    begun = messages[-1].content if messages[-1].role == "assistant" else ""
+    request = replace(model.defaults, messages=messages, prompt="", lenient=True, **what)
+    call = _call(fields, model, [request])
+    call.splits = splits and request.constraint is None
+    call.opens_thinking = bool(model.about["opens_thinking"]) and CLOSE not in begun
+    return call
+
+
+def text_call(body: Mapping[str, Any], model: Served) -> Call:
+    """A body of /v1/completions. Raises BadFieldError."""
+    fields = Fields(body)
+    what = _common(fields, model)
+    what["logprobs"] = _checked_logprobs("logprobs", fields.take("logprobs"))
+    for name, harmless in (("echo", False), ("suffix", ""), ("best_of", _n_of(body))):
+        value = fields.take(name, harmless)
+        if value != harmless:
+            raise unsupported(name, f"{shown(value)} cannot be honoured")
+    given = fields.take("prompt", "")
+    prompts = given if isinstance(given, list) else [given]
+    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+        raise BadFieldError("prompt", f"prompt must be a string or a list of strings, not {shown(given)}")
+    return _call(fields, model, [replace(model.defaults, prompt=prompt, messages=(), **what) for prompt in prompts])
+
+
+def _n_of(body: Mapping[str, Any]) -> Any:
+    return 1 if body.get("n") is None else body["n"]
+
+
+def _common(fields: Fields, model: Served) -> dict[str, Any]:
+    """What both have: the fields of a request. Raises BadFieldError for what cannot be honoured."""
+    fields.take("model")
+    for name in IGNORED:
+        fields.take(name)
+    fields.refuse()
+    more: dict[str, Any] = {}
+    if "response_format" in fields:
+        try:
+            more = constraint_of(fields.take("response_format"))
+        except BadRowError as error:
+            raise BadFieldError("response_format", str(error)) from error
+    what = fields.request(model.defaults, **more)
+    _check_speculation(fields, model)
+    if "seed" not in what:
+        what["seed"] = secrets.randbits(53)  # a number that JavaScript has, too
+    return what
+
+
+def _check_speculation(fields: Fields, model: Served) -> None:
+    """How to draft is settled when a model is loaded: what differs is refused."""
+    loaded = {
+        "spec_type": model.settings.spec_type,
+        "pace": model.settings.pace,
+        "draft_n_max": model.settings.draft_n_max,
+    }
+    for name, value in loaded.items():
+        asked = fields.take(name, value)
+        if asked != value and asked != "auto":
+            raise unsupported(name, f"this model is loaded with {value!r}, and {shown(asked)} was asked for")
+    if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
+        raise unsupported("strict", "this model is not loaded with exact kernels")
+
+
+def _refuse_tools(fields: Fields) -> None:
+    for name in ("tools", "functions"):
+        if fields.take(name):
+            raise unsupported(name, "this server cannot call tools yet")
+    for name in ("tool_choice", "function_call"):
+        if fields.take(name, "none") not in ("none", "auto"):
+            raise unsupported(name, "there are no tools to choose from")
+    if fields.take("chat_template_kwargs"):
+        raise unsupported("chat_template_kwargs", "templates take no arguments")
+
+
+def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
+    n = fields.integer("n", 1, 1, MOST_ANSWERS)
+    if n * len(prompts) > MOST_ANSWERS:
+        raise BadFieldError("n", f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}")
+    stream, options = fields.flag("stream"), fields.mapping("stream_options")
+    include_usage = Fields(options).flag("include_usage")
+    requests = [replace(prompt, sample=sample) for prompt in prompts for sample in range(n)]
+    notes = [f"unknown field {shown(name)} ignored" for name in fields.unknown[:8]]
+    return Call(model.name, requests, stream, include_usage, notes=notes)
+
+
+def _checked_logprobs(name: str, value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_LOGPROBS):
+        raise BadFieldError(name, f"{name} must be an integer from 0 to {MOST_LOGPROBS}, not {shown(value)}")
+    return value
+
+
+def _messages(given: Any, most: int) -> tuple[Message, ...]:
+    if not isinstance(given, list) or not given:
+        raise BadFieldError("messages", "messages must be a list of at least one message")
+    if len(given) > most:
+        raise BadFieldError("messages", f"{len(given)} messages do not fit into a context of {most} tokens")
+    return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
+
+
+def _message(where: str, given: Any) -> Message:
+    if not isinstance(given, dict):
+        raise BadFieldError(where, f"{where} must be an object with role and content")
+    role = given.get("role")
+    if role not in ("system", "developer", "user", "assistant"):
+        raise BadFieldError(
+            f"{where}.role", f"{where}.role must be system, developer, user or assistant, not {shown(role)}"
+        )
+    if given.get("tool_calls") or given.get("function_call"):
+        raise unsupported(f"{where}.tool_calls", "this server cannot call tools yet")
+    content = _content(f"{where}.content", given.get("content"))
+    reasoning = given.get("reasoning_content")
+    if role == "assistant" and isinstance(reasoning, str):
+        content = thought(reasoning, content)
+    return Message("system" if role == "developer" else role, content)
+
+
+def _content(where: str, given: Any) -> str:
+    """A text, or parts of one."""
+    parts = given if isinstance(given, list) else [given]
+    texts = []
+    for part in parts:
+        if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text", "refusal"):
+            part = part.get("refusal" if part["type"] == "refusal" else "text")
+        elif isinstance(part, dict) and isinstance(part.get("type"), str):
+            raise unsupported(where, f"parts of type {shown(part['type'])} are no text")
+        if not isinstance(part, str):
+            raise BadFieldError(where, f"{where} must be a string or a list of text parts, not {shown(given)}")
+        texts.append(part)
+    return "\n".join(texts)
+
+
+# --- what goes out ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One answer so far."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tokens: list[TokenEvent] = field(default_factory=list)
+    end: End | None = None
+
+
+class Objects:
+    """OpenAI's objects for the answers of one call, whole or in chunks; `is_chat` says of which kind."""
+
+    def __init__(self, call: Call, token_bytes: TokenBytes, *, is_chat: bool) -> None:
+        self._call, self._token_bytes, self._is_chat = call, token_bytes, is_chat
+        self._id = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
+        self._created = int(time.time())
+        self._lengths = [0] * len(call.requests)  # characters, for offsets of tokens
+        self._begun: set[int] = set()
+        self._ends: dict[int, End] = {}
+
+    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
+        """The object of all answers."""
+        choices = [_Choice() for _ in self._call.requests]
+        async for piece in pieces:
+            choice = choices[piece.index]
+            choice.text.append(piece.text)
+            choice.reasoning.append(piece.reasoning)
+            choice.tokens += piece.tokens
+            if piece.end is not None:
+                choice.end = self._ends[piece.index] = piece.end
+        made = [self._choice(index, choice) for index, choice in enumerate(choices)]
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        return self._object(kind, made) | self._totals()
+
+    async def chunks(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
+        """The objects of a stream; closing this closes `pieces`."""
+        async with aclosing(pieces):
+            async for piece in pieces:
+                for chunk in self._chunks(piece):
+                    yield chunk
+        if self._call.include_usage:
+            yield self._object(self._chunk_kind, []) | self._totals()
+
+    def _chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        if self._is_chat and piece.index not in self._begun:
+            self._begun.add(piece.index)
+            yield self._chunk(piece.index, {"role": "assistant", "content": ""})
+        if piece.end is not None:
+            self._ends[piece.index] = piece.end
+        if piece.text or piece.reasoning or piece.tool or piece.tokens:
+            yield self._part(piece)
+        if piece.end is not None:
+            last = self._chunk(piece.index, {} if self._is_chat else "", finish_reason=piece.end.reason)
+            figures = {"timings": timings(piece.end.stats), "seed": self._call.requests[piece.index].seed}
+            yield last | figures
+
+    def _part(self, piece: Piece) -> dict[str, Any]:
+        logprobs = self._logprobs(piece.index, piece.tokens) if piece.tokens else None
+        if not self._is_chat:
+            return self._chunk(piece.index, piece.text, logprobs=logprobs)
+        delta: dict[str, Any] = {}
+        if piece.reasoning:
+            delta["reasoning_content"] = piece.reasoning
+        if piece.tool is not None:
+            delta["tool_calls"] = [_tool_delta(piece)]
+        if piece.text or not delta:
+            delta["content"] = piece.text
+        return self._chunk(piece.index, delta, logprobs=logprobs)
+
+    def _chunk(
+        self, index: int, what: Any, *, logprobs: Any = None, finish_reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta" if self._is_chat else "text": what, "logprobs": logprobs}
+        return self._object(self._chunk_kind, [choice | {"finish_reason": finish_reason}])
+
+    @property
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self._is_chat else "text_completion"
+
+    def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
+        text, end = "".join(choice.text), self._ends[index]
+        logprobs = self._logprobs(index, choice.tokens) if self._call.wants_tokens else None
+        made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason}
+        if self._is_chat:
+            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            if reasoning := "".join(choice.reasoning):
+                message["reasoning_content"] = reasoning
+            made["message"] = message
+        else:
+            made["text"] = text
+        if len(self._call.requests) > 1:
+            made["timings"] = timings(end.stats)
+        return made
+
+    def _logprobs(self, index: int, tokens: list[TokenEvent] | tuple[TokenEvent, ...]) -> dict[str, Any]:
+        if self._is_chat:
+            return {"content": [token_logprob(event, self._token_bytes) for event in tokens], "refusal": None}
+        start = self._lengths[index]
+        self._lengths[index] += sum(len(event.text) for event in tokens)
+        return text_logprobs(tokens, self._token_bytes, start)
+
+    def _totals(self) -> dict[str, Any]:
+        """Usage and figures of all answers; a prompt counts once, however many samples there are of it."""
+        stats = Stats()
+        n_prompt = n_cached = n_completion = 0
+        for index, end in self._ends.items():
+            stats.add(end.stats)
+            n_completion += end.n_tokens
+            if self._call.requests[index].sample == 0:
+                n_prompt += end.stats.prompt_tokens
+                n_cached += end.stats.cached_tokens
+        usage = {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_completion,
+            "total_tokens": n_prompt + n_completion,
+            "prompt_tokens_details": {"cached_tokens": n_cached},
+        }
+        return {"usage": usage, "timings": timings(stats), "seed": self._call.requests[0].seed}
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._call.model,
+            "system_fingerprint": f"edgespec-{__version__}",
+            "choices": choices,
+        }
+
+
+def _tool_delta(piece: Piece) -> dict[str, Any]:
+    assert piece.tool is not None
+    tool = piece.tool
+    function = {"name": tool.name, "arguments": tool.arguments} if tool.name else {"arguments": tool.arguments}
+    begun = {"id": tool.id, "type": "function"} if tool.id else {}
+    return {"index": tool.number, **begun, "function": function}

@@ -1,0 +1,118 @@
+"""Server-sent events, and answers that end when their reader leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from edgespec.errors import EdgespecError
+from edgespec.serve.chat import line
+from edgespec.serve.errors import ApiError, api_error
+
+FIRST_S = 5.0  # how long an error may still be an HTTP status
+PING_S = 15.0
+
+Chunk = Mapping[str, Any]
+Made = TypeVar("Made")
+
+
+class ClientLeft(Exception):  # noqa: N818 - nothing went wrong
+    """Nobody waits for the answer any more."""
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> Made:
+    """The result of `work`, which is cancelled when the client leaves: ClientLeft."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientLeft
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends chunks as they come. An error before the first one is an HTTP status, one behind it an event. `event` and
+    `error` are how a format writes a chunk, and the object of an error; `done` ends the stream."""
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[Chunk, None],
+        *,
+        done: bytes = b"data: [DONE]\n\n",
+        event: Callable[[Chunk], bytes] = lambda chunk: f"data: {line(chunk)}\n\n".encode(),
+        error: Callable[[ApiError], Chunk] = ApiError.body,
+    ) -> None:
+        self._chunks, self._done, self._event, self._error = chunks, done, event, error
+        self.status_code, self.background = 200, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientLeft, OSError):
+            await while_connected(receive, self._send(scope, receive, send))
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = _next(self._chunks)
+        try:
+            await asyncio.wait({task}, timeout=FIRST_S)
+            if task.done() and (error := _error(task)) is not None:
+                await error_response(error, self._error(error))(scope, receive, send)
+                return
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+            headers.append((b"x-accel-buffering", b"no"))
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            while True:
+                while not (await asyncio.wait({task}, timeout=PING_S))[0]:
+                    await _write(send, b": ping\n\n")
+                if (error := _error(task)) is not None:
+                    await _write(send, self._event(self._error(error)) + self._done)
+                    break
+                chunk = task.result()
+                if chunk is None:
+                    await _write(send, self._done)
+                    break
+                task = _next(self._chunks)
+                await _write(send, self._event(chunk))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._chunks.aclose()
+
+
+def error_response(error: ApiError, body: Chunk | None = None) -> Response:
+    """An error as OpenAI's object, or as `body`."""
+    return Response(line(body or error.body()), error.status, error.headers, "application/json")
+
+
+def _next(chunks: AsyncGenerator[Chunk, None]) -> asyncio.Task[Chunk | None]:
+    async def step() -> Chunk | None:
+        return await anext(chunks, None)
+
+    return asyncio.create_task(step())
+
+
+def _error(task: asyncio.Task[Chunk | None]) -> ApiError | None:
+    """What a client is told of how a task ended, if that was an error. Raises errors that are not for clients."""
+    error = task.exception()
+    if isinstance(error, EdgespecError):
+        return api_error(error)
+    if error is not None and not isinstance(error, ApiError):
+        raise error
+    return error
+
+
+def _write(send: Send, data: bytes) -> Awaitable[None]:
+    return send({"type": "http.response.body", "body": data, "more_body": True})

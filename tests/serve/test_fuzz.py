@@ -1,0 +1,137 @@
+"""Bad input of all kinds: an answer or an error that says why, and never a status of 500."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serving import Serving, serving
+
+from edgespec.runtime.worker import Worker
+from edgespec.settings import LoadSettings
+
+pytestmark = [pytest.mark.native, pytest.mark.cli]
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template")
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, 2**31, 2**64, -(2**70), 10**400),
+    *("", "x", "auto", "\x00", "é\u2028", "a" * 5000, "<|im_end|>", "\ue0000\ue001", "{{ 7*7 }}", "../../etc/passwd"),
+    *(
+        [],
+        {},
+        [None],
+        [[]],
+        [""],
+        ["a", "b"],
+        [1, 2],
+        {"a": {}},
+        {"type": "json_object"},
+        {"type": "object", "$ref": "#"},
+    ),
+    *([{"role": "user", "content": "Hi"}], [{"role": "user"}], [{"role": "user", "content": [{"type": "text"}]}]),
+    *(
+        {"0": 1e9},
+        {"-1": 0},
+        {"x": 1},
+        [[0, 1]],
+        {"5": False},
+        {"include_usage": 1},
+        "root ::= root",
+        "(a*)*b",
+        "[",
+        "\\",
+    ),
+)
+FIELDS = (
+    *("messages", "prompt", "model", "stream", "stream_options", "n", "stop", "seed", "temperature", "top_k", "top_p"),
+    *("min_p", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("logprobs", "top_logprobs", "response_format", "grammar", "json_schema", "regex", "special", "ignore_eos"),
+    *("verify", "spec_type", "pace", "draft_n_max", "strict", "tools", "tool_choice", "echo", "suffix", "best_of"),
+    *(
+        "content",
+        "tokens",
+        "with_pieces",
+        "add_special",
+        "reasoning_format",
+        "mirostat",
+        "chat_template_kwargs",
+        "lora",
+    ),
+    *("max_completion_tokens", "n_predict", "user", "frobnicate", ""),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    settings = LoadSettings("demo", threads=1, sequences=4, ctx_size=256, store=False)
+    with Worker(settings) as worker, serving(worker) as found:
+        yield found
+
+
+def bodies(n: int) -> Iterator[tuple[str, bytes]]:
+    """Bodies with wrong values in fields that there are, and bytes that are not even JSON."""
+    rng = random.Random(7)
+    for number in range(n):
+        path = rng.choice(PATHS)
+        if number % 10 == 0:
+            yield path, rng.randbytes(rng.randrange(60))
+            continue
+        body: dict[str, Any] = {"max_tokens": rng.randrange(4)}
+        body |= {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path or "apply" in path else {}
+        body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/tokenize") else {}
+        body |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(1, 4))}
+        data = json.dumps(body).encode()
+        if number % 7 == 0:
+            at = rng.randrange(len(data))
+            data = data[:at] + rng.randbytes(1) + data[at + rng.randrange(3) :]
+        yield path, data
+
+
+@pytest.mark.slow
+def test_no_body_makes_the_server_fail(server: Serving) -> None:
+    failed = []
+    with server.client(headers={"Content-Type": "application/json"}) as client:
+        for path, data in bodies(600):
+            response = client.post(path, content=data)
+            is_told = response.status_code == 200 or "error" in response.json()
+            if response.status_code not in (200, 400, 404) or not is_told or b'"server_error"' in response.content:
+                failed.append((path, data[:300], response.status_code, response.text[:300]))
+        assert failed == []
+        assert server.served.n_open == 0
+        assert not server.notes or not any("restarting" in note for note in server.notes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: -5\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET " + b"/a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request_are_refused_at_once(server: Serving, data: bytes) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        sock.sendall(data)
+        status = sock.recv(4096).partition(b"\r\n")[0]
+    assert status.split()[1] in (b"400", b"403", b"404")
+
+
+def test_a_large_body_and_a_large_prompt_are_refused(server: Serving) -> None:
+    with server.client() as client:
+        response = client.post("/v1/completions", json={"prompt": "x" * 10_000_000, "max_tokens": 1})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        sock.sendall(head + b"Content-Length: 100000000\r\n\r\n" + b"x" * 1000)
+        assert sock.recv(4096).startswith(b"HTTP/1.1 413")

@@ -1,0 +1,119 @@
+"""What is refused before a model is asked: other hosts, web pages, missing keys, bodies that are not JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from edgespec.serve.errors import ApiError
+from edgespec.serve.guard import MAX_DEPTH, Guard, Rules, is_loopback, parsed
+
+Headers = dict[str, str]
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the body that the guard has read."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(scope.get("body")).encode()})
+
+
+def ask(
+    rules: Rules, headers: Headers, *, method: str = "GET", path: str = "/v1/models", body: bytes = b"", parts: int = 1
+) -> tuple[int, dict[str, str]]:
+    """The status and the headers of an answer."""
+    sent: list[Any] = []
+    size = max(1, len(body) // parts)
+    pieces = [body[start : start + size] for start in range(0, len(body), size)] or [b""]
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": raw}
+    asyncio.run(Guard(_app, rules)(scope, receive, send))
+    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "192.168.1.7", "a.localhost"]
+)
+def test_names_of_this_machine_are_hosts(host: str) -> None:
+    assert ask(Rules(), {"Host": host})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::1", "a:b:c"]
+)
+def test_a_forged_host_is_refused(host: str) -> None:
+    assert ask(Rules(), {"Host": host})[0] == 403
+    assert ask(Rules(), {})[0] == 403
+    assert ask(Rules(hosts=None), {"Host": host})[0] == 200
+    assert ask(Rules(hosts=("Evil.example",)), {"Host": "evil.EXAMPLE:80"})[0] == 200
+
+
+def test_web_pages_of_other_origins_are_refused_unless_they_are_allowed() -> None:
+    page = {"Host": "localhost:8080", "Origin": "https://example.org"}
+    assert ask(Rules(), page)[0] == 403
+    assert ask(Rules(), page | {"Origin": "null"})[0] == 403
+    assert ask(Rules(), page | {"Origin": "http://localhost:8080"})[0] == 200
+    assert ask(Rules(), page, method="OPTIONS")[0] == 403
+    allowed = Rules(origins=("https://example.org",))
+    status, headers = ask(allowed, page)
+    assert (status, headers["access-control-allow-origin"]) == (200, "https://example.org")
+    assert ask(allowed, page, method="OPTIONS")[0] == 204
+    assert ask(allowed, page | {"Origin": "https://example.net"})[0] == 403
+    assert "access-control-allow-credentials" not in headers
+
+
+def test_a_key_is_needed_where_there_is_one() -> None:
+    rules, host = Rules(api_key="geheim-ü"), {"Host": "localhost"}
+    assert ask(rules, host)[0] == 401
+    assert ask(rules, host, path="/health")[0] == 200
+    for wrong in ("Bearer", "Bearer x", "geheim-ü", "Basic geheim-ü", "Bearer geheim-ü2"):
+        assert ask(rules, host | {"Authorization": wrong})[0] == 401
+    assert ask(rules, host | {"Authorization": "Bearer geheim-ü"})[0] == 200
+    assert ask(rules, host | {"X-Api-Key": "geheim-ü"})[0] == 200
+
+
+def test_bodies_are_json_and_not_too_large() -> None:
+    host = {"Host": "localhost"}
+    typed = host | {"Content-Type": "application/json; charset=utf-8"}
+    rules = Rules(max_body=100)
+    assert ask(rules, host, method="POST", body=b"{}")[0] == 415
+    assert ask(rules, host | {"Content-Type": "text/plain"}, method="POST", body=b"{}")[0] == 415
+    assert ask(rules, typed, method="POST", body=b'{"a": 1}', parts=3)[0] == 200
+    assert ask(rules, typed, method="POST", body=b"[" + b"1," * 60 + b"1]", parts=9)[0] == 413
+    assert ask(rules, typed | {"Content-Length": "9" * 30}, method="POST", body=b"{}")[0] == 413
+    assert ask(rules, typed, method="POST", body=b"{")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{'a': 1}",
+        b'{"a": NaN}',
+        b'{"a": -Infinity}',
+        b'{"a": "\\ud800"}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+        b'{"a":' * 500 + b"1" + b"}" * 500,
+    ],
+)
+def test_what_is_no_plain_json_is_refused(data: bytes) -> None:
+    with pytest.raises(ApiError) as error:
+        parsed(data)
+    assert error.value.status == 400
+
+
+def test_loopback_is_this_machine_alone() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
