@@ -1,0 +1,64 @@
+"""The inner form: reasoning apart from the text, in whatever pieces it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.core.stats import Stats
+from edgespec.events import TokenEvent
+from edgespec.serve.chat import Call, Piece, Thinking, pieces, timings
+from edgespec.settings import Request
+
+
+def split(parts: list[str], *, opened: bool = False) -> tuple[str, str]:
+    """Reasoning and text of an answer that arrives so."""
+    thinking = Thinking(opened=opened)
+    found = [pair for part in parts for pair in thinking.push(part)] + thinking.end()
+    return "".join(reasoning for reasoning, _ in found), "".join(text for _, text in found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "opened", "expected"),
+    [
+        ("<think>\na\n\nb\n</think>\n\nc\n", False, ("a\n\nb", "c\n")),
+        ("\na\n</think>\n\nc", True, ("a", "c")),
+        ("no <think> here", False, ("", "no <think> here")),
+        ("\n\nplain\n", False, ("", "\n\nplain\n")),
+        ("<think>never closed", False, ("never closed", "")),
+        ("<thi", False, ("", "<thi")),
+    ],
+)
+def test_reasoning_is_split_however_it_arrives(answer: str, opened: bool, expected: tuple[str, str]) -> None:
+    assert split([answer], opened=opened) == expected
+    assert split(list(answer), opened=opened) == expected
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "\n", "a", "<", "th", "ink>"]), max_size=12))
+def test_pieces_change_nothing(parts: list[str]) -> None:
+    assert split(parts) == split(["".join(parts)])
+
+
+def test_an_answer_ends_with_its_reason_and_tokens_come_with_their_text() -> None:
+    async def events() -> AsyncIterator[tuple[int, TokenEvent]]:
+        yield 0, TokenEvent(5, "a", logprob=-1.0)
+        yield 0, TokenEvent(6, "", logprob=-2.0)
+        yield 0, TokenEvent(-1, "b", finish_reason="length", stats=Stats())
+
+    async def found() -> list[Piece]:
+        return [piece async for piece in pieces(Call("m", [Request(logprobs=0)]), events())]
+
+    first, second, rest, end = asyncio.run(found())
+    assert (first.text, first.tokens[0].id) == ("a", 5)
+    assert (second.text, second.tokens[0].id) == ("", 6)
+    assert rest.text == "b"
+    assert end.end is not None
+    assert (end.end.reason, end.end.n_tokens) == ("length", 2)
+
+
+def test_timings_of_nothing_divide_by_nothing() -> None:
+    assert timings(Stats())["predicted_per_token_ms"] == 0.0
