@@ -25,6 +25,9 @@ from edgespec.drafters.estimates import Estimates
 from edgespec.drafters.successors import RELIABILITY, Successors
 from edgespec.drafters.tree import ROOT, Tree
 
+ONE_THREAD = 9000  # numbers of a matrix: with 9,216 OpenBLAS begins to use threads
+LARGE = 2**24  # numbers of a matrix that is worth several threads
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -37,6 +40,18 @@ class Network:
     ids: NDArray[np.int64]
     norm: FloatRow
     epsilon: float
+
+
+def product(matrix: FloatRow, x: FloatRow) -> FloatRow:
+    """float32[M, D] times float32[D], in pieces that numpy multiplies in this thread: those of its BLAS fight for the
+    cores with llama.cpp's, which spin for a while after each pass. What takes long is worth them."""
+    rows, width = matrix.shape
+    piece = ONE_THREAD // width
+    if not piece or matrix.size > LARGE:
+        whole: FloatRow = matrix @ x
+        return whole
+    end = rows - rows % piece
+    return np.concatenate([(matrix[:end].reshape(-1, piece, width) @ x).ravel(), matrix[end:] @ x])
 
 
 @dataclass(slots=True)
@@ -143,7 +158,7 @@ class HydraDrafter(Drafter):
         net, k = self.network, len(tokens) - 1
         embedded = np.stack([self.embedding(token) for token in tokens])
         scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + net.epsilon)
-        inner = net.up[k] @ np.concatenate([state, (embedded / scale * net.norm).ravel()])
+        inner = product(net.up[k], np.concatenate([state, (embedded / scale * net.norm).ravel()]))
         inner /= 1 + np.exp(-inner)
-        drafted: FloatRow = net.output @ (state + net.down[k] @ inner)
+        drafted: FloatRow = product(net.output, state + product(net.down[k], inner))
         return drafted

@@ -1,7 +1,7 @@
 """A Medusa head (arXiv 2401.10774): a small network for each token of a draft, none told what the others drafted.
 
 From the target's final state h after token P, network k predicts token P + k + 2: `output (h + down_k silu(up_k h))`.
-So one product with the output rows serves all networks, whatever the tree.
+So a step takes one product with the output rows for each network, whatever the tree.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgespec.core.sampling import FloatRow
-from edgespec.drafters.hydra import HydraDrafter
+from edgespec.drafters.hydra import HydraDrafter, product
 
 
 class MedusaDrafter(HydraDrafter):
@@ -24,8 +24,8 @@ class MedusaDrafter(HydraDrafter):
     def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if state is not self._state:
             net = self.network
-            inner = [up @ state for up in net.up]
-            states = [state + down @ (x / (1 + np.exp(-x))) for down, x in zip(net.down, inner, strict=True)]
-            self._state, self._rows = state, np.stack(states) @ net.output.T
+            inner = [product(up, state) for up in net.up]
+            states = [state + product(down, x / (1 + np.exp(-x))) for down, x in zip(net.down, inner, strict=True)]
+            self._state, self._rows = state, np.stack([product(net.output, one) for one in states])
         drafted: FloatRow = self._rows[len(tokens) - 1]
         return drafted
