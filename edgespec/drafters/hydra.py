@@ -2,8 +2,8 @@
 
 From the target's final state h after token P, network k predicts token P + k + 2:
 `output (h + down_k silu(up_k [h; e(P + 1); ..; e(P + k + 1)]))`, e being the normed embeddings of the target. It keeps
-no cache and works with almost every architecture; numpy multiplies, in float32. The networks know a text only by h:
-what the target said of its tokens since (`Successors`) counts as much as they do.
+no cache and works with almost every architecture; numpy multiplies, in float32. The networks know a text by h alone:
+what the target found likely after its tokens (`Successors`) is drafted too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Drafter, Outcome
 from edgespec.drafters.estimates import Estimates
-from edgespec.drafters.successors import RELIABILITY, Successors
+from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT, Tree
 
 ONE_THREAD = 9000  # numbers of a matrix: with 9,216 OpenBLAS begins to use threads
 LARGE = 2**24  # numbers of a matrix that is worth several threads
+REMEMBERED = 0.3  # share of what the target found likely before: more helps a weak head, and harms a good one
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +141,14 @@ class HydraDrafter(Drafter):
                 tree.close(child)
 
     def _logits(self, sequence: DraftContext, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """float32[V] for the token behind `tokens`, -inf for those that cannot be drafted; valid until the next.
-
-        As likely as not it is one that the target found likely after the last of them the last time.
-        """
+        """float32[V] for the token behind `tokens`, -inf for those that cannot be drafted; valid until the next."""
         drafted, row = self._predicted(state, tokens), self._row
         row.fill(-np.inf)
         row[self.network.ids] = drafted
         ids, weights = self._successors.of(tokens[-1])
         if len(ids) and sequence.is_draft_invariant:
-            row -= log_sum_exp(drafted) - np.log(1 - RELIABILITY)
-            row[ids] = np.logaddexp(row[ids], np.log(weights))
+            row -= log_sum_exp(drafted) - np.log(1 - REMEMBERED)
+            row[ids] = np.logaddexp(row[ids], np.log(REMEMBERED * weights))
         return row
 
     def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:

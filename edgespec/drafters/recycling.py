@@ -12,6 +12,8 @@ from edgespec.drafters.base import DraftContext, Outcome
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.walk import WalkingDrafter
 
+RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
+
 
 class RecyclingDrafter(WalkingDrafter[int]):
     name = "recycling"
@@ -31,7 +33,7 @@ class RecyclingDrafter(WalkingDrafter[int]):
         if not sequence.is_draft_invariant:
             return {}
         ids, weights = self._successors.of(place, sequence.sampler.settings.temperature or 1.0)
-        return dict(zip(ids[:most].tolist(), weights[:most].tolist(), strict=True))
+        return dict(zip(ids[:most].tolist(), (RELIABILITY * weights[:most]).tolist(), strict=True))
 
     def step(self, place: int, token: int) -> int:
         return token

@@ -12,7 +12,6 @@ from edgespec.drafters.base import Outcome
 MOST = 8  # successors of a token
 UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not kept
 MANY = 256  # from so many tokens on selecting the likeliest takes less time than sorting them
-RELIABILITY = 0.5  # how likely a row tells what comes behind the same token elsewhere, if nothing else is known
 
 
 class Successors:
@@ -33,8 +32,8 @@ class Successors:
             self._ids[token, : len(best)], self._logits[token, : len(best)] = best, row[best]
 
     def of(self, token: int, temperature: float = 1.0) -> tuple[NDArray[np.int32], FloatRow]:
-        """Tokens, the likeliest first, and their probabilities, which sum to `RELIABILITY`; empty if none are known."""
+        """Tokens, the likeliest first, and their probabilities, which sum to 1; empty if none are known."""
         ids = self._ids[token][self._ids[token] >= 0]
         logits = self._logits[token, : len(ids)] / temperature
         weights: FloatRow = np.exp(logits - logits[:1])
-        return ids, weights * np.float32(RELIABILITY / (weights.sum() or 1))
+        return ids, weights / (weights.sum() or 1)

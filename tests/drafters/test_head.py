@@ -348,15 +348,14 @@ def test_networks_of_what_is_no_number_are_refused(deep: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])
-def test_what_the_target_said_of_a_token_counts_as_much_as_the_networks(
-    bigram: Path, tmp_path: Path, kind: str
-) -> None:
+def test_networks_that_know_nothing_draft_what_the_target_said_before(bigram: Path, tmp_path: Path, kind: str) -> None:
+    nothing = {"output.weight": np.zeros((check_draft_file(bigram).n_vocab, 64), np.float32)}
     rates = []
-    with load(bigram, write_networks(tmp_path / "head.gguf", kind), spec_type=kind) as llm:
+    with load(bigram, write_networks(tmp_path / "head.gguf", kind, tensors=nothing), spec_type=kind) as llm:
         for _ in range(2):
             texts(llm, [PROMPT])
             rates.append(llm.stats.acceptance_rate)
-    assert rates[0] < 0.3 < 0.5 < rates[1]  # random networks, and all that follows was seen
+    assert rates[0] < 0.5 < 0.9 < rates[1]  # the second time all that follows was seen
 
 
 def test_an_eagle1_head_reads_prompts_and_goes_on_in_chats(bigram: Path, tmp_path: Path) -> None:
