@@ -97,6 +97,7 @@ def test_calls_are_found_however_the_text_arrives(
         (TAGS, '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>'),
         (TAGS, '<tool_call>{"name": ["weather"], "arguments": {"x": NaN}}'),
         (TAGS, "<tool_call>" + "[" * 5000),
+        (TAGS, '<tool_call>{"name": "weather", "arguments": {"a": ' + "[" * 99 + "]" * 99 + "}}</tool_call>"),
         (TAGS, "<tool_call>\n<function=write>\n<parameter=path>\nab"),
         (MISTRAL, "[TOOL_CALLS] or not, \n"),
         (LLAMA, '{"city": "Rome"} \n'),

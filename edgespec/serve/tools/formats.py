@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from edgespec.serve.errors import ApiError
+from edgespec.serve.guard import parsed
+
 Schemas = Mapping[str, Any]
 """The parameters of each tool, by its name."""
 
@@ -196,10 +199,15 @@ def _known(name: Any, schemas: Schemas) -> str:
 
 
 def _text(arguments: Any) -> str:
-    """Arguments as JSON that can be sent: half a pair of surrogates cannot."""
+    """Arguments as JSON that can be sent: half a pair of surrogates cannot, nor what is nested too deeply."""
     if not isinstance(arguments, dict):
         raise ValueError("arguments are no object")
-    return json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode()
+    try:
+        text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode()
+        parsed(text.encode())
+    except (ApiError, RecursionError) as error:
+        raise ValueError("nested too deeply") from error
+    return text
 
 
 def _after(text: str, start: int) -> int:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.errors import ApiError, BadFieldError, unsupported
+from edgespec.serve.guard import parsed
 from edgespec.settings import shown
 
 
@@ -39,9 +40,8 @@ def _call(where: str, given: Any) -> dict[str, Any]:
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:  # templates write the object
-            read = json.loads(arguments)
-            json.dumps(read, allow_nan=False, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
+            read = parsed(arguments.encode())
+        except ApiError:
             read = None
         arguments = read if isinstance(read, dict) else arguments
     elif not isinstance(arguments, dict):
