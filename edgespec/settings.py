@@ -148,11 +148,13 @@ class LoadSettings:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. `tokens` are the ids that `content` was generated as: they go into the prompt
-    unchanged, so that the next turn finds them in the KV cache. Empty if the content is to be tokenized."""
+    unchanged, so that the next turn finds them in the KV cache. Empty if the content is to be tokenized. `extra` is a
+    JSON object of what the chat template reads besides, such as `tool_calls`."""
 
     role: str
     content: str
     tokens: tuple[int, ...] = ()
+    extra: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class Request:
     answer. `reference` are token ids to force as the answer: measures the gain of drafting on a given text. `left`
     counts the tokens of the conversation that were dropped before the prompt, so that sampling noise continues where it
     was. `lenient` works around messages that the chat template rejects, with a note, instead of raising an error.
+    `template` is a JSON object of the chat template's arguments, such as `tools` and `enable_thinking`.
     """
 
     prompt: str = ""
@@ -187,6 +190,7 @@ class Request:
     regex: str = ""
     left: int = 0
     lenient: bool = False
+    template: str = ""
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:
@@ -337,7 +341,8 @@ def check_request(request: Request, n_vocab: int) -> None:
         raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
     for token, _ in request.sampling.logit_bias:
         _check_integer("a token id in logit_bias", token, 0, n_vocab - 1)
-    for text in (request.prompt, *(text for message in request.messages for text in (message.role, message.content))):
+    said = [text for message in request.messages for text in (message.role, message.content, message.extra)]
+    for text in (request.prompt, request.template, *said):
         if not isinstance(text, str):
             raise UsageError(f"a prompt or message must be a string, not {shown(text)}")
         try:

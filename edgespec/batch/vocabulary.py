@@ -20,11 +20,20 @@ class Vocabulary(Closable):
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a token; a control token's are its name."""
+        return self._opened().token_bytes(token, special=True)
+
+    def control(self, name: str) -> int | None:
+        """The control token of that name, if there is one."""
+        model = self._opened()
+        ids = model.tokenize(name, parse_special=True)
+        return ids[0] if len(ids) == 1 and model.is_control(ids[0]) else None
+
+    def _opened(self) -> Model:
         if self._model is None:
             from edgespec.llama.model import Model
 
             self._model = Model.load_vocabulary(self._path)
-        return self._model.token_bytes(token, special=True)
+        return self._model
 
     def close(self) -> None:
         if self._model is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
@@ -21,6 +24,8 @@ CHATML = (
 )
 CHATML_END = "<|im_end|>"
 MARK = re.compile("\ue000(\\d+)\ue001")
+SEAM = "\ue002"
+SIGN = re.compile(r"([^\w\s])")
 
 
 class ChatTemplate:
@@ -30,6 +35,15 @@ class ChatTemplate:
         self._model = model
         self._text = text or model.chat_template
         self._bos_text = _text_of(model, model.bos)
+        self._arguments = ""
+
+    def given(self, arguments: str) -> ChatTemplate:
+        """This template with a JSON object of arguments, such as `tools`."""
+        if arguments == self._arguments:
+            return self
+        made = copy.copy(self)
+        made._arguments = arguments
+        return made
 
     @cached_property
     def _formatter(self) -> Jinja2ChatFormatter:
@@ -45,9 +59,18 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt as text, ready for the assistant's answer."""
+        return self._render(messages, lambda text: text)
+
+    def _render(self, messages: Sequence[Message], prepared: Callable[[str], str]) -> str:
+        """The same, with all strings in the arguments and in what messages have besides their content `prepared`."""
         formatter = self._formatter
+
+        def read(text: str) -> dict[str, Any]:
+            return dict(_each_string(json.loads(text), prepared)) if text else {}
+
         try:
-            answer = formatter(messages=[{"role": m.role, "content": m.content} for m in messages])
+            said = [{"role": m.role, "content": m.content, **read(m.extra)} for m in messages]
+            answer = formatter(messages=said, **read(self._arguments))
         except Exception as error:  # a template may raise anything; raise_exception() is its way to refuse a role
             raise UsageError(
                 "the model's chat template rejects these messages", why=str(error), hint="use --raw"
@@ -68,20 +91,28 @@ class ChatTemplate:
             replace(message, content=f"\ue000{index}\ue001") if self._stands_apart(message, special) else message
             for index, message in enumerate(messages)
         ]
-        pieces = MARK.split(self.render(marked))
+        pieces = MARK.split(self._render(marked, str if special else self._unspecial))
         starts_with_bos = bool(self._bos_text) and pieces[0].startswith(self._bos_text)
         tokens = [model.bos] if model.bos is not None and model.adds_bos and not starts_with_bos else []
         for index, piece in enumerate(pieces):
-            tokens += model.tokenize(piece, parse_special=True) if index % 2 == 0 else self._ids(messages[int(piece)])
+            if index % 2:
+                tokens += self._ids(messages[int(piece)])
+            else:
+                tokens += [id for part in piece.split(SEAM) for id in model.tokenize(part, parse_special=True)]
         if begun:
             opened = pieces[-1][pieces[-1].rfind(OPEN) :] if pieces[-1].rstrip().endswith(OPEN) else ""
             tokens += self._ids(replace(begun, content=begun.content.removeprefix(opened)))
         return tokens
 
     def _stands_apart(self, message: Message, special: bool) -> bool:
-        if message.tokens or MARK.search(message.content):
+        if message.tokens or MARK.search(message.content) or SEAM in message.content:
             return True
         return not special and _has_control_tokens(self._model, message.content)
+
+    def _unspecial(self, text: str) -> str:
+        """A text with seams through the control tokens written in it. What a tool is called with may be anything."""
+        text = text.replace(SEAM, "")
+        return SIGN.sub(rf"\1{SEAM}", text) if _has_control_tokens(self._model, text) else text
 
     def _ids(self, message: Message) -> list[int]:
         return list(message.tokens) or self._model.tokenize(message.content)
@@ -143,6 +174,15 @@ def _taking_turns(messages: Sequence[Message]) -> list[Message]:
         group[0] if len(group) == 1 else Message(group[0].role, "\n\n".join(message.content for message in group))
         for group in groups
     ]
+
+
+def _each_string(value: Any, prepared: Callable[[str], str]) -> Any:
+    """JSON with each of its strings, keys included, `prepared`."""
+    if isinstance(value, str):
+        return prepared(value)
+    if isinstance(value, dict):
+        return {prepared(key): _each_string(item, prepared) for key, item in value.items()}
+    return [_each_string(item, prepared) for item in value] if isinstance(value, list) else value
 
 
 def _has_control_tokens(model: Model, text: str) -> bool:

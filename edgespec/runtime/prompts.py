@@ -29,7 +29,8 @@ class Prompts:
 
     def of(self, request: Request) -> Prompt:
         """Raises UsageError for one that is empty, or longer than the context."""
-        said = [request.prompt, *(message.content for message in request.messages)]
+        said = [request.prompt, request.template]
+        said += [text for message in request.messages for text in (message.content, message.extra)]
         n_characters = sum(map(len, said))
         if n_characters > LONGEST_TOKEN * self._n_ctx:  # which would take long to find out by tokens
             raise PromptTooLongError(
@@ -49,7 +50,7 @@ class Prompts:
 
     def render(self, request: Request) -> str:
         """The text that the chat template makes of a request's messages. Raises UsageError."""
-        return self._template.render(request.messages)
+        return self._template.given(request.template).render(request.messages)
 
     def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Any text as ids, however long it is."""
@@ -64,9 +65,10 @@ class Prompts:
 
     def tokenized(self, request: Request) -> Prompt:
         """The same, however long it is."""
-        template, special = self._template, request.special
+        special = request.special
         if not request.messages:
             return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
+        template = self._template.given(request.template)
         if not request.lenient:
             return Prompt(template.tokenize(request.messages, special=special))
         return Prompt(*tokenize_leniently(template, self._model, request.messages, self._note, special=special))

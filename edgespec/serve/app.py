@@ -18,14 +18,16 @@ from starlette.routing import Route
 
 from edgespec.errors import EdgespecError
 from edgespec.serve import native
+from edgespec.serve.anthropic import Answer, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
-from edgespec.serve.errors import ApiError, api_error
+from edgespec.serve.errors import ApiError, anthropic_body, api_error, body_for
 from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Guard, Rules
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.openai import Objects, chat_call, text_call
 from edgespec.serve.pool import Pool, Served
-from edgespec.serve.sse import ClientLeft, EventStream, error_response, while_connected
+from edgespec.serve.responses import ResponseObject, error_event, response_call
+from edgespec.serve.sse import ClientLeft, EventStream, error_response, named_event, while_connected
 from edgespec.settings import shown
 
 log = logging.getLogger(__name__)
@@ -95,10 +97,9 @@ def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable
         started_s = perf_counter()
         try:
             response = await handler(server, request)
-        except ApiError as error:
-            response = error_response(error)
-        except EdgespecError as error:
-            response = error_response(api_error(error))
+        except (ApiError, EdgespecError) as error:
+            told = error if isinstance(error, ApiError) else api_error(error)
+            response = error_response(told, body_for(request.scope["path"], told))
         except ClientLeft:
             response = Response(status_code=499)
         return _Recorded(response, lambda status: _record(server, request, status, perf_counter() - started_s))
@@ -164,10 +165,17 @@ async def _answer(server: Server, request: Request, *, is_chat: bool) -> Respons
     found = server.pieces(request, model, call)
     if call.stream:
         return EventStream(objects.chunks(found))
+    return await _whole(request, found, objects.whole)
 
+
+async def _whole(
+    request: Request,
+    found: AsyncGenerator[Piece, None],
+    made: Callable[[AsyncGenerator[Piece, None]], Awaitable[dict[str, Any]]],
+) -> Response:
     async def whole() -> dict[str, Any]:
         async with aclosing(found):
-            return await objects.whole(found)
+            return await made(found)
 
     return _json(await while_connected(request.receive, whole()))
 
@@ -178,6 +186,29 @@ async def _chat(server: Server, request: Request) -> Response:
 
 async def _completions(server: Server, request: Request) -> Response:
     return await _answer(server, request, is_chat=False)
+
+
+async def _messages(server: Server, request: Request) -> Response:
+    body = object_of(request.scope["body"])
+    model = _model(server, body)
+    call = message_call(body, model)
+    server.begin(request, call)
+    answer, found = Answer(call), server.pieces(request, model, call)
+    if call.stream:
+        return EventStream(answer.events(found), done=b"", event=named_event, error=anthropic_body)
+    return await _whole(request, found, answer.whole)
+
+
+async def _responses(server: Server, request: Request) -> Response:
+    body = object_of(request.scope["body"])
+    model = _model(server, body)
+    call = response_call(body, model)
+    server.begin(request, call)
+    answer, found = ResponseObject(call, body), server.pieces(request, model, call)
+    if call.stream:
+        events = answer.events(found)
+        return EventStream(events, done=b"", event=named_event, error=error_event, first_error=ApiError.body)
+    return await _whole(request, found, answer.whole)
 
 
 async def _models(server: Server, request: Request) -> Response:
@@ -228,6 +259,9 @@ def _json(value: Any) -> Response:
 ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/v1/chat/completions", "/chat/completions"), _chat),
     ("POST", ("/v1/completions", "/completions"), _completions),
+    ("POST", ("/v1/messages",), _messages),
+    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens)),
+    ("POST", ("/v1/responses", "/responses"), _responses),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
     ("POST", ("/tokenize",), _asking(native.tokenize)),

@@ -6,7 +6,7 @@ A format (`openai.py`) reads a body into a `Call`, and writes the `Piece`s of it
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -64,7 +64,8 @@ class ToolUse(Protocol):
 @dataclass(slots=True)
 class Call:
     """What a client asked for: `requests` are the samples of one prompt. `splits`: reasoning is no part of the text;
-    with `opens_thinking` the prompt has begun it. `tools` has a parser for each sample, or is empty."""
+    with `opens_thinking` the prompt has begun it. `tools` has a parser for each sample, or is empty; `words` are those
+    control tokens, by id, that it reads as text."""
 
     model: str
     requests: list[Request]
@@ -73,6 +74,7 @@ class Call:
     splits: bool = False
     opens_thinking: bool = False
     tools: Sequence[ToolUse] = ()
+    words: Mapping[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -95,12 +97,14 @@ class _Reader:
         self._index, self._wants_tokens = index, call.wants_tokens
         self._thinking = Thinking(opened=call.opens_thinking) if call.splits else None
         self._tools = call.tools[index] if call.tools else None
+        self._words = call.words
         self._calls_tools = False
         self._n_tokens = 0
 
     def read(self, event: TokenEvent) -> list[Piece]:
         self._n_tokens += not event.is_last
-        parts = self._thinking.push(event.text) if self._thinking else [("", event.text)]
+        said = event.text if event.text or event.is_last else self._words.get(event.id, "")
+        parts = self._thinking.push(said) if self._thinking else [("", said)]
         if event.is_last and self._thinking:
             parts += self._thinking.end()
         made: list[Piece] = []

@@ -41,6 +41,32 @@ class BadFieldError(ApiError):
         super().__init__(400, why, param=param, code=code)
 
 
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    """An error as Anthropic's clients expect it; some look for how it words a prompt that is too long."""
+    message = error.message
+    if error.code == "context_length_exceeded":
+        counts = (error.more.get("n_prompt_tokens"), error.more.get("n_ctx"))
+        how = "prompt is too long: {} tokens > {} maximum".format(*counts) if all(counts) else "prompt is too long"
+        message = f"{how} ({message})"
+    kind = "api_error" if error.code == "engine_error" else ANTHROPIC_TYPES.get(error.status, INVALID)
+    return {"type": "error", "error": {"type": kind, "message": message, **error.more}}
+
+
+def body_for(path: str, error: ApiError) -> dict[str, Any]:
+    """The object of an error in the style of an endpoint."""
+    return anthropic_body(error) if path.startswith("/v1/messages") else error.body()
+
+
 def unsupported(param: str, why: str) -> BadFieldError:
     return BadFieldError(param, f"{param} is not supported: {why}", code="unsupported_parameter")
 

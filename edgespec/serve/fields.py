@@ -117,6 +117,10 @@ class Fields:
             named = next((name for name in given if message.startswith(name)), None)
             raise BadFieldError(named or "", message) from error
 
+    def rest(self) -> dict[str, Any]:
+        """What nobody has asked for."""
+        return dict(self._left)
+
     @property
     def unknown(self) -> list[str]:
         return list(self._left)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError
+from edgespec.serve.errors import ApiError, body_for
 
 MAX_BODY = 16 * 2**20  # bytes
 MAX_DEPTH = 64
@@ -72,7 +72,7 @@ class Guard:
             if scope["method"] == "POST":
                 scope["body"] = await self._body(headers, receive)
         except ApiError as error:
-            body = line(error.body()).encode()
+            body = line(body_for(scope["path"], error)).encode()
             extra = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
             extra.append((b"content-type", b"application/json"))
             extra.append((b"connection", b"close"))  # what is left of a body is not read

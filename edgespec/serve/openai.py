@@ -18,6 +18,8 @@ from edgespec.serve.chat import Call, End, Piece, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
 from edgespec.serve.pool import Served
+from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
+from edgespec.serve.tools.messages import extra_of
 from edgespec.settings import Message, Request, shown
 from edgespec.text.thinking import CLOSE
 
@@ -36,7 +38,7 @@ def chat_call(body: Mapping[str, Any], model: Served) -> Call:
     """A body of /v1/chat/completions. Raises BadFieldError."""
     fields = Fields(body)
     what = _common(fields, model)
-    _refuse_tools(fields)
+    tools, arguments = take_tools(fields), take_arguments(fields)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
     try:
         take_logprobs(given)
@@ -47,9 +49,12 @@ def chat_call(body: Mapping[str, Any], model: Served) -> Call:
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
     begun = messages[-1].content if messages[-1].role == "assistant" else ""
     request = replace(model.defaults, messages=messages, prompt="", lenient=True, **what)
+    request = with_tools(request, tools, arguments, model.template)
     call = _call(fields, model, [request])
     call.splits = splits and request.constraint is None
-    call.opens_thinking = bool(model.about["opens_thinking"]) and CLOSE not in begun
+    thinks = bool(model.about["opens_thinking"]) and arguments.get("enable_thinking") is not False
+    call.opens_thinking = thinks and CLOSE not in begun
+    use_tools(call, tools, model.template, model.control_ids)
     return call
 
 
@@ -107,17 +112,6 @@ def _check_speculation(fields: Fields, model: Served) -> None:
         raise unsupported("strict", "this model is not loaded with exact kernels")
 
 
-def _refuse_tools(fields: Fields) -> None:
-    for name in ("tools", "functions"):
-        if fields.take(name):
-            raise unsupported(name, "this server cannot call tools yet")
-    for name in ("tool_choice", "function_call"):
-        if fields.take(name, "none") not in ("none", "auto"):
-            raise unsupported(name, "there are no tools to choose from")
-    if fields.take("chat_template_kwargs"):
-        raise unsupported("chat_template_kwargs", "templates take no arguments")
-
-
 def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n = fields.integer("n", 1, 1, MOST_ANSWERS)
     if n * len(prompts) > MOST_ANSWERS:
@@ -147,17 +141,16 @@ def _message(where: str, given: Any) -> Message:
     if not isinstance(given, dict):
         raise BadFieldError(where, f"{where} must be an object with role and content")
     role = given.get("role")
-    if role not in ("system", "developer", "user", "assistant"):
+    if role not in ("system", "developer", "user", "assistant", "tool"):
         raise BadFieldError(
-            f"{where}.role", f"{where}.role must be system, developer, user or assistant, not {shown(role)}"
+            f"{where}.role", f"{where}.role must be system, developer, user, assistant or tool, not {shown(role)}"
         )
-    if given.get("tool_calls") or given.get("function_call"):
-        raise unsupported(f"{where}.tool_calls", "this server cannot call tools yet")
-    content = _content(f"{where}.content", given.get("content"))
+    extra, content = extra_of(where, given), given.get("content")
+    content = _content(f"{where}.content", "" if extra and content is None else content)
     reasoning = given.get("reasoning_content")
     if role == "assistant" and isinstance(reasoning, str):
         content = thought(reasoning, content)
-    return Message("system" if role == "developer" else role, content)
+    return Message("system" if role == "developer" else role, content, extra=extra)
 
 
 def _content(where: str, given: Any) -> str:
@@ -184,6 +177,7 @@ class _Choice:
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[TokenEvent] = field(default_factory=list)
     end: End | None = None
 
@@ -207,6 +201,8 @@ class Objects:
             choice.text.append(piece.text)
             choice.reasoning.append(piece.reasoning)
             choice.tokens += piece.tokens
+            if piece.tool is not None:
+                choice.calls.append(_tool_delta(piece))
             if piece.end is not None:
                 choice.end = self._ends[piece.index] = piece.end
         made = [self._choice(index, choice) for index, choice in enumerate(choices)]
@@ -266,6 +262,11 @@ class Objects:
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
             if reasoning := "".join(choice.reasoning):
                 message["reasoning_content"] = reasoning
+            if choice.calls:  # whole ones
+                message["tool_calls"] = [
+                    {name: call[name] for name in ("id", "type", "function")} for call in choice.calls
+                ]
+                message["content"] = text or None
             made["message"] = message
         else:
             made["text"] = text

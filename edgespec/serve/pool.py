@@ -13,9 +13,11 @@ from edgespec.batch.vocabulary import Vocabulary
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError
 from edgespec.events import TokenEvent
+from edgespec.gguf_file.header import read_header
 from edgespec.runtime.worker import Worker
 from edgespec.serve.answers import Answers
 from edgespec.serve.errors import ApiError, busy
+from edgespec.serve.tools.formats import WORDS
 from edgespec.settings import LoadSettings, Request
 
 
@@ -31,6 +33,8 @@ class Served:
         self._vocabulary = Vocabulary(Path(self.about["model"]))
         self.token_bytes = self._vocabulary.token_bytes
         self.token_bytes(0)  # loads it, here rather than between two answers
+        self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
+        self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
         self._answers: Answers | None = None
         self._opening = asyncio.Lock()
         self._n_noted = 0

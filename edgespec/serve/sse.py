@@ -44,9 +44,15 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
+def named_event(chunk: Chunk) -> bytes:
+    """A chunk that has its type as its name."""
+    return f"event: {chunk['type']}\ndata: {line(chunk)}\n\n".encode()
+
+
 class EventStream(Response):
     """Sends chunks as they come. An error before the first one is an HTTP status, one behind it an event. `event` and
-    `error` are how a format writes a chunk, and the object of an error; `done` ends the stream."""
+    `error` are how a format writes a chunk, and the object of an error (`first_error`: of the former); `done` ends the
+    stream."""
 
     def __init__(
         self,
@@ -55,8 +61,10 @@ class EventStream(Response):
         done: bytes = b"data: [DONE]\n\n",
         event: Callable[[Chunk], bytes] = lambda chunk: f"data: {line(chunk)}\n\n".encode(),
         error: Callable[[ApiError], Chunk] = ApiError.body,
+        first_error: Callable[[ApiError], Chunk] | None = None,
     ) -> None:
         self._chunks, self._done, self._event, self._error = chunks, done, event, error
+        self._first_error = first_error or error
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +76,7 @@ class EventStream(Response):
         try:
             await asyncio.wait({task}, timeout=FIRST_S)
             if task.done() and (error := _error(task)) is not None:
-                await error_response(error, self._error(error))(scope, receive, send)
+                await error_response(error, self._first_error(error))(scope, receive, send)
                 return
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
             headers.append((b"x-accel-buffering", b"no"))

@@ -124,3 +124,12 @@ def test_a_broken_template_leaves_plain_prompts_alone(tmp_path: Path) -> None:
         assert list(llm.generate("hello", max_tokens=2))
         with pytest.raises(UsageError, match="cannot be parsed"):
             ChatTemplate(llm.model).render([QUESTION])
+
+
+def test_control_tokens_in_tools_and_calls_are_text(llm: Runtime) -> None:
+    template = "{{ tools[0] }}{% for m in messages %}{{ m.content }}{{ m.call }}{% endfor %}<|im_end|>"
+    made = ChatTemplate(llm.model, template).given('{"tools": ["a <|im_end|>"]}')
+    ids = made.tokenize([Message("user", "b", extra='{"call": "c <|im_end|>"}')])
+    (end,) = llm.model.tokenize("<|im_end|>", parse_special=True)
+    assert ids.count(end) == 1
+    assert llm.model.detokenize(ids, special=True).decode().endswith("a <|im_end|>bc <|im_end|><|im_end|>")

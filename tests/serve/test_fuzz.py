@@ -16,7 +16,10 @@ from edgespec.settings import LoadSettings
 
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template")
+PATHS = (
+    *("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
+)
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, 2**31, 2**64, -(2**70), 10**400),
     *("", "x", "auto", "\x00", "é\u2028", "a" * 5000, "<|im_end|>", "\ue0000\ue001", "{{ 7*7 }}", "../../etc/passwd"),
@@ -32,6 +35,9 @@ VALUES: tuple[Any, ...] = (
         {"type": "json_object"},
         {"type": "object", "$ref": "#"},
     ),
+    *([{"name": "f", "input_schema": {}}], [{"type": "function", "name": "f"}], [{"type": "tool_use", "input": 3}]),
+    *([{"type": "function", "function": {"name": "f", "parameters": {"$ref": "#/x"}}}], {"type": "any"}, "required"),
+    *([{"role": "user", "content": [{"type": "tool_result"}]}], [{"type": "function_call"}], [{"type": "reasoning"}]),
     *([{"role": "user", "content": "Hi"}], [{"role": "user"}], [{"role": "user", "content": [{"type": "text"}]}]),
     *(
         {"0": 1e9},
@@ -61,6 +67,7 @@ FIELDS = (
         "chat_template_kwargs",
         "lora",
     ),
+    *("system", "thinking", "stop_sequences", "input", "instructions", "max_output_tokens", "text", "reasoning"),
     *("max_completion_tokens", "n_predict", "user", "frobnicate", ""),
 )
 
@@ -81,7 +88,8 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
             yield path, rng.randbytes(rng.randrange(60))
             continue
         body: dict[str, Any] = {"max_tokens": rng.randrange(4)}
-        body |= {"messages": [{"role": "user", "content": "Hi"}]} if "chat" in path or "apply" in path else {}
+        body |= {"messages": [{"role": "user", "content": "Hi"}]} if path[:6] in ("/v1/ch", "/v1/me", "/apply") else {}
+        body |= {"input": "Hi"} if path == "/v1/responses" else {}
         body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/tokenize") else {}
         body |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(1, 4))}
         data = json.dumps(body).encode()

@@ -158,7 +158,7 @@ def test_the_same_request_alone_and_among_seven_others_gives_the_same_text(serve
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 7}, "top_p"),
         ({"n": 0}, "n"),

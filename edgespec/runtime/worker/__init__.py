@@ -98,6 +98,10 @@ class Worker(Closable):
         """The prompt of a request as ids. Raises UsageError."""
         return list(self._call("tokenize", request))
 
+    def prompt_length(self, request: Request) -> int:
+        """The number of tokens of a request's prompt, however many the context holds. Raises UsageError."""
+        return len(self._call("prompts.tokenized", request).tokens)
+
     def token_text(self, token: int) -> str:
         """What one id stands for; a part of a character shows as U+FFFD."""
         return str(self._call("token_text", token))

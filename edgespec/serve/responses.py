@@ -1,0 +1,259 @@
+"""OpenAI's Responses, of which none is kept: bodies into those of a chat, pieces of answers into items and events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from edgespec.serve.chat import Call, End, Piece, timings
+from edgespec.serve.errors import ApiError, BadFieldError, unsupported
+from edgespec.serve.fields import Fields
+from edgespec.serve.openai import chat_call
+from edgespec.serve.pool import Served
+from edgespec.settings import shown
+
+IGNORED = ("include", "truncation", "max_tool_calls", "stream_options", "top_logprobs", "client_metadata")
+ABSENT = (
+    "previous_response_id",
+    "conversation",
+    "background",
+    "prompt",
+    "n",
+    "logprobs",
+    "response_format",
+    "messages",
+)
+
+# --- what comes in ----------------------------------------------------------------------------------------------------
+
+
+def response_call(body: Mapping[str, Any], model: Served) -> Call:
+    """A body of /v1/responses. Raises BadFieldError."""
+    fields = Fields(body)
+    for name in IGNORED:
+        fields.take(name)
+    for name in ABSENT:
+        if fields.take(name) not in (None, False):
+            raise unsupported(name, "responses are not kept, and have one answer")
+    messages = list(_messages(fields.take("instructions"), fields.take("input")))
+    chat: dict[str, Any] = {"messages": messages}
+    if "max_output_tokens" in fields:
+        chat["max_tokens"] = fields.take("max_output_tokens")
+    tools = fields.take("tools", [])
+    if not isinstance(tools, list):
+        raise BadFieldError("tools", f"tools must be a list, not {shown(tools)}")
+    if tools:
+        chat["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+    if "tool_choice" in fields:
+        choice = fields.take("tool_choice")
+        is_named = isinstance(choice, dict) and choice.get("type") == "function"
+        chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}} if is_named else choice
+    format = fields.mapping("text").get("format")
+    if isinstance(format, dict) and format.get("type") == "json_schema":
+        format = {"type": "json_schema", "json_schema": format}
+    if format is not None:
+        chat["response_format"] = format
+    if fields.mapping("reasoning").get("effort") == "none":
+        chat["enable_thinking"] = False
+    return chat_call(fields.rest() | chat, model)
+
+
+def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
+    if instructions is not None:
+        yield {"role": "system", "content": instructions}
+    if isinstance(given, str):
+        yield {"role": "user", "content": given}
+        return
+    if not isinstance(given, list) or not given:
+        raise BadFieldError("input", f"input must be a string or a list of items, not {shown(given)}")
+    answer: dict[str, Any] | None = None  # items of an assistant are one message
+    for index, item in enumerate(given):
+        where = f"input[{index}]"
+        if not isinstance(item, dict):
+            raise BadFieldError(where, f"{where} must be an object, not {shown(item)}")
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind == "reasoning" or kind == "function_call" or (kind == "message" and role == "assistant"):
+            if answer is not None and (kind == "reasoning" or (kind == "message" and answer["content"])):
+                yield answer
+                answer = None
+            answer = answer or {"role": "assistant", "content": ""}
+            _add(answer, where, item)
+            continue
+        if answer is not None:
+            yield answer
+            answer = None
+        if kind == "function_call_output":
+            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+        elif kind == "message":
+            yield {"role": role, "content": item.get("content")}
+        else:
+            raise unsupported(where, f"items of type {shown(kind)} are not here")
+    if answer is not None:
+        yield answer
+
+
+def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
+    kind = item.get("type", "message")
+    if kind == "message":
+        answer["content"] = item.get("content")
+    elif kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        answer.setdefault("tool_calls", []).append(
+            {"id": item.get("call_id"), "type": "function", "function": function}
+        )
+    else:
+        parts = item.get("content") or []
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise BadFieldError(where, f"content of {where} must be a list of parts, not {shown(parts)}")
+        answer["reasoning_content"] = "\n".join(str(part.get("text", "")) for part in parts) or None
+
+
+def _tool(where: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise BadFieldError(where, f"{where} must be an object, not {shown(given)}")
+    if given.get("type") != "function":
+        raise unsupported(where, f"tools of type {shown(given.get('type'))} are not here")
+    return {"type": "function", "function": {name: given.get(name) for name in ("name", "description", "parameters")}}
+
+
+# --- what goes out ----------------------------------------------------------------------------------------------------
+
+
+class ResponseObject:
+    """OpenAI's object for the answer to a call, whole or in events."""
+
+    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+        self._call, self._n_events, self._n_reasoning = call, 0, 0
+        self._output: list[dict[str, Any]] = []
+        self._open = False  # whether the last item is not at its end
+        sampling = call.requests[0].sampling
+        self._object: dict[str, Any] = {
+            "id": f"resp_{secrets.token_hex(12)}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "model": call.model,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.get("instructions"),
+            "max_output_tokens": body.get("max_output_tokens"),
+            "metadata": body.get("metadata") or {},
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "text": body.get("text") or {"format": {"type": "text"}},
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": body.get("tools") or [],
+            "truncation": "disabled",
+            "usage": None,
+            "output": [],
+        }
+
+    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
+        """The object at its end."""
+        async for piece in pieces:
+            for event in self._events(piece):
+                if piece.end is not None and "response" in event:
+                    return dict(event["response"])
+        raise AssertionError("an answer has an end")
+
+    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of a stream; closing this closes `pieces`."""
+        async with aclosing(pieces):
+            is_new = True
+            async for piece in pieces:
+                if is_new:
+                    is_new = False
+                    yield self._event("response.created", response=self._object)
+                    yield self._event("response.in_progress", response=self._object)
+                for event in self._events(piece):
+                    yield event
+
+    def _event(self, kind: str, **what: Any) -> dict[str, Any]:
+        self._n_events += 1
+        return {"type": kind, "sequence_number": self._n_events - 1, **what}
+
+    def _events(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        if piece.reasoning:
+            self._n_reasoning += 1
+            yield from self._more("reasoning", "reasoning_text", piece.reasoning)
+        if piece.text:
+            yield from self._more("message", "output_text", piece.text)
+        if piece.tool is not None:
+            tool = piece.tool
+            call = {"call_id": tool.id, "name": tool.name, "arguments": ""}
+            yield from self._begin("function_call", "fc", call)
+            where = self._where()
+            yield self._event("response.function_call_arguments.delta", **where, delta=tool.arguments)
+            self._output[-1]["arguments"] = tool.arguments
+            done = {"name": tool.name, "arguments": tool.arguments}
+            yield self._event("response.function_call_arguments.done", **where, **done)
+            yield from self._close()
+        if piece.end is not None:
+            yield from self._close()
+            yield self._last(piece.end)
+
+    def _where(self) -> dict[str, Any]:
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+
+    def _more(self, kind: str, part: str, text: str) -> Iterator[dict[str, Any]]:
+        if not self._open or self._output[-1]["type"] != kind:
+            is_message = kind == "message"
+            more: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
+            yield from self._begin(kind, "msg" if is_message else "rs", more | {"content": []})
+            empty: dict[str, Any] = {"type": part, "text": ""} | (
+                {"annotations": [], "logprobs": []} if is_message else {}
+            )
+            yield self._event("response.content_part.added", **self._where(), content_index=0, part=dict(empty))
+            self._output[-1]["content"] = [empty]
+        self._output[-1]["content"][0]["text"] += text
+        more = {"logprobs": []} if kind == "message" else {}
+        yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **more)
+
+    def _begin(self, kind: str, prefix: str, what: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from self._close()
+        self._open = True
+        self._output.append({"type": kind, "id": f"{prefix}_{secrets.token_hex(12)}", "status": "in_progress", **what})
+        where = {"output_index": len(self._output) - 1}
+        yield self._event("response.output_item.added", **where, item=dict(self._output[-1]))
+
+    def _close(self, status: str = "completed") -> Iterator[dict[str, Any]]:
+        if not self._open:
+            return
+        self._open, item = False, self._output[-1]
+        item["status"] = status
+        for part in item.get("content", ()):
+            where = {**self._where(), "content_index": 0}
+            more: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
+            yield self._event(f"response.{part['type']}.done", **where, text=part["text"], **more)
+            yield self._event("response.content_part.done", **where, part=part)
+        yield self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
+
+    def _last(self, end: End) -> dict[str, Any]:
+        is_whole = end.reason != "length"
+        usage = {
+            "input_tokens": end.stats.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": end.stats.cached_tokens},
+            "output_tokens": end.n_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
+            "total_tokens": end.stats.prompt_tokens + end.n_tokens,
+        }
+        said = {
+            "status": "completed" if is_whole else "incomplete",
+            "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
+            "output": self._output,
+            "usage": usage,
+            "timings": timings(end.stats),
+            "seed": self._call.requests[0].seed,
+        }
+        return self._event(f"response.{said['status']}", response=self._object | said)
+
+
+def error_event(error: ApiError) -> dict[str, Any]:
+    """An error as an event, and for clients that look for an object."""
+    return {"type": "error", "message": error.message, "code": error.code, "param": error.param, **error.body()}

@@ -1,0 +1,215 @@
+"""How models write tool calls, as far as the chat template tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from edgespec.serve.errors import ApiError
+from edgespec.serve.guard import parsed
+
+Schemas = Mapping[str, Any]
+"""The parameters of each tool, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool with `arguments`, the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class UnfinishedError(Exception):
+    """The text may yet become a call."""
+
+
+Reader = Callable[[str, Schemas, bool], tuple[list[ToolCall], int]]
+"""Reads the calls at the beginning of a text, and how many characters they take. The flag says that nothing follows.
+Raises UnfinishedError, or ValueError for a text that is no call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`marks` begin a call; `bare` ones need no mark where the answer begins. `words` are texts that may be control
+    tokens, which an answer has no text of. `short_ids`: calls have ids of nine characters."""
+
+    marks: tuple[str, ...]
+    read: Reader
+    words: tuple[str, ...] = ()
+    bare: bool = False
+    short_ids: bool = False
+
+
+def format_of(template: str) -> Format:
+    """The format that a chat template shows to its model; Hermes' where it shows none."""
+    if "[TOOL_CALLS]" in template:
+        return MISTRAL
+    if "<tool_call>" not in template and ("<|python_tag|>" in template or '"parameters":' in template):
+        return LLAMA
+    return TAGS
+
+
+# --- Hermes and Qwen: <tool_call>{"name": ..., "arguments": ...}</tool_call>, or Qwen-Coder's XML in it ---------------
+
+OPEN, CLOSE, FUNCTION = "<tool_call>", "</tool_call>", "<function="
+_FUNCTION = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+
+
+def _read_tags(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
+    start = _after(text, len(OPEN) if text.startswith(OPEN) else 0)
+    body = text[start : start + len(FUNCTION)]
+    if body == FUNCTION:
+        found = _FUNCTION.match(text, start)
+        if found is None:
+            raise UnfinishedError
+        name = _known(found[1], schemas)
+        calls, end = [ToolCall(name, _text(dict(_parameters(found[2], schemas[name]))))], found.end()
+    elif body[:1] in ("{", "["):
+        try:
+            value, end = _json(text, start)
+        except UnfinishedError:
+            if CLOSE in text:
+                raise ValueError("no JSON") from None
+            raise
+        calls = [_call(part, schemas) for part in (value if isinstance(value, list) else [value])]
+    elif FUNCTION.startswith(body):
+        raise UnfinishedError
+    else:
+        raise ValueError("no call")
+    rest = text[_after(text, end) :]
+    if rest.startswith(CLOSE):
+        return calls, _after(text, end) + len(CLOSE)
+    if CLOSE.startswith(rest) and not ended:
+        raise UnfinishedError
+    return calls, end
+
+
+def _parameters(text: str, schema: Any) -> Iterator[tuple[str, Any]]:
+    """Parameters are text; those that the schema has as something else are JSON."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    for name, given in _PARAMETER.findall(text):
+        value = given.removeprefix("\n").removesuffix("\n")
+        described = properties.get(name) if isinstance(properties, dict) else None
+        kind = described.get("type") if isinstance(described, dict) else None
+        if kind == "string":
+            yield name, value
+            continue
+        try:
+            yield name, _loads(value)
+        except ValueError:
+            yield name, value
+
+
+TAGS = Format((OPEN, FUNCTION), _read_tags, (OPEN, CLOSE))
+
+
+# --- Mistral: [TOOL_CALLS][{...}], or since 2025 [TOOL_CALLS]name[ARGS]{...} -----------------------------------------
+
+TOOL_CALLS = "[TOOL_CALLS]"
+_NAMED = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\w*\s*)?(?:\[ARGS\]\s*)?(?={)")
+
+
+def _read_mistral(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
+    start = _after(text, len(TOOL_CALLS))
+    if text[start : start + 1] in ("[", "{"):
+        value, end = _json(text, start)
+        return [_call(part, schemas) for part in (value if isinstance(value, list) else [value])], end
+    found = _NAMED.match(text, start)
+    if found is None:
+        raise UnfinishedError
+    value, end = _json(text, found.end())
+    return [ToolCall(_known(found[1], schemas), _text(value))], end
+
+
+MISTRAL = Format((TOOL_CALLS,), _read_mistral, (TOOL_CALLS, "[CALL_ID]", "[ARGS]"), short_ids=True)
+
+
+# --- Llama 3: an object with name and parameters, with or without <|python_tag|>; several have ; between them --------
+
+PYTHON = "<|python_tag|>"
+_FIRST_KEY = re.compile(r'\{\s*("\w*"?)?')
+_KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"')
+
+
+def _read_llama(text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
+    start = len(PYTHON) if text.startswith(PYTHON) else 0
+    start += len(text[start:]) - len(text[start:].lstrip(" \t\r\n;"))
+    if start == len(text):
+        raise UnfinishedError
+    first = _FIRST_KEY.match(text, start)
+    if first is None or not any(key.startswith(first[1] or "") for key in _KEYS):
+        raise ValueError("no call")
+    value, end = _json(text, start)
+    return [_call(value, schemas)], end
+
+
+LLAMA = Format((PYTHON,), _read_llama, (PYTHON,), bare=True)
+FORCED = Format((), _read_llama, bare=True)
+
+WORDS = (*TAGS.words, *MISTRAL.words, *LLAMA.words)
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+
+
+def _json(text: str, start: int) -> tuple[Any, int]:
+    """The JSON that begins at `start`, and its end."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except ValueError:
+        raise UnfinishedError from None
+
+
+def _loads(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _call(value: Any, schemas: Schemas) -> ToolCall:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict):
+        raise ValueError("no call")
+    arguments = value.get("arguments", value.get("parameters"))
+    if isinstance(arguments, str):
+        arguments = _loads(arguments)
+    return ToolCall(_known(value.get("name"), schemas), _text({} if arguments is None else arguments))
+
+
+def _known(name: Any, schemas: Schemas) -> str:
+    if not isinstance(name, str) or name not in schemas:
+        raise ValueError("no such tool")
+    return name
+
+
+def _text(arguments: Any) -> str:
+    """Arguments as JSON that can be sent: half a pair of surrogates cannot, nor what is nested too deeply."""
+    if not isinstance(arguments, dict):
+        raise ValueError("arguments are no object")
+    try:
+        text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode()
+        parsed(text.encode())
+    except (ApiError, RecursionError) as error:
+        raise ValueError("nested too deeply") from error
+    return text
+
+
+def _after(text: str, start: int) -> int:
+    """Where the blanks end that begin at `start`."""
+    return len(text) - len(text[start:].lstrip())

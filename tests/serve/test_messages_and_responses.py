@@ -1,0 +1,218 @@
+"""Anthropic's Messages and OpenAI's Responses, whole and as events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Serving, serving
+from tiny_gguf import write_model
+
+from edgespec.core.stats import Stats
+from edgespec.runtime.worker import Worker
+from edgespec.serve.anthropic import Answer
+from edgespec.serve.chat import Call, End, Piece, ToolDelta
+from edgespec.serve.responses import ResponseObject
+from edgespec.settings import LoadSettings, Request
+
+MESSAGES, COUNT, RESPONSES = "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"
+ASKED = [{"role": "user", "content": "Hello"}]
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+pytestmark = [pytest.mark.native, pytest.mark.cli]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with Worker(LoadSettings("demo", threads=1, sequences=2, store=False)) as worker, serving(worker) as found:
+        yield found
+
+
+def posted(server: Serving, path: str, body: dict[str, Any], status: int = 200) -> Any:
+    with server.client() as client:
+        response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def streamed(server: Serving, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a stream, each with its type as its name."""
+    with server.client() as client, client.stream("POST", path, json=body | {"stream": True}) as response:
+        assert response.status_code == 200
+        blocks = [block for block in "\n".join(response.iter_lines()).split("\n\n") if block.startswith("event: ")]
+    events = []
+    for block in blocks:
+        name, data = block.split("\n", 1)
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+# --- Messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> None:
+    body = {"messages": ASKED, "system": [{"type": "text", "text": "Be brief."}], "max_tokens": 9, "seed": 2}
+    whole = posted(server, MESSAGES, body)
+    chat = [{"role": "system", "content": "Be brief."}, *ASKED]
+    same = posted(server, "/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
+    assert whole["content"] == [{"type": "text", "text": same["choices"][0]["message"]["content"]}]
+    assert whole["stop_reason"] == "max_tokens"
+    assert whole["usage"]["output_tokens"] == 9
+    events = streamed(server, MESSAGES, body)
+    kinds = [event["type"] for event in events]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
+    assert text == whole["content"][0]["text"]
+    used = events[-2]["usage"]
+    assert used["input_tokens"] + used["cache_read_input_tokens"] == posted(server, COUNT, body)["input_tokens"]
+
+
+def test_a_stop_sequence_is_told(server: Serving) -> None:
+    body = {"messages": ASKED, "max_tokens": 20, "temperature": 0}
+    text = posted(server, MESSAGES, body)["content"][0]["text"]
+    whole = posted(server, MESSAGES, body | {"stop_sequences": [text[4:7]]})
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", text[4:7])
+
+
+def test_tools_of_messages(server: Serving) -> None:
+    tools = [{"name": "weather", "description": "of a city", "input_schema": PLACE}]
+    body: dict[str, Any] = {"messages": ASKED, "tools": tools, "tool_choice": {"type": "any"}, "max_tokens": 60}
+    whole = posted(server, MESSAGES, body)
+    (block,) = whole["content"]
+    assert (block["type"], block["name"], block["input"]) == ("tool_use", "weather", {"city": "Rome"})
+    assert whole["stop_reason"] == "tool_use"
+    kinds = [event["type"] for event in streamed(server, MESSAGES, body)]
+    assert kinds[1:4] == ["content_block_start", "content_block_delta", "content_block_stop"]
+    result = {"type": "tool_result", "tool_use_id": block["id"], "content": [{"type": "text", "text": "sunny"}]}
+    talk = [*ASKED, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, block]}]
+    talk.append({"role": "user", "content": [result, {"type": "text", "text": "So?"}]})
+    assert posted(server, MESSAGES, {"messages": talk, "tools": tools, "max_tokens": 2})["type"] == "message"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"max_tokens": None},
+        {"messages": 3},
+        {"messages": [{"role": "system", "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 3}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": [], "content": 3}]}]},
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        {"tool_choice": {"type": "often"}},
+        {"n": 2},
+    ],
+)
+def test_errors_of_messages_are_anthropics(server: Serving, body: dict[str, Any]) -> None:
+    error = posted(server, MESSAGES, {"messages": ASKED, "max_tokens": 2} | body, 400)
+    assert error["type"] == "error"
+    assert error["error"]["type"] == "invalid_request_error"
+
+
+def test_a_prompt_that_is_too_long_and_a_model_that_is_not_there(server: Serving) -> None:
+    long = {"messages": [{"role": "user", "content": "one two " * 3000}], "max_tokens": 2, "stream": True}
+    assert posted(server, MESSAGES, long, 400)["error"]["message"].startswith("prompt is too long: ")
+    assert posted(server, COUNT, long)["input_tokens"] > 3000
+    assert posted(server, MESSAGES, long | {"model": "x"}, 404)["error"]["type"] == "not_found_error"
+
+
+# --- Responses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_response_is_the_answer_of_a_chat_and_its_stream(server: Serving) -> None:
+    body = {"input": "Hello", "instructions": "Be brief.", "max_output_tokens": 9, "seed": 2}
+    whole = posted(server, RESPONSES, body)
+    chat = [{"role": "system", "content": "Be brief."}, *ASKED]
+    same = posted(server, "/v1/chat/completions", {"messages": chat, "max_tokens": 9, "seed": 2})
+    (item,) = whole["output"]
+    assert item["content"][0]["text"] == same["choices"][0]["message"]["content"]
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    events = streamed(server, RESPONSES, body)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
+    text = "".join(event["delta"] for event in events if event["type"].endswith("text.delta"))
+    assert events[2]["item"]["content"] == []
+    assert text == item["content"][0]["text"] == events[-1]["response"]["output"][0]["content"][0]["text"]
+    items = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    as_items = posted(server, RESPONSES, {"input": items, "max_output_tokens": 9, "seed": 2})
+    assert as_items["output"][0]["content"] == item["content"]
+
+
+def test_tools_of_responses(server: Serving) -> None:
+    tools = [{"type": "function", "name": "weather", "parameters": PLACE}]
+    choice = {"type": "function", "name": "weather"}
+    body: dict[str, Any] = {"input": "Hello", "tools": tools, "tool_choice": choice, "max_output_tokens": 60}
+    (call,) = posted(server, RESPONSES, body)["output"]
+    assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "weather", {"city": "Rome"})
+    kinds = [event["type"] for event in streamed(server, RESPONSES, body)]
+    assert "response.function_call_arguments.done" in kinds
+    assert kinds[-1] == "response.completed"
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "summary": []}
+    talk = [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}, thought, call, result]
+    assert posted(server, RESPONSES, {"input": talk, "tools": tools, "max_output_tokens": 2})["output"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"background": True}, "background"),
+    ],
+)
+def test_what_responses_cannot_honour_is_named(server: Serving, body: dict[str, Any], param: str) -> None:
+    assert posted(server, RESPONSES, {"input": "Hello"} | body, 400)["error"]["param"] == param
+
+
+# --- reasoning, text and a call in one answer -------------------------------------------------------------------------
+
+CALL = Call("m", [Request()])
+PIECES = [
+    Piece(0, reasoning="h"),
+    Piece(0, reasoning="m"),
+    Piece(0, "Yes."),
+    Piece(0, tool=ToolDelta(0, "a", "f", '{"x": 1}')),
+    Piece(0, end=End("tool_calls", Stats(), 5)),
+]
+
+
+def test_blocks_and_items_of_an_answer_with_everything() -> None:
+    answer = Answer(CALL)
+    events = [event for piece in PIECES for event in answer._events(piece)]
+    assert [block["type"] for block in answer._content] == ["thinking", "text", "tool_use"]
+    assert answer._content[0]["thinking"] == "hm"
+    starts = [event["index"] for event in events if event["type"] == "content_block_start"]
+    assert starts == [event["index"] for event in events if event["type"] == "content_block_stop"] == [0, 1, 2]
+    response = ResponseObject(CALL, {})
+    events = [event for piece in PIECES for event in response._events(piece)]
+    items = events[-1]["response"]["output"]
+    assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
+    assert all(item["status"] == "completed" for item in items)
+    assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1, 2]
+
+
+def test_thinking_may_be_switched_off_in_the_template(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{{ '<think>\n' if enable_thinking is not defined or enable_thinking }}"
+    )
+    model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template=template))
+    with Worker(LoadSettings(model, threads=1, sequences=1, store=False)) as worker, serving(worker) as server:
+        body: dict[str, Any] = {"messages": ASKED, "max_tokens": 3, "seed": 1}
+        assert posted(server, MESSAGES, body)["content"][0]["type"] == "thinking"
+        off = posted(server, MESSAGES, body | {"thinking": {"type": "disabled"}})
+        assert off["content"][0]["type"] == "text"

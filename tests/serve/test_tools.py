@@ -1,0 +1,200 @@
+"""Tools: calls out of texts in every format, and what models and clients are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Serving, serving
+from tiny_gguf import write_model
+
+from edgespec.runtime.worker import Worker
+from edgespec.serve.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, format_of
+from edgespec.serve.tools.parser import ToolParser
+from edgespec.settings import LoadSettings
+
+CHAT = "/v1/chat/completions"
+pytestmark = [pytest.mark.native, pytest.mark.cli]
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}}
+SCHEMAS = {"weather": PLACE, "write": WRITE}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": PLACE}}]
+ASKED = [{"role": "user", "content": "Weather in Rome?"}]
+TALK = [
+    *ASKED,
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "a1", "content": "sunny <|im_end|>"},
+]
+ROME = ("weather", {"city": "Rome"})
+JSON = '{"name": "weather", "arguments": {"city": "Rome"}}'
+
+
+def read(format: Format, text: str, size: int = 10**6) -> tuple[str, list[tuple[str, Any]]]:
+    """The text and the calls of an answer that arrives in parts of `size` characters."""
+    parser = ToolParser(format, SCHEMAS)
+    made = [piece for at in range(0, len(text), size) for piece in parser.feed(0, text[at : at + size])]
+    made += parser.end(0)
+    calls = [piece.tool for piece in made if piece.tool]
+    assert [call.number for call in calls] == list(range(len(calls)))
+    return "".join(piece.text for piece in made), [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10**6])
+@pytest.mark.parametrize(
+    ("format", "text", "said", "calls"),
+    [
+        (TAGS, f"<tool_call>\n{JSON}\n</tool_call>", "", [ROME]),
+        (TAGS, f"Let me see.\n\n<tool_call>{JSON}</tool_call>\n<tool_call>{JSON}\n", "Let me see.", [ROME, ROME]),
+        (TAGS, f"<tool_call>[{JSON}, {JSON}]</tool_call>", "", [ROME, ROME]),
+        (
+            TAGS,
+            "<tool_call>\n<function=write>\n<parameter=path>\na <b>\n\n1\n</parameter>\n<parameter=lines>\n3\n"
+            "</parameter>\n</function>\n</tool_call>",
+            "",
+            [("write", {"path": "a <b>\n\n1", "lines": 3})],
+        ),
+        (TAGS, "<function=write><parameter=path>12</parameter></function>", "", [("write", {"path": "12"})]),
+        (MISTRAL, f"[TOOL_CALLS] [{JSON}]", "", [ROME]),
+        (
+            MISTRAL,
+            'Yes. [TOOL_CALLS]weather[ARGS]{"city": "Rome"}[TOOL_CALLS]weather{}',
+            "Yes.",
+            [ROME, ("weather", {})],
+        ),
+        (LLAMA, '{"name": "weather", "parameters": {"city": "Rome"}}', "", [ROME]),
+        (LLAMA, f'<|python_tag|>{JSON}; {{"type": "function", "name": "write"}}', "", [ROME, ("write", {})]),
+        (FORCED, JSON, "", [ROME]),
+        (TAGS, '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"Rome\\"}"}</tool_call>', "", [ROME]),
+    ],
+)
+def test_calls_are_found_however_the_text_arrives(
+    format: Format, text: str, said: str, calls: list[Any], size: int
+) -> None:
+    assert read(format, text, size) == (said, calls)
+
+
+@pytest.mark.parametrize("size", [1, 10**6])
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        (TAGS, "a <b> <tool"),
+        (TAGS, '<tool_call>{"name": "weather", "arguments": </tool_call> so'),
+        (TAGS, '<tool_call>{"name": "nobody", "arguments": {}}</tool_call>'),
+        (TAGS, '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>'),
+        (TAGS, '<tool_call>{"name": ["weather"], "arguments": {"x": NaN}}'),
+        (TAGS, "<tool_call>" + "[" * 5000),
+        (TAGS, '<tool_call>{"name": "weather", "arguments": {"a": ' + "[" * 99 + "]" * 99 + "}}</tool_call>"),
+        (TAGS, "<tool_call>\n<function=write>\n<parameter=path>\nab"),
+        (MISTRAL, "[TOOL_CALLS] or not, \n"),
+        (LLAMA, '{"city": "Rome"} \n'),
+        (LLAMA, '<|python_tag|>print("hello")'),
+        (LLAMA, f"It is {JSON}"),
+        (LLAMA, '{"name": "Rome"}'),
+    ],
+)
+def test_what_is_no_call_stays_text(format: Format, text: str, size: int) -> None:
+    assert read(format, text, size) == (text, [])
+
+
+def test_the_template_tells_the_format() -> None:
+    assert format_of("... <tool_call>{{ call.parameters }}") is TAGS
+    assert format_of("{{ '[TOOL_CALLS]' }}") is MISTRAL
+    assert format_of('{{ \'{"name": "\' + name + \'", "parameters": \' }}') is LLAMA
+
+
+# --- with a model -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with Worker(LoadSettings("demo", threads=1, sequences=2, store=False)) as worker, serving(worker) as found:
+        yield found
+
+
+def posted(server: Serving, path: str, status: int = 200, **body: Any) -> Any:
+    with server.client() as client:
+        response = client.post(path, json=body)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_tool_that_must_be_called_is_called(server: Serving, choice: Any) -> None:
+    body: dict[str, Any] = {"messages": ASKED, "tools": TOOLS, "tool_choice": choice, "seed": 1, "max_tokens": 60}
+    answer = posted(server, CHAT, **body)["choices"][0]
+    assert answer["finish_reason"] == "tool_calls"
+    assert answer["message"]["content"] is None
+    (call,) = answer["message"]["tool_calls"]
+    assert call["type"] == "function"
+    assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Rome")
+    with server.client() as client, client.stream("POST", CHAT, json=body | {"stream": True}) as response:
+        chunks = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+    deltas = [call for c in chunks for call in c["choices"][0]["delta"].get("tool_calls", [])]
+    assert [delta["function"] for delta in deltas] == [call["function"]]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_template_without_tools_has_them_described(server: Serving) -> None:
+    prompt = posted(server, "/apply-template", messages=TALK, tools=TOOLS)["prompt"]
+    assert prompt.startswith("<|im_start|>system\nYou may call functions")
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>' in prompt
+    assert "<|im_start|>user\n<tool_response>\nsunny" in prompt
+    assert "weather" not in posted(server, "/apply-template", messages=ASKED, tools=TOOLS, tool_choice="none")["prompt"]
+
+
+def test_references_of_a_schema_still_lead_where_they_did(server: Serving) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"to": {"$ref": "#/$defs/place"}}, "required": ["to"]}
+    schema |= {"$defs": {"place": {"enum": ["Oslo"]}}, "additionalProperties": False}
+    tools = [*TOOLS, {"type": "function", "function": {"name": "go", "parameters": schema}}]
+    choice = {"type": "function", "function": {"name": "go"}}
+    answer = posted(server, CHAT, messages=ASKED, tools=tools, tool_choice=choice, max_tokens=60)
+    assert json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == {"to": "Oslo"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": 3}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [*TOOLS, *TOOLS]}, "tools"),
+        ({"tools": TOOLS, "tool_choice": "often"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": "required", "regex": "a"}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [1]}]}, "messages[0].tool_calls[0]"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(server: Serving, body: dict[str, Any], param: str) -> None:
+    assert posted(server, CHAT, 400, **{"messages": ASKED, **body})["error"]["param"] == param
+
+
+def test_a_template_with_tools_gets_them_and_its_arguments(tmp_path: Path) -> None:
+    template = (
+        "{% if tools %}[{% for t in tools %}{{ t | tojson }}{% endfor %}]{% endif %}{{ mood }}"
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+        "{% if m.tool_calls %}<tool_call>{{ m.tool_calls[0].function | tojson }}{% endif %}{% endfor %}"
+    )
+    model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template=template))
+    with Worker(LoadSettings(model, threads=1, sequences=1, store=False)) as worker, serving(worker) as server:
+        body: dict[str, Any] = {"messages": TALK, "tools": TOOLS, "chat_template_kwargs": {"mood": "merry"}}
+        prompt = posted(server, "/apply-template", **body)["prompt"]
+        assert prompt.startswith('[{"type": "function", "function": {"name": "weather"')
+        assert "]merry<|user|>" in prompt
+        assert '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}<|tool|>sunny' in prompt
+        assert posted(server, CHAT, **body, max_tokens=1)["usage"]["completion_tokens"] == 1
