@@ -42,6 +42,12 @@ class Network:
     norm: FloatRow
     epsilon: float
 
+    def predicted(self, k: int, state: FloatRow, inputs: FloatRow) -> FloatRow:
+        """The logits float32[V'] of network k."""
+        inner = product(self.up[k], inputs)
+        inner /= 1 + np.exp(-inner)
+        return product(self.output, state + product(self.down[k], inner))
+
 
 def product(matrix: FloatRow, x: FloatRow) -> FloatRow:
     """float32[M, D] times float32[D], in pieces that numpy multiplies in this thread: those of its BLAS fight for the
@@ -153,10 +159,7 @@ class HydraDrafter(Drafter):
 
     def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:
         """The logits float32[V'] of the network that is told `tokens`."""
-        net, k = self.network, len(tokens) - 1
         embedded = np.stack([self.embedding(token) for token in tokens])
-        scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + net.epsilon)
-        inner = product(net.up[k], np.concatenate([state, (embedded / scale * net.norm).ravel()]))
-        inner /= 1 + np.exp(-inner)
-        drafted: FloatRow = product(net.output, state + product(net.down[k], inner))
-        return drafted
+        scale = np.sqrt((embedded**2).mean(axis=1, keepdims=True) + self.network.epsilon)
+        inputs = np.concatenate([state, (embedded / scale * self.network.norm).ravel()])
+        return self.network.predicted(len(tokens) - 1, state, inputs)
