@@ -50,6 +50,7 @@ class AnswerOptions(_Options, total=False):
     reference: tuple[int, ...]
     logprobs: int | None
     left: int
+    template: str
     lenient: bool
 
 
