@@ -18,8 +18,10 @@ from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE, MOST_UNREAD
 from edgespec.core.prefix import common_prefix
 from edgespec.core.sampling import FloatRow
-from edgespec.drafters.base import DraftContext
+from edgespec.drafters.base import DraftContext, Outcome
 from edgespec.drafters.model import Growth, ModelDrafter, Slot
+from edgespec.drafters.successors import Successors
+from edgespec.drafters.tree import ROOT
 from edgespec.llama.batch import Batch
 from edgespec.llama.head_context import HeadContext
 
@@ -82,7 +84,8 @@ class _Features:
 
 
 class HeadDrafter(ModelDrafter):
-    """`context` holds the head, with as many sequences as the target's; see `ModelDrafter` for `width`.
+    """`context` holds the head, with as many sequences as the target's; see `ModelDrafter` for `width`. What the target
+    found likely after the same tokens is drafted too, if there are `successors`.
 
     A text of which the target did not compute the beginning here (a copied prompt), or too long ago, is read from where
     it did.
@@ -90,8 +93,11 @@ class HeadDrafter(ModelDrafter):
 
     context: HeadContext
 
-    def __init__(self, context: HeadContext, width: int = 1, name: str = "eagle3") -> None:
+    def __init__(
+        self, context: HeadContext, width: int = 1, name: str = "eagle3", successors: Successors | None = None
+    ) -> None:
         super().__init__(context, width, name)
+        self._successors, self.needs_logits = successors, successors is not None
         self.needs_layers, self._skips = context.reads, context.reads == (FINAL_STATE,)
         self._features = self._no_features()
 
@@ -108,6 +114,10 @@ class HeadDrafter(ModelDrafter):
         if self._skips:
             self._features[sequence.slot].skip(start, rows.shape[1])
         self._features[sequence.slot].add(start, rows)
+
+    def observe(self, outcome: Outcome) -> None:
+        if self._successors is not None:
+            self._successors.learn(outcome)
 
     def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         if self._skips:
@@ -166,6 +176,13 @@ class HeadDrafter(ModelDrafter):
 
     def _is_end(self, token: int) -> bool:
         return self.context.target.is_end(token)  # a head need not know its tokens
+
+    def _row(self, growth: Growth, node: int, index: int) -> FloatRow:
+        row = super()._row(growth, node, index)
+        if self._successors is not None and growth.sequence.is_draft_invariant:
+            last = growth.sequence.tokens if node == ROOT else growth.tree.tokens
+            self._successors.blend(row, last[node])
+        return row
 
     def _add(self, growth: Growth, node: int, row: int) -> None:
         growth.states[node] = self.context.state(row)

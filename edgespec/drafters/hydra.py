@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from edgespec.core.candidates import draft_candidates
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.features import FINAL_STATE
-from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Drafter, Outcome
 from edgespec.drafters.estimates import Estimates
@@ -27,7 +26,6 @@ from edgespec.drafters.tree import ROOT, Tree
 
 ONE_THREAD = 9000  # numbers of a matrix: with 9,216 OpenBLAS begins to use threads
 LARGE = 2**24  # numbers of a matrix that is worth several threads
-REMEMBERED = 0.3  # share of what the target found likely before: more helps a weak head, and harms a good one
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +83,14 @@ class HydraDrafter(Drafter):
         self,
         network: Network,
         embedding: Callable[[int], FloatRow],
+        successors: Successors,
         n_vocab: int,
         width: int = 1,
         fingerprint: Mapping[str, object] | None = None,
     ) -> None:
         self.network, self.embedding, self.width, self.fingerprint = network, embedding, width, fingerprint
         self._row: FloatRow = np.full(n_vocab, -np.inf, np.float32)
-        self._successors = Successors(n_vocab)
+        self._successors = successors
         self._slots: dict[int, _Slot] = {}
         self._estimates = Estimates()
 
@@ -151,10 +150,8 @@ class HydraDrafter(Drafter):
         drafted, row = self._predicted(state, tokens), self._row
         row.fill(-np.inf)
         row[self.network.ids] = drafted
-        ids, weights = self._successors.of(tokens[-1])
-        if len(ids) and sequence.is_draft_invariant:
-            row -= log_sum_exp(drafted) - np.log(1 - REMEMBERED)
-            row[ids] = np.logaddexp(row[ids], np.log(REMEMBERED * weights))
+        if sequence.is_draft_invariant:
+            self._successors.blend(row, tokens[-1], drafted)
         return row
 
     def _predicted(self, state: FloatRow, tokens: Sequence[int]) -> FloatRow:

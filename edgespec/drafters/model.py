@@ -188,8 +188,8 @@ class ModelDrafter(Drafter):
     def _is_end(self, token: int) -> bool:
         return self.context.model.is_end(self._own(token))
 
-    def _row(self, index: int) -> FloatRow:
-        """The draft's logits in the target's ids."""
+    def _row(self, growth: Growth, node: int, index: int) -> FloatRow:
+        """The draft's logits in the target's ids behind a node, which is in the batch at `index`."""
         row = self.context.logits(index)
         return row if self.translation is None else self.translation.row(row)
 
@@ -316,18 +316,17 @@ class ModelDrafter(Drafter):
     def _add(self, growth: Growth, node: int, row: int) -> None:
         sequence, tree = growth.sequence, growth.tree
         position = len(sequence.tokens) + (0 if node == ROOT else len(tree.path(node)))
+        logits = self._row(growth, node, row)
         candidates = draft_candidates(
             sequence.sampler,
-            self._row(row),
+            logits,
             growth.prefix(node),
             position,
             min(self.width, tree.budget.leaves),
             (sequence.round << 20) + node + 1 if sequence.draws else None,
         )
         if self.tells_certainty and candidates:
-            growth.certainty.append(
-                certainty(sequence.sampler, self._row(row), growth.prefix(node), candidates[0].token)
-            )
+            growth.certainty.append(certainty(sequence.sampler, logits, growth.prefix(node), candidates[0].token))
         for child in self._estimates.hang(tree, node, sequence, candidates):
             if self._is_end(tree.tokens[child]):
                 tree.close(child)

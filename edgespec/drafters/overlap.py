@@ -171,6 +171,6 @@ class OverlappedDrafter(ModelDrafter):
         if not growth.tree.tokens or assumed.is_draft_invariant:
             return next(iter(growth.tree.tokens), None)
         sampler = assumed.sampler
-        adjusted = sampler.adjusted(self._row(-1)[: sampler.n_vocab], growth.prefix(ROOT))
+        adjusted = sampler.adjusted(self._row(growth, ROOT, -1)[: sampler.n_vocab], growth.prefix(ROOT))
         distribution = Distribution.of(draw_from(adjusted, sampler.settings))
         return sampler.draw(distribution, len(assumed.tokens), Stream.RESIDUAL, assumed.round)

@@ -19,9 +19,9 @@ class RecyclingDrafter(WalkingDrafter[int]):
     name = "recycling"
     needs_logits = True
 
-    def __init__(self, n_vocab: int) -> None:
+    def __init__(self, successors: Successors) -> None:
         super().__init__()
-        self._successors = Successors(n_vocab)
+        self._successors = successors
 
     def observe(self, outcome: Outcome) -> None:
         self._successors.learn(outcome)

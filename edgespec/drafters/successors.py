@@ -6,22 +6,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.sampler import log_sum_exp
 from edgespec.core.sampling import FloatRow, largest
 from edgespec.drafters.base import Outcome
 
 MOST = 8  # successors of a token
 UNLIKELY = 4.0  # nats below the likeliest token: less likely ones are not kept
 MANY = 256  # from so many tokens on selecting the likeliest takes less time than sorting them
+BLENDED = 0.3  # share of what the target found likely before in a head's draft: more harms a good head
 
 
 class Successors:
-    """A table that all sequences share: int32[n_vocab, 8] successors, -1 where there is none, and their logits."""
+    """A table that all sequences and drafters share: int32[n_vocab, 8] successors, -1 where there is none, and their
+    logits."""
 
     def __init__(self, n_vocab: int) -> None:
         self._ids: NDArray[np.int32] = np.full((n_vocab, MOST), -1, np.int32)
         self._logits: NDArray[np.float32] = np.zeros((n_vocab, MOST), np.float32)
+        self._learnt: Outcome | None = None
 
     def learn(self, outcome: Outcome) -> None:
+        """Take the rows of a step; again does nothing."""
+        if outcome is self._learnt:
+            return
+        self._learnt = outcome
         for node, token in zip([-1, *outcome.path], outcome.tokens, strict=True):
             row = outcome.logits(node)
             best = (row >= row.max() - UNLIKELY).nonzero()[0]
@@ -37,3 +45,11 @@ class Successors:
         logits = self._logits[token, : len(ids)] / temperature
         weights: FloatRow = np.exp(logits - logits[:1])
         return ids, weights / (weights.sum() or 1)
+
+    def blend(self, row: FloatRow, token: int, drafted: FloatRow | None = None) -> None:
+        """Mix what was likely after `token` into a draft's logits float32[n_vocab] behind it, in place; `drafted` are
+        those of them that are not -inf, if that is known. The logits become log-probabilities."""
+        ids, weights = self.of(token)
+        if len(ids):
+            row -= log_sum_exp(row if drafted is None else drafted) - np.log(1 - BLENDED)
+            row[ids] = np.logaddexp(row[ids], np.log(BLENDED * weights))

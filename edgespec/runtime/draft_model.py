@@ -16,6 +16,7 @@ from edgespec.drafters.hydra import HydraDrafter, Network
 from edgespec.drafters.medusa import MedusaDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.overlap import OverlappedDrafter
+from edgespec.drafters.successors import Successors
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
@@ -133,7 +134,13 @@ def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> 
 
 
 def model_drafter(
-    settings: LoadSettings, target: Context, draft: Model, plan: Plan, leaves: int, note: Callable[[str], None]
+    settings: LoadSettings,
+    target: Context,
+    draft: Model,
+    plan: Plan,
+    leaves: int,
+    successors: Successors,
+    note: Callable[[str], None],
 ) -> ModelDrafter:
     """A drafter of a draft model, of a head, or of the target's MTP block, if `draft` is the target's model, in a
     context of its own. Raises PairError, UsageError, OutOfMemoryError."""
@@ -143,8 +150,10 @@ def model_drafter(
         "threads_batch": settings.threads_batch_draft or settings.threads_batch,
     }
     if draft is target.model or is_head(draft.header):
-        name = MTP if draft is target.model else kind_of_head(draft.header)
-        return HeadDrafter(HeadContext(draft, target, **threads, **plan.context), width, name)
+        context = HeadContext(draft, target, **threads, **plan.context)
+        if draft is target.model:  # trained with the target: what other texts had would only make it worse
+            return HeadDrafter(context, width, MTP)
+        return HeadDrafter(context, width, kind_of_head(draft.header), successors)
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
         raise PairError(
@@ -154,10 +163,10 @@ def model_drafter(
         )
     if draft.n_params > target.model.n_params:
         note("the draft model is larger than the target: it will slow decoding down")
-    name, context = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
-    if overlaps(settings, target, context, leaves, note):
-        return OverlappedDrafter(context, name, translation)
-    return ModelDrafter(context, width, name, translation)
+    name, own = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
+    if overlaps(settings, target, own, leaves, note):
+        return OverlappedDrafter(own, name, translation)
+    return ModelDrafter(own, width, name, translation)
 
 
 def say_if_nobody_overlaps(settings: LoadSettings, names: list[str], note: Callable[[str], None]) -> None:
@@ -182,7 +191,7 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
     return not why_not and (settings.overlap == "on" or (settings.overlap == "auto" and not shared))
 
 
-def network_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
+def network_drafter(head: Header, target: Model, width: int, successors: Successors) -> HydraDrafter:
     """A drafter of a Hydra or Medusa head, all of which is read into memory. Raises ModelFileError."""
     rows = {name: read_rows(head, name) for name in head.tensors if name != "d2t"}
     if not all(np.isfinite(values).all() for values in rows.values()):
@@ -199,4 +208,4 @@ def network_drafter(head: Header, target: Model, width: int) -> HydraDrafter:
     embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
     drafter = HydraDrafter if kind_of_head(head) == "hydra" else MedusaDrafter
     fingerprint = dict(zip(("file", "size", "mtime"), file_facts(head.path), strict=True))
-    return drafter(network, embedding, target.n_vocab, width, fingerprint)
+    return drafter(network, embedding, successors, target.n_vocab, width, fingerprint)

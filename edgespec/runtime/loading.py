@@ -16,6 +16,7 @@ from edgespec.drafters.grammar import GrammarDrafter
 from edgespec.drafters.lookahead import LookaheadDrafter
 from edgespec.drafters.lookup import LookupDrafter
 from edgespec.drafters.recycling import RecyclingDrafter
+from edgespec.drafters.successors import Successors
 from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
@@ -155,11 +156,12 @@ class ModelSession(Closable):
         say_if_nobody_overlaps(settings, names, self._note)
         if "suffix" in names and settings.store:
             self.answers = AnswerStore(self.model.vocabulary_id, self.model.path.name, self._note)
+        successors = Successors(self.model.n_vocab)
         made: dict[str, Callable[[], Drafter]] = {
             "grammar": GrammarDrafter,
             "lookup": LookupDrafter,
             "suffix": lambda: SuffixDrafter(self.answers),
-            "recycling": lambda: RecyclingDrafter(self.model.n_vocab),
+            "recycling": lambda: RecyclingDrafter(successors),
             "lookahead": LookaheadDrafter,
         }
         drafters = [made[name]() for name in names if name in made]
@@ -167,12 +169,12 @@ class ModelSession(Closable):
             drafters.append(CorpusDrafter(corpus.index))
         if draft_header is not None and networks is not None:
             self.draft_header = networks
-            drafters.append(network_drafter(networks, self.model, leaves))
+            drafters.append(network_drafter(networks, self.model, leaves, successors))
         elif draft_header is not None and plan.draft is not None:
             self.draft, self.draft_header = self._open_model(plan.draft), draft_header
-            self._add_drafter(drafters, self.draft, plan.draft, leaves)
+            self._add_drafter(drafters, self.draft, plan.draft, leaves, successors)
         if MTP in names:
-            self._add_drafter(drafters, self.model, plan.of_block, leaves)
+            self._add_drafter(drafters, self.model, plan.of_block, leaves, successors)
         self.engine = Engine(
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
@@ -368,10 +370,13 @@ class ModelSession(Closable):
 
     # --- the draft ------------------------------------------------------------------------------------------------
 
-    def _add_drafter(self, drafters: list[Drafter], draft: Model, plan: Plan, leaves: int) -> None:
+    def _add_drafter(
+        self, drafters: list[Drafter], draft: Model, plan: Plan, leaves: int, successors: Successors
+    ) -> None:
         branches, sequences = self._branches(leaves), self._settings.sequences
         plan = replace(plan, branches=branches + sequences if branches else 0)
-        drafters.append(drafter := model_drafter(self._settings, self.context, draft, plan, leaves, self._note))
+        drafter = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
+        drafters.append(drafter)
         self.contexts.append(drafter.context)
 
     # --- both -----------------------------------------------------------------------------------------------------

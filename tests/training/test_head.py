@@ -15,6 +15,7 @@ from edgespec.core.draft import Budget  # noqa: E402
 from edgespec.core.features import FINAL_STATE  # noqa: E402
 from edgespec.core.sampler import Sampler  # noqa: E402
 from edgespec.core.sampling import SamplingSettings  # noqa: E402
+from edgespec.drafters.successors import Successors  # noqa: E402
 from edgespec.errors import EdgespecError, ModelFileError, UsageError  # noqa: E402
 from edgespec.gguf_file.head_check import check_draft_file  # noqa: E402
 from edgespec.gguf_file.header import Header, read_header  # noqa: E402
@@ -77,7 +78,7 @@ def test_networks_draft_what_pytorch_predicts(target: Path, tmp_path: Path, kind
     sampler = Sampler(SamplingSettings(temperature=0), 0, 0, header.n_vocab)
     text, state = Text([7, 100], sampler=sampler), np.random.default_rng(5).standard_normal((1, 64)).astype(np.float32)
     with Model(target) as model:
-        drafter = network_drafter(check_draft_file(path), model, 1)
+        drafter = network_drafter(check_draft_file(path), model, 1, Successors(header.n_vocab))
     drafter.begin(text)
     drafter.read(text, 0, {FINAL_STATE: state})
     [draft] = drafter.propose([text], [Budget(3)])
