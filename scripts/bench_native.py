@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from native_llama import SETTINGS, Native, build, draft_settings
+from native_llama import BENCH, SETTINGS, SPECULATIVE, Native, build, draft_settings
 from native_prompts import prompts
 from native_report import NATIVE, OWN_AUTO, OWN_PLAIN, Report, Sample, markdown, tables
 from rich.console import Console
@@ -133,7 +133,7 @@ def arguments() -> argparse.Namespace:
 
 def measure(args: argparse.Namespace) -> int:
     model, draft = resolve(args.model).path, resolve(args.draft).path if args.draft else None
-    programs, flags = build()
+    programs, flags = build(SPECULATIVE, BENCH)
     files = {"model": file_of(model), "draft": file_of(draft) if draft else None, "build": programs.parent.parent.name}
     choices = {name: vars(args)[name] for name in ("lengths", "per_kind", "tokens", "threads", "context", "native")}
     session = Session(args.json, {**files, **choices})

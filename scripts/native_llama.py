@@ -27,14 +27,16 @@ from supervised import CommandError, locked, read, run_logged, say
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 ENVIRON = dict(os.environ)  # as the user has it: edgespec sets how long the threads of its own process spin
-SPECULATIVE, BENCH = "llama-speculative-simple", "llama-bench"
+SPECULATIVE, BENCH, SERVER = "llama-speculative-simple", "llama-bench", "llama-server"
 OPTIONS = [
     "-DCMAKE_BUILD_TYPE=Release",
     "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
     "-DLLAVA_BUILD=OFF",
     "-DLLAMA_BUILD_EXAMPLES=ON",
     "-DLLAMA_BUILD_TOOLS=ON",
-    "-DLLAMA_BUILD_SERVER=OFF",
+    "-DLLAMA_BUILD_SERVER=ON",
+    "-DLLAMA_BUILD_UI=OFF",
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
 ]
 NEVER = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "1024", "--spec-ngram-simple-size-m", "1")
@@ -130,8 +132,8 @@ def find(programs: Path, name: str) -> Path | None:
     return next(iter(programs.rglob(name + (".exe" if os.name == "nt" else ""))), None)
 
 
-def build() -> tuple[Path, str]:
-    """The folder of the programs, and the variables that they were built with; quick when they are there.
+def build(*wanted: str) -> tuple[Path, str]:
+    """The folder of these programs, and the variables that they were built with; quick when they are there.
 
     Raises CommandError, ValueError.
     """
@@ -143,18 +145,20 @@ def build() -> tuple[Path, str]:
     name = llama_build.cache_name(version, machine, backend, environ, stock=True)
     folder = wheel_cache().parent / "native" / name
     folder.mkdir(parents=True, exist_ok=True)
-    programs, ready = folder / "build" / "bin", folder / "ready"
+    programs = folder / "build" / "bin"
+    ready = [folder / f"{program}.ready" for program in wanted]
     facts = f"{backend}, {' '.join(map(str, machine.compiler or ()))}, {changes or 'no further flags'}"
-    if ready.exists():
+    if all(file.exists() for file in ready):
         return programs, facts
     with locked(folder.with_name(f"{name}.lock"), "building llama.cpp's own programs"):
-        if not ready.exists():
-            say(f"building llama.cpp's own programs: about 8 minutes on two cores, once for this machine ({folder})")
+        if not all(file.exists() for file in ready):
+            say(f"building {' and '.join(wanted)}: about 8 minutes on two cores, once for this machine ({folder})")
             sources = unpacked(folder, version)
             with building_environment(PIP, machine, environ, folder / "zig") as building:
-                compile_programs(sources, folder, building)
+                compile_programs(sources, folder, building, wanted)
             clear(folder)
-            ready.touch()
+            for file in ready:
+                file.touch()
     return programs, facts
 
 
@@ -175,8 +179,8 @@ def unpacked(folder: Path, version: str) -> Path:
     return sources
 
 
-def compile_programs(sources: Path, folder: Path, environment: Mapping[str, str]) -> None:
-    """Builds the two programs into folder/build/bin."""
+def compile_programs(sources: Path, folder: Path, environment: Mapping[str, str], programs: Sequence[str]) -> None:
+    """Builds these programs into folder/build/bin."""
     environ = dict(environment)
     tools = folder / "tools"
     wanted = [name for name in ("cmake", "ninja") if not shutil.which(name)]
@@ -195,7 +199,7 @@ def compile_programs(sources: Path, folder: Path, environment: Mapping[str, str]
     configure = [cmake, *generator, "-S", str(sources), "-B", str(target), *options]
     logged("configuring llama.cpp", configure, folder, environ, NO_COMPILE)
     build = [cmake, "--build", str(target), "--config", "Release", "--parallel", str(os.cpu_count() or 1)]
-    logged("compiling llama.cpp", [*build, "--target", SPECULATIVE, BENCH], folder, environ, NO_COMPILE)
+    logged("compiling llama.cpp", [*build, "--target", *programs], folder, environ, NO_COMPILE)
 
 
 def clear(folder: Path) -> None:
