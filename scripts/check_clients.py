@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -171,7 +172,10 @@ CLIENTS = [
           --message "Add a comment." hello.py
         """,
         "shell",
-        (("hello.py", "print('hello')\n"),),
+        (
+            ("hello.py", "print('hello')\n"),
+            (".aider.model.settings.yml", "- name: openai/MODEL\n  extra_params:\n    max_tokens: 64\n"),
+        ),
     ),
     Client(
         "openai of npm",
@@ -294,9 +298,7 @@ def output_of(command: Sequence[str], folder: Path, environ: Mapping[str, str]) 
 
 
 def filled(text: str, names: Mapping[str, str]) -> str:
-    for name, value in names.items():
-        text = text.replace(name, value)
-    return text
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[1]], text)
 
 
 if __name__ == "__main__":
