@@ -18,7 +18,7 @@ from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row
-from edgespec.batch.sidecar import texts_depend_on
+from edgespec.batch.sidecar import of_model, texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
@@ -122,7 +122,8 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         open_target(values["target"], output) as target,
         Vocabulary(found.path) as vocabulary,
     ):
-        made_with = texts_depend_on(header, settings, asked, chat=chat, system=values["system"], n=values["samples"])
+        depend_on = of_model(header, settings)
+        made_with = texts_depend_on(depend_on, asked, chat=chat, system=values["system"], n=values["samples"])
         seed = prepare(target, made_with, values)
         reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
         rows = input_rows(source, data, reader, values["limit"])
