@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
@@ -57,6 +57,34 @@ class TokenEvent:
     def is_last(self) -> bool:
         """Whether this is the end of the answer, not a token."""
         return self.finish_reason is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """A token as plain data, without what has its default; an infinite log-probability is null."""
+        plain: dict[str, Any] = {"id": self.id, "text": self.text}
+        for item in fields(self)[2:]:
+            if (value := getattr(self, item.name)) != item.default:
+                plain[item.name] = value
+        if self.top_logprobs:
+            plain["top_logprobs"] = [[id, _finite(logprob)] for id, logprob in self.top_logprobs]
+        return plain | ({} if self.logprob is None else {"logprob": _finite(self.logprob)})
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> TokenEvent:
+        """What `as_json` gave. Raises TypeError, ValueError, KeyError for something else."""
+        known = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
+        if "logprob" in known:
+            known["logprob"] = _number(known["logprob"])
+        if "top_logprobs" in known:
+            known["top_logprobs"] = tuple((int(id), _number(logprob)) for id, logprob in known["top_logprobs"])
+        return cls(**known | {"id": int(known["id"]), "text": str(known["text"])})
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _number(logprob: Any) -> float:
+    return -math.inf if logprob is None else float(logprob)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,14 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "history": f"{PLAIN} files text",
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
     "batch": f"{PLAIN} core gguf_file llama models runtime edgespec files text",
+    "remote": f"{PLAIN} core runtime text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
     "compare": f"{PLAIN} core gguf_file llama datastore models runtime edgespec bench files text",
     "training": f"{PLAIN} core gguf_file llama history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core gguf_file models runtime edgespec history chat files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch compare"
-    " serve"
+    " serve remote"
     " training chat tui files text",
 }
 EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
@@ -52,7 +53,18 @@ EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
     ("edgespec.runtime.runtime", "batch"): "Runtime.batch is the Python interface of batches",
     ("edgespec.runtime.collect", "bench"): "answers to learn from are those to the prompts of the suites",
 }
-HEAVY = {"torch", "llama_cpp", "textual", "huggingface_hub", "gguf", "numpy", "jinja2", "rich", "starlette", "uvicorn"}
+HEAVY = {
+    "torch",
+    "llama_cpp",
+    "textual",
+    "huggingface_hub",
+    "gguf",
+    "numpy",
+    "jinja2",
+    "rich",
+    "starlette",
+    "uvicorn",
+} | {"httpx2"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

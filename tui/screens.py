@@ -40,7 +40,9 @@ class Screens:
         }
 
     def show(self, command: str) -> bool:
-        """Open the screen of a command; returns whether there is one."""
+        """Open the screen of a command; returns whether there is one. A server's models need none."""
+        if self._session.model.server and command in ("model", "models", "draft"):
+            return False
         if command in self._shows:
             self._shows[command]()
         return command in self._shows

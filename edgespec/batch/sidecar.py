@@ -55,20 +55,20 @@ class Sidecar:
 
 
 def texts_depend_on(
-    header: Header, load: LoadSettings, request: Request, *, chat: bool, system: str | None, n: int = 1
+    of_model: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
 ) -> dict[str, Any]:
-    """Everything but seeds that texts depend on, as plain data. `header` is the target's, with all parts of a split."""
+    """Everything but seeds that texts depend on, as plain data, `of_model` being what they do of the model."""
     values = {field.name: getattr(request, field.name) for field in fields(Request) if field.name not in _OF_A_ROW}
     sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
+    return {**of_model, "chat": chat, "system": system or "", "n": n, **values, **sampling}
+
+
+def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
+    """What texts depend on of a loaded model. `header` is the target's, with all parts of a split."""
     return {
         "model": header.path.name,
         "model size": header.size_bytes,
         "model digest": _digest(header),
-        "chat": chat,
-        "system": system or "",
-        "n": n,
-        **values,
-        **sampling,
         "exact": load.exact,
         "strict": load.strict,
         "spec_draft_n_max with strict": load.draft_n_max if load.strict else None,  # passes are padded for them

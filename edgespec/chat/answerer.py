@@ -15,7 +15,7 @@ Level = Literal["info", "warning", "error"]
 
 
 class Answerer(Protocol):
-    """A Runtime, or a Worker with one in a separate process."""
+    """A Runtime, a Worker with one in a separate process, or a server's model."""
 
     settings: LoadSettings
     notes: list[str]

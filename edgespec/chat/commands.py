@@ -78,7 +78,8 @@ class Commands:
             self.front.load(replace(session.load_settings, model=spec, draft_model=None))
             return
         about = session.about
-        lines = [f"model {session.load_settings.model}" + ("" if session.engine else " (not loaded)")]
+        where = f" of {session.model.server}" if session.model.server else ""
+        lines = [f"model {session.load_settings.model}{where}" + ("" if session.engine else " (not loaded)")]
         if about:
             lines.append(f"{about['description']}, context of {about['ctx_size']:,} tokens")
             lines.append(f"draft model {about['draft_model'] or 'none'}")
@@ -86,8 +87,14 @@ class Commands:
         self.front.say("\n".join(lines))
 
     def do_models(self, _: str) -> None:
-        """The models of this machine, and how they would do as drafts of the loaded one, the best first."""
+        """The models of this machine, and how they would do as drafts of the loaded one, the best first; or those of
+        the server."""
         spec = self.session.load_settings.model
+        if server := self.session.model.server:
+            names = self.session.about.get("models", ())
+            lines = [f"{'*' if name == spec else ' '} {name}" for name in names]
+            self.front.say("\n".join([f"models of {server}:", *lines, "/model MODEL chooses one"]))
+            return
         target = check_model(resolve(spec).path)
         models = list(local_models())
         targets = (each for each in models if not each.is_head)
@@ -105,6 +112,8 @@ class Commands:
         if not spec:
             self.front.say(f"draft model {session.about.get('draft_model') or 'none'}")
             return
+        if session.model.server:
+            raise UsageError("the draft model is up to the server")
         self.front.load(drafting_with(session.load_settings, None if spec == "auto" else spec))
 
     def do_restart(self, number: str) -> None:

@@ -33,10 +33,10 @@ def drafting_with(settings: LoadSettings, draft: str | None) -> LoadSettings:
 
 class ChatModel:
     """A model as `settings` load it. `engine` is None while none is loaded, and after one has died; `about` describes
-    the model that is or was loaded (`Runtime.describe`)."""
+    the model that is or was loaded (`Runtime.describe`). It is one of a `server` where that is given."""
 
-    def __init__(self, open_engine: Opener, settings: LoadSettings) -> None:
-        self._open_engine, self.settings = open_engine, settings
+    def __init__(self, open_engine: Opener, settings: LoadSettings, server: str = "") -> None:
+        self._open_engine, self.settings, self.server = open_engine, settings, server
         self.engine: Answerer | None = None
         self.about: Mapping[str, Any] = {}
         self._drafting: dict[str, Any] = {}  # as the engine has it
@@ -49,12 +49,16 @@ class ChatModel:
         """Load a model. Errors that can be detected beforehand keep the loaded one. Returns the catalogue's defaults
         for the previous model, and for this one. Raises what Runtime raises."""
         try:
-            check_model(resolve(wanted.model).path)
-            if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
-                check_draft_file(resolve(wanted.draft_model).path)
+            if not self.server:
+                check_model(resolve(wanted.model).path)
+                if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
+                    check_draft_file(resolve(wanted.draft_model).path)
             catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
+            if not self.server:
+                self.unload()  # there may be no room for both
+            opened = self._open_engine(wanted, progress, cancel)
             self.unload()
-            self.engine = self._open_engine(wanted, progress, cancel)
+            self.engine = opened
         except EdgespecError as error:
             if self.engine is None:
                 self._failed = (wanted, {}, error)
@@ -74,7 +78,7 @@ class ChatModel:
         if self._failed is None:
             return []
         wanted, about, error = self._failed
-        found = remedies(wanted, about, error=error)
+        found = [Remedy("connect again", wanted)] if self.server else remedies(wanted, about, error=error)
         if wanted != self.settings:
             found.append(Remedy(f"back to {self.settings.model}", self.settings))
         return found
@@ -143,4 +147,5 @@ class ChatModel:
     def as_json(self) -> dict[str, Any]:
         """The models as requested, by names that stay valid."""
         draft = self.settings.draft_model
-        return {"model": lasting(self.settings.model), "draft_model": draft and lasting(draft)}
+        where = {"server": self.server} if self.server else {}
+        return {"model": lasting(self.settings.model), "draft_model": draft and lasting(draft), **where}

@@ -21,7 +21,6 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
-from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import CONSTRAINTS, LoadSettings, Message, Request
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
@@ -42,8 +41,9 @@ class Session(Conversation, Closable):
         settings: ChatSettings | None = None,
         system: str = "",
         store_notes: list[str] | None = None,
+        server: str = "",
     ) -> None:
-        self.model = ChatModel(open_engine, load_settings)
+        self.model = ChatModel(open_engine, load_settings, server)
         self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
         self.begun = ""  # of an answer that is continued
         self._store_notes = [] if store_notes is None else store_notes
@@ -143,7 +143,7 @@ class Session(Conversation, Closable):
         turn = turn_of(self._id, self._head, "user", text)
         try:
             self._make_room([*self.turns, turn])
-        except WorkerDiedError:
+        except GenerationError:
             self.attached = []
             self._keep(turn)  # the message is saved, and can be answered later
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -239,7 +240,8 @@ async def _health(server: Server, request: Request) -> Response:
 
 
 async def _props(server: Server, request: Request) -> Response:
-    return _json(native.props(server.pool.of(request.query_params.get("model", ""))))
+    model = server.pool.of(request.query_params.get("model", ""))
+    return _json(await asyncio.to_thread(native.props, model))  # which reads in the file of the model
 
 
 async def _slots(server: Server, request: Request) -> Response:

@@ -39,7 +39,7 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Something new of the answer `index`: text, reasoning, a part of a tool call, or its end, each in a piece of its
-    own. `tokens` came with it, if log-probabilities were asked for; a piece may be nothing but those."""
+    own. `tokens` came with it, if they or log-probabilities were asked for; a piece may be nothing but those."""
 
     index: int
     text: str = ""
@@ -65,13 +65,14 @@ class ToolUse(Protocol):
 class Call:
     """What a client asked for: `requests` are the samples of one prompt. `splits`: reasoning is no part of the text;
     with `opens_thinking` the prompt has begun it. `tools` has a parser for each sample, or is empty; `words` are those
-    control tokens, by id, that it reads as text."""
+    control tokens, by id, that it reads as text. `returns_tokens`: the client wants all that is known of each token."""
 
     model: str
     requests: list[Request]
     stream: bool = False
     include_usage: bool = False
     splits: bool = False
+    returns_tokens: bool = False
     opens_thinking: bool = False
     tools: Sequence[ToolUse] = ()
     words: Mapping[int, str] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class _Reader:
     """One answer, from events to pieces."""
 
     def __init__(self, call: Call, index: int) -> None:
-        self._index, self._wants_tokens = index, call.wants_tokens
+        self._index, self._wants_tokens = index, call.wants_tokens or call.returns_tokens
         self._thinking = Thinking(opened=call.opens_thinking) if call.splits else None
         self._tools = call.tools[index] if call.tools else None
         self._words = call.words

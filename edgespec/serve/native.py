@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgespec import __version__
+from edgespec.batch import sidecar
+from edgespec.gguf_file.model_check import check_model
 from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Pool, Served
-from edgespec.settings import shown
+from edgespec.settings import LoadSettings, shown
 
 MOST_TOKENS = 2**20  # of one /detokenize
 
@@ -31,18 +34,22 @@ async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
 
 
 async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
-    """The text of ids."""
-    ids = Fields(body).take("tokens")
+    """The text of ids; with `with_pieces` also what each stands for."""
+    fields = Fields(body)
+    ids, with_pieces = fields.take("tokens"), fields.flag("with_pieces")
     if not isinstance(ids, list) or len(ids) > MOST_TOKENS or not all(type(id) is int for id in ids):
         raise BadFieldError("tokens", f"tokens must be a list of at most {MOST_TOKENS} ids, not {shown(ids)}")
     pieces = await model.ask(lambda worker: worker.token_bytes(ids))
-    return {"content": b"".join(pieces).decode("utf-8", "replace")}
+    found = {"content": b"".join(pieces).decode("utf-8", "replace")}
+    return found | ({"pieces": [_piece(data) for data in pieces]} if with_pieces else {})
 
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
-    """The prompt that messages make."""
-    call = chat_call(body, model)
-    return {"prompt": await model.ask(lambda worker: worker.render(call.requests[0]))}
+    """The prompt that messages make, or with `count` the number of its tokens."""
+    request = chat_call(body, model).requests[0]
+    if Fields(body).flag("count"):
+        return {"n_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
+    return {"prompt": await model.ask(lambda worker: worker.render(request))}
 
 
 def models(pool: Pool) -> dict[str, Any]:
@@ -72,7 +79,9 @@ def props(model: Served) -> dict[str, Any]:
     defaults = model.defaults
     sampling = asdict(defaults.sampling)
     sampling["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in sampling["logit_bias"]]
-    about = {name: value for name, value in model.about.items() if name not in ("model", "draft_model")}
+    about = {name: value for name, value in model.about.items() if name != "model"}
+    about["draft_model"] = about["draft_model"] and Path(about["draft_model"]).name
+    about["texts_depend_on"] = _texts_depend_on(model.about["model"], model.settings)
     return {
         "default_generation_settings": {
             "n_ctx": model.n_ctx,
@@ -82,6 +91,7 @@ def props(model: Served) -> dict[str, Any]:
         "model_alias": model.name,
         "model_path": Path(model.about["model"]).name,
         "build_info": f"edgespec-{__version__}",
+        "chat_template": model.template,
         "edgespec": about,
     }
 
@@ -91,6 +101,12 @@ async def slots(model: Served) -> list[dict[str, Any]]:
     n_ctx, drafts = model.n_ctx, bool(model.about["drafters"])
     held: list[dict[str, Any]] = await model.ask(lambda worker: worker.slots())
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
+
+
+@cache
+def _texts_depend_on(path: str, settings: LoadSettings) -> dict[str, Any]:
+    """Of the model, as the files beside a batch's output have it."""
+    return sidecar.of_model(check_model(Path(path)), settings)
 
 
 def _piece(data: bytes) -> Any:

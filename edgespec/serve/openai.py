@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,7 +48,8 @@ def chat_call(body: Mapping[str, Any], model: Served) -> Call:
     messages = _messages(fields.take("messages"), model.n_ctx)
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
     begun = messages[-1].content if messages[-1].role == "assistant" else ""
-    request = replace(model.defaults, messages=messages, prompt="", lenient=True, **what)
+    lenient = fields.flag("lenient", True)
+    request = replace(model.defaults, messages=messages, prompt="", lenient=lenient, **what)
     request = with_tools(request, tools, arguments, model.template)
     call = _call(fields, model, [request])
     call.splits = splits and request.constraint is None
@@ -94,6 +95,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     _check_speculation(fields, model)
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # a number that JavaScript has, too
+    what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what
 
 
@@ -118,9 +120,10 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
         raise BadFieldError("n", f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}")
     stream, options = fields.flag("stream"), fields.mapping("stream_options")
     include_usage = Fields(options).flag("include_usage")
-    requests = [replace(prompt, sample=sample) for prompt in prompts for sample in range(n)]
+    requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
+    returns_tokens = fields.flag("return_tokens")
     notes = [f"unknown field {shown(name)} ignored" for name in fields.unknown[:8]]
-    return Call(model.name, requests, stream, include_usage, notes=notes)
+    return Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
 
 
 def _checked_logprobs(name: str, value: Any) -> int | None:
@@ -150,7 +153,12 @@ def _message(where: str, given: Any) -> Message:
     reasoning = given.get("reasoning_content")
     if role == "assistant" and isinstance(reasoning, str):
         content = thought(reasoning, content)
-    return Message("system" if role == "developer" else role, content, extra=extra)
+    tokens = given.get("tokens") or ()
+    if role != "assistant":
+        tokens = ()
+    elif not isinstance(tokens, list | tuple) or not all(type(id) is int for id in tokens):
+        raise BadFieldError(f"{where}.tokens", f"{where}.tokens must be a list of token ids, not {shown(tokens)}")
+    return Message("system" if role == "developer" else role, content, tuple(tokens), extra)
 
 
 def _content(where: str, given: Any) -> str:
@@ -229,10 +237,14 @@ class Objects:
         if piece.end is not None:
             last = self._chunk(piece.index, {} if self._is_chat else "", finish_reason=piece.end.reason)
             figures = {"timings": timings(piece.end.stats), "seed": self._call.requests[piece.index].seed}
-            yield last | figures
+            yield last | figures | ({"cut": piece.end.cut} if self._call.returns_tokens else {})
 
     def _part(self, piece: Piece) -> dict[str, Any]:
-        logprobs = self._logprobs(piece.index, piece.tokens) if piece.tokens else None
+        tokens = {"tokens": _as_json(piece.tokens)} if self._call.returns_tokens and piece.tokens else {}
+        return self._delta(piece) | tokens
+
+    def _delta(self, piece: Piece) -> dict[str, Any]:
+        logprobs = self._logprobs(piece.index, piece.tokens) if piece.tokens and self._call.wants_tokens else None
         if not self._is_chat:
             return self._chunk(piece.index, piece.text, logprobs=logprobs)
         delta: dict[str, Any] = {}
@@ -272,6 +284,8 @@ class Objects:
             made["text"] = text
         if len(self._call.requests) > 1:
             made["timings"] = timings(end.stats)
+        if self._call.returns_tokens:
+            made |= {"tokens": _as_json(choice.tokens), "cut": end.cut}
         return made
 
     def _logprobs(self, index: int, tokens: list[TokenEvent] | tuple[TokenEvent, ...]) -> dict[str, Any]:
@@ -288,7 +302,7 @@ class Objects:
         for index, end in self._ends.items():
             stats.add(end.stats)
             n_completion += end.n_tokens
-            if self._call.requests[index].sample == 0:
+            if self._call.requests[index].sample == self._call.requests[0].sample:
                 n_prompt += end.stats.prompt_tokens
                 n_cached += end.stats.cached_tokens
         usage = {
@@ -308,6 +322,10 @@ class Objects:
             "system_fingerprint": f"edgespec-{__version__}",
             "choices": choices,
         }
+
+
+def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
+    return [event.as_json() for event in tokens]
 
 
 def _tool_delta(piece: Piece) -> dict[str, Any]:

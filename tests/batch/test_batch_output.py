@@ -15,7 +15,7 @@ from tiny_gguf import write_model, write_split
 
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.row import row_key
-from edgespec.batch.sidecar import Sidecar, texts_depend_on
+from edgespec.batch.sidecar import Sidecar, of_model, texts_depend_on
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.gguf_file.model_check import check_model
@@ -218,7 +218,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made_with(model: Path, load: LoadSettings | None = None, request: Request | None = None, **given: Any) -> Any:
     given = {"chat": False, "system": None} | given
-    return texts_depend_on(check_model(model), load or LoadSettings("x"), request or Request(), **given)
+    return texts_depend_on(of_model(check_model(model), load or LoadSettings("x")), request or Request(), **given)
 
 
 def names_of_changes(model: Path, **given: Any) -> list[str]:

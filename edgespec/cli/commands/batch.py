@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +14,12 @@ import click
 
 from edgespec.batch.job import Job
 from edgespec.batch.meter import Meter
+from edgespec.batch.openai import TokenBytes
 from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Result, Results
 from edgespec.batch.row import BadRow, Row
-from edgespec.batch.sidecar import texts_depend_on
+from edgespec.batch.sidecar import of_model, texts_depend_on
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Command, Option
@@ -40,6 +41,7 @@ from edgespec.cli.setup.batch_files import (
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.reopened import ReopenedModel
+from edgespec.cli.setup.servers import Servers, check_options, open_servers, server_options
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
@@ -47,7 +49,7 @@ from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import MAX_SEQUENCES, check_load_settings, check_rule
+from edgespec.settings import MAX_SEQUENCES, Request, check_load_settings, check_rule
 
 SHOWN_S = 0.25  # how often progress is shown
 
@@ -91,7 +93,11 @@ OUTPUT = [
 
 def batch_options(command: Decorated) -> Decorated:
     """The generation options of `run`, and those of a job."""
-    return with_options(command, [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
+    servers = server_options(
+        "Answer on this server ('edgespec serve') instead of this machine. Repeatable: rows go to whoever is free.",
+        multiple=True,
+    )
+    return with_options(command, [*QUESTION, *servers, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
 
 
 @click.command(cls=Command)
@@ -108,28 +114,22 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     _refuse_contradictions(source, values)
-    values["model"] = values["model"] or default_model(ctx, output)
-    answer_as_catalogued(ctx, values)
-    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-    settings = replace(load_settings(values), sequences=values["parallel"])
-    check_load_settings(settings)
-    check_rule(settings, values["verify"])
-    found = resolve(settings.model)
-    header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
-    chat = "tokenizer.chat_template" in header.metadata if values["chat"] is None else values["chat"]
+    check_options(ctx, values)
     with (
+        (_on_servers if values["server"] else _here)(ctx, values, output) as model,
         open_input(source, output) as data,
         open_target(values["target"], output) as target,
-        Vocabulary(found.path) as vocabulary,
     ):
-        made_with = texts_depend_on(header, settings, asked, chat=chat, system=values["system"], n=values["samples"])
+        chat = model.has_chat_template if values["chat"] is None else values["chat"]
+        asked = model.asked
+        made_with = texts_depend_on(model.depend_on, asked, chat=chat, system=values["system"], n=values["samples"])
         seed = prepare(target, made_with, values)
         reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
         rows = input_rows(source, data, reader, values["limit"])
         first = next(rows, None)
         meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"]))
         target.begin()
-        results = Results(found.name, vocabulary.token_bytes, values["timings"])
+        results = Results(model.name, model.token_bytes, values["timings"])
         most_failed = values["max_errors"]
         # Lines that are still bad must not stop the job at the same place again.
         keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
@@ -137,8 +137,7 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
             keep(results.refused(first))
             first = next(rows, None)
         if first is not None:
-            open_model = partial(ReopenedModel, settings, asked, output)
-            _run(ctx, output, open_model, put_back(first, rows), results, keep, target, meter, values)
+            _run(ctx, output, model.open, put_back(first, rows), results, keep, target, meter, values)
         elif target.n_done:
             output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
         elif not meter.n_rows:
@@ -177,13 +176,67 @@ def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
         raise UsageError("a system message needs chat mode", why="--raw was given")
 
 
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What answers the rows, before it is loaded. `depend_on`: what the texts depend on of it; `asked` are the default
+    settings of rows."""
+
+    name: str
+    has_chat_template: bool
+    depend_on: Mapping[str, Any]
+    asked: Request
+    token_bytes: TokenBytes
+    open: Callable[[CancelFlag], ReopenedModel | Servers]
+
+
+@contextmanager
+def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
+    """A model on this machine, downloaded if necessary."""
+    values["model"] = values["model"] or default_model(ctx, output)
+    answer_as_catalogued(ctx, values)
+    fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    settings = replace(load_settings(values), sequences=values["parallel"])
+    check_load_settings(settings)
+    check_rule(settings, values["verify"])
+    found = resolve(settings.model)
+    header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
+    has_template = "tokenizer.chat_template" in header.metadata
+    with Vocabulary(found.path) as vocabulary:
+        open_model = partial(ReopenedModel, settings, asked, output)
+        yield _Model(found.name, has_template, of_model(header, settings), asked, vocabulary.token_bytes, open_model)
+
+
+@contextmanager
+def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
+    """A model that servers have loaded."""
+    from edgespec.remote.fleet import Fleet
+
+    engines = open_servers(ctx, values["server"], values, output)
+    with ExitStack() as stack:
+        for engine in engines:
+            stack.callback(engine.close)
+        fleet = Fleet(engines, values["parallel"])
+        first, asked = engines[0], request(values, "", chat=False, seed=0)
+        yield _Model(
+            first.settings.model,
+            first.has_chat_template,
+            first.texts_depend_on,
+            asked,
+            fleet.token_bytes,
+            lambda cancel: Servers(fleet, asked, output),
+        )
+
+
 # --- the job --------------------------------------------------------------------------------------------------------
 
 
 def _run(
     ctx: click.Context,
     output: Output,
-    open_model: Callable[[CancelFlag], ReopenedModel],
+    open_model: Callable[[CancelFlag], ReopenedModel | Servers],
     rows: Iterator[Row | BadRow],
     results: Results,
     keep: Callable[[Result], None],

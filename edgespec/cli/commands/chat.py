@@ -22,13 +22,16 @@ from edgespec.cli.options.generation import chat_options
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
 from edgespec.cli.terminal.interrupt import Interrupts, leave
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 
 if TYPE_CHECKING:
+    from edgespec.chat.answerer import Opener
     from edgespec.chat.session import Session
     from edgespec.history import Store
+    from edgespec.settings import LoadSettings
     from edgespec.tui.app import ChatApp
 
 LOOK_S = 1.0  # between checks that the terminal still exists
@@ -47,6 +50,7 @@ def _options(command: Decorated) -> Decorated:
             "--history/--no-history", cls=Option, section="Prompt", default=True, show_default=True,
             help="Save this conversation on disk, or not.",
         ),
+        *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses which."),
         chat_options,
     ]  # fmt: skip
     return with_options(command, options)
@@ -84,18 +88,21 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
 
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
+    check_options(ctx, values)
     notes: list[str] = []  # the store's; they must not overwrite a screen
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
         resumed = store.chat_settings(store.find(values["resume"]).id) if values["resume"] else {}
-        note_model_as_prompt(output, values["message"], values["model"])
-        if values["model"] is None:
-            values["model"] = _model_of(ctx, resumed, values, output)
-        answer_as_catalogued(ctx, values)
-        settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
-        if not values["history"]:
-            settings = replace(settings, store=False)  # of answers to draft from
-        session = Session(store, Worker, settings, _chat_settings(values), values["system"] or "", notes)
+        open_engine: Opener
+        if values["server"]:
+            [engine] = open_servers(ctx, [values["server"]], values, output, also=[str(resumed.get("model"))])
+            engine.close()  # and opened again, as often as it takes
+            server, settings, open_engine = engine.url, engine.settings, opener(engine.url, values)
+        else:
+            open_engine = Worker
+            server, settings = "", _local_model(ctx, resumed, values, output)
+        chat_settings, system = _chat_settings(values), values["system"] or ""
+        session = Session(store, open_engine, settings, chat_settings, system, notes, server)
         if values["resume"]:
             _resume(ctx, session, values)
         try:
@@ -106,6 +113,18 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
                 _rescue(session, output)
     if failed:
         ctx.exit(1)
+
+
+def _local_model(
+    ctx: click.Context, resumed: Mapping[str, Any], values: dict[str, Any], output: Output
+) -> LoadSettings:
+    """The model on this machine to load, downloaded if necessary."""
+    note_model_as_prompt(output, values["message"], values["model"])
+    if values["model"] is None:
+        values["model"] = _model_of(ctx, resumed, values, output)
+    answer_as_catalogued(ctx, values)
+    settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+    return settings if values["history"] else replace(settings, store=False)  # of answers to draft from
 
 
 def _store(notes: list[str], *, keeps: bool) -> Store:

@@ -1,0 +1,143 @@
+"""Models of servers in place of those of this machine (`--server`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from edgespec.cancel import CancelFlag
+from edgespec.cli.options.command import Option
+from edgespec.cli.options.common import Decorated, option
+from edgespec.cli.setup.default_model import answer_as_catalogued
+from edgespec.cli.terminal.output import Output
+from edgespec.closable import Closable
+from edgespec.errors import UsageError
+from edgespec.settings import LoadSettings, Request
+
+if TYPE_CHECKING:
+    from edgespec.events import Progress
+    from edgespec.remote.engine import RemoteEngine
+    from edgespec.remote.fleet import Fleet
+
+VARIABLE = "EDGESPEC_API_KEY"
+SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
+"""The options of loading and drafting that a server is asked for with a request."""
+
+KEY_FILE = option(
+    "Server", "--api-key-file", "api_key_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help=f"File with the key that the server wants; otherwise {VARIABLE} is the key.",
+)  # fmt: skip
+
+
+def server_options(help: str, *, multiple: bool = False) -> list[Callable[[Decorated], Decorated]]:
+    """`--server` and the key."""
+    return [option("Server", "--server", "server", metavar="URL", multiple=multiple, help=help), KEY_FILE]
+
+
+def check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Refuse options that were typed and mean nothing with a server, or without one. Raises UsageError."""
+    if not values["server"]:
+        if values["api_key_file"] is not None:
+            raise UsageError("--api-key-file needs --server")
+        return
+    idle = [
+        max(
+            (*param.opts, *param.secondary_opts) if values[str(param.name)] is not False else param.secondary_opts,
+            key=len,
+        )
+        for param in ctx.command.params
+        if isinstance(param, Option)
+        and param.section in ("Model", "Speculation")
+        and param.name not in SENT
+        and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    if idle:
+        raise UsageError(
+            f"{', '.join(idle)} cannot be combined with --server",
+            why="the server has loaded its model already",
+            hint="these are options of 'edgespec serve'",
+        )
+
+
+def open_servers(
+    ctx: click.Context, urls: Sequence[str], values: dict[str, Any], output: Output, *, also: Sequence[str] = ()
+) -> list[RemoteEngine]:
+    """The model that is asked for, or one of `also`, or the first one, of each server that can be reached. What the
+    user has not set is then as the first one was started with. Raises EdgespecError."""
+    from edgespec.remote.address import base_url
+    from edgespec.remote.connection import ServerLostError
+    from edgespec.remote.engine import RemoteEngine
+
+    is_typed = ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE
+    settings = _settings(values, values["model"] if is_typed else "")
+    key, found, lost = _key(values), list[RemoteEngine](), list[ServerLostError]()
+    try:
+        for url in dict.fromkeys(map(base_url, urls)):
+            try:
+                found.append(RemoteEngine(url, key, settings, also=also))
+            except ServerLostError as away:
+                lost.append(away)
+        if not found:
+            raise lost[0]
+    except BaseException:
+        for engine in found:
+            engine.close()
+        raise
+    for error in lost:
+        output.note(f"{error.what}: continuing without it")
+    values["model"] = found[0].settings.model
+    answer_as_catalogued(ctx, values)
+    defaults = found[0].defaults.items()
+    values |= {name: value for name, value in defaults if ctx.get_parameter_source(name) is ParameterSource.DEFAULT}
+    return found
+
+
+def opener(
+    url: str, values: Mapping[str, Any]
+) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteEngine]:
+    """What opens models of a server for a chat."""
+    from edgespec.remote.engine import RemoteEngine
+
+    open_engine = partial(RemoteEngine, url, _key(values))
+    return lambda settings, progress, cancel: open_engine(settings, cancel)
+
+
+class Servers(Closable):
+    """Servers in place of a `ReopenedModel`. Raises UsageError if the settings in `asked` are invalid for the model."""
+
+    reopen = None
+
+    def __init__(self, fleet: Fleet, asked: Request, output: Output) -> None:
+        self.worker, self._output, self._n_shown = fleet, output, 0
+        self.worker.check_settings(asked)
+
+    def show_notes(self) -> None:
+        """Show new notes."""
+        notes = self.worker.notes[self._n_shown :]
+        self._n_shown += len(notes)
+        for note in notes:
+            self._output.note(note)
+
+    def close(self) -> None:
+        self.show_notes()
+        self.worker.close()
+
+
+def _settings(values: Mapping[str, Any], model: str) -> LoadSettings:
+    given = {name: values[name] for name in ("spec_type", "pace", "spec_draft_n_max") if values.get(name) is not None}
+    return LoadSettings(model, **given)
+
+
+def _key(values: Mapping[str, Any]) -> str:
+    from edgespec.remote.address import checked_key, read_key
+
+    if values["api_key_file"] is not None:
+        return read_key(values["api_key_file"])
+    key = os.environ.get(VARIABLE, "")
+    return checked_key(key, VARIABLE) if key else ""

@@ -1,0 +1,188 @@
+"""HTTP with one server: questions, streams of events, and what errors of a server mean to a user."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NoReturn, TypeVar
+
+import httpx2
+
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
+from edgespec.errors import GenerationError, PromptTooLongError, UsageError
+from edgespec.remote.address import is_loopback
+from edgespec.runtime.worker import LoadingStoppedError
+from edgespec.text.printable import one_line
+
+CONNECT_S = 10.0
+SILENCE_S = 120.0  # servers send pings more often than that
+RETRY_S, MOST_RETRY_S = 2.0, 60.0  # to a server that is busy, where it names no time
+POLL_S = 0.03  # how long a cancel may go unnoticed
+MOST_SAID = 500  # characters of an error
+KEY_HINT = "--api-key-file FILE or EDGESPEC_API_KEY holds the key"
+
+Made = TypeVar("Made")
+
+
+class ServerLostError(GenerationError):
+    """The server cannot be reached, or has gone in the middle of an answer."""
+
+
+class Connection(Closable):
+    """To the server at `url`. A thread of its own speaks HTTP, so that whoever waits can be told to stop."""
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self.url, self._has_key = url, bool(key)
+        self._client = httpx2.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
+            limits=httpx2.Limits(max_connections=None),
+            trust_env=not is_loopback(url),  # no proxy leads to this machine
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"client of {url}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._loop.is_running():
+            with suppress(TimeoutError):
+                self.submit(self._end()).result(CONNECT_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._client.aclose()
+
+    def submit(self, work: Coroutine[Any, Any, Made]) -> concurrent.futures.Future[Made]:
+        """Begin some work with this server; cancel what is returned to end it, and the request with it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait_for(self, work: Coroutine[Any, Any, Made], cancel: CancelFlag | None = None) -> Made:
+        """The result of some work. Raises LoadingStoppedError when `cancel` is set before."""
+        future = self.submit(work)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    return future.result(POLL_S if cancel is not None else None)
+                if cancel is not None and cancel.is_set():
+                    raise LoadingStoppedError(f"stopped waiting for {self.url}")
+        finally:
+            future.cancel()
+
+    # --- requests, in the loop ----------------------------------------------------------------------------------------
+
+    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> dict[str, Any]:
+        """The JSON object that a request is answered with. Raises EdgespecError."""
+        async with self._response(method, path, body, query=query) as response:
+            await response.aread()
+            return self._object(response)
+
+    async def stream(
+        self, path: str, body: Mapping[str, Any], waiting: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The objects of a stream, to its end. A server that is too busy is asked again; `waiting` is called before.
+        Raises EdgespecError."""
+        async with self._response("POST", path, body, waiting) as response:
+            try:
+                async for event in httpx2.EventSource(response):
+                    if event.data == "[DONE]":
+                        return
+                    chunk = json.loads(event.data)
+                    if not isinstance(chunk, dict):
+                        raise ValueError("a chunk is no object")
+                    if chunk.get("error"):
+                        self._raise(chunk, 400)
+                    yield chunk
+            except (httpx2.SSEError, ValueError) as error:
+                raise self.stranger(str(error)) from error
+        raise ServerLostError(f"{self.url} went away in the middle of the answer", why="the stream ended early")
+
+    @asynccontextmanager
+    async def _response(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        waiting: Callable[[], None] = lambda: None,
+        query: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[httpx2.Response]:
+        """The response to a request that succeeded, once the server is not too busy for it."""
+        is_begun = False
+        try:
+            while True:
+                async with self._client.stream(method, path, json=body, params=query or None) as response:
+                    wait_s = _busy_s(response)
+                    if wait_s is None:
+                        if response.status_code != 200:
+                            await response.aread()
+                            self._refused(response)
+                        is_begun = True
+                        yield response
+                        return
+                waiting()
+                await asyncio.sleep(wait_s)
+        except httpx2.SSEError:
+            raise
+        except httpx2.TransportError as error:
+            what = f"{self.url} went away in the middle of the answer" if is_begun else f"cannot reach {self.url}"
+            why = str(error) or type(error).__name__
+            raise ServerLostError(what, why=why, hint="is 'edgespec serve' running there?") from error
+
+    # --- what servers say ---------------------------------------------------------------------------------------------
+
+    def _object(self, response: httpx2.Response) -> dict[str, Any]:
+        try:
+            value = response.json()
+        except ValueError as error:
+            raise self.stranger("it does not answer with JSON") from error
+        if not isinstance(value, dict):
+            raise self.stranger("it does not answer with a JSON object")
+        return value
+
+    def _refused(self, response: httpx2.Response) -> NoReturn:
+        status = response.status_code
+        if status == 401:
+            what = "does not accept this key" if self._has_key else "needs a key"
+            raise UsageError(f"{self.url} {what}", hint=KEY_HINT)
+        if 300 <= status < 400:
+            raise self.stranger(f"it redirects to {one_line(response.headers.get('location', ''))[:MOST_SAID]}")
+        try:
+            body = self._object(response)
+        except UsageError as error:
+            raise self.stranger(f"{response.request.url.path} is answered with status {status}") from error
+        self._raise(body, status)
+
+    def _raise(self, body: Mapping[str, Any], status: int) -> NoReturn:
+        """An error object of a server, with its words."""
+        error = body.get("error")
+        told = error if isinstance(error, Mapping) else {"message": error or body.get("detail") or f"status {status}"}
+        message, code = one_line(str(told.get("message")))[:MOST_SAID], told.get("code")
+        if code == "context_length_exceeded" or told.get("type") == "exceed_context_size_error":
+            raise PromptTooLongError(message, hint="shorten it, or start the server with a larger context (-c)")
+        if code == "engine_error" or told.get("type") == "server_error" or (status >= 500 and status != 501):
+            raise GenerationError(message, hint=f"said by {self.url}")
+        raise UsageError(message, hint=f"said by {self.url}")
+
+    def stranger(self, why: str) -> UsageError:
+        return UsageError(
+            f"{self.url} is not a server of edgespec or llama.cpp", why=why, hint="use the URL that 'serve' prints"
+        )
+
+
+def _busy_s(response: httpx2.Response) -> float | None:
+    """How long to wait before a request is repeated; None if it was not refused for being one too many."""
+    told = response.headers.get("retry-after")
+    if response.status_code not in (429, 503) or told is None:
+        return None
+    return min(float(told), MOST_RETRY_S) if told.isascii() and told.isdigit() else RETRY_S

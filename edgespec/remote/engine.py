@@ -1,0 +1,257 @@
+"""A model of a server, in the place of a worker: chats and batches ask it the same way."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.events import TokenEvent
+from edgespec.remote.connection import POLL_S, Connection
+from edgespec.remote.wire import Partial, body_of, events, messages_of
+from edgespec.runtime.options import DraftingOptions, drafting_changes
+from edgespec.runtime.stream import Answer
+from edgespec.settings import LoadSettings, Message, Request
+from edgespec.text.printable import one_line
+
+if TYPE_CHECKING:
+    from edgespec.core.policy.measured import PolicyVerdict
+
+MOST_COUNTS = 64  # prompts whose length is remembered
+DRAFTING = {"spec_type": "spec_type", "pace": "pace", "spec_draft_n_max": "draft_n_max"}  # and what bodies call it
+FOREIGN = {"description": "a model of another server", "draft_model": None} | {
+    "drafters": ["unknown"],
+    "pace": "auto",
+    "strict": False,
+    "fast": False,
+    "exact": True,
+    "rounding": None,
+}
+
+Arrived = TokenEvent | EdgespecError | None
+"""What comes of a request: events, what it fails with, or that the server is too busy for it as yet."""
+
+
+class RemoteEngine(Closable):
+    """What a chat or a batch needs of a `Worker`, with the model `settings.model` of a server; for "" it is the first
+    one that the server has of `also`, or of all, which are `models`.
+
+    Raises UsageError for a server or a model that is none, GenerationError for one that cannot be reached, also later
+    and in the middle of an answer; it can be asked again then. How to draft is sent with each request where it differs
+    from the defaults. `notes` tells of a server that is too busy to answer at once.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str = "",
+        settings: LoadSettings | None = None,
+        cancel: CancelFlag | None = None,
+        *,
+        also: Sequence[str] = (),
+    ) -> None:
+        self.settings = settings or LoadSettings("")
+        self.url, self.notes = url, list[str]()
+        self._counts: dict[tuple[Message, ...], int] = {}
+        self._bytes: dict[int, bytes] = {}
+        self._drafting: dict[str, Any] = {}
+        self.connection = Connection(url, key)
+        try:
+            self.models, props = self.connection.wait_for(self._introduction(also), cancel)
+            self._about, self.texts_depend_on = self._read(props)
+            asked = self.settings
+            self.draft_with(spec_type=asked.spec_type, pace=asked.pace, spec_draft_n_max=asked.spec_draft_n_max)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def close(self) -> None:
+        """End all answers; the server keeps its model."""
+        self.connection.close()
+
+    # --- what the server has ------------------------------------------------------------------------------------------
+
+    async def _introduction(self, also: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        """The names of the models, and what is told of the chosen one."""
+        listed = await self.connection.ask("GET", "/v1/models")
+        models = [model for model in listed.get("data") or () if isinstance(model, dict)]
+        names = [name for model in models if (name := str(model.get("id", ""))) and name == one_line(name)]
+        if not names:
+            raise self.connection.stranger("it lists no models")
+        name = self.settings.model or next((name for name in also if name in names), names[0])
+        if name not in names:
+            raise UsageError(f"{self.url} has no model {name!r}", hint=f"it has {', '.join(names)}")
+        self.settings = replace(self.settings, model=name)
+        props = await self.connection.ask("GET", "/props", model=name)
+        if props.get("is_sleeping"):  # what needs the model loads it
+            await self.connection.ask("POST", "/tokenize", {"model": name, "content": ""})
+            props = await self.connection.ask("GET", "/props", model=name)
+        return names, props
+
+    def _read(self, props: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """`describe`, and what texts depend on, from what the server tells of its model."""
+        name = self.settings.model
+        try:
+            generation = props["default_generation_settings"]
+            self.n_slots = max(1, int(props["total_slots"]))
+            n_ctx = int(generation["n_ctx"])
+            own = props.get("edgespec") or {}
+            depend_on = own.get("texts_depend_on")
+            self.is_own = bool(depend_on)  # one of an earlier version knows the fields of other programs only
+            about = {"server": self.url, "models": self.models, "model": name, "sequences": self.n_slots}
+            self.has_chat_template = bool(props.get("chat_template"))
+            if not depend_on:
+                return FOREIGN | about | {"ctx_size": n_ctx}, {"model": name, "served by": "another program"}
+            self.defaults = _defaults(generation["params"])
+            told = {key: one_line(value) if isinstance(value, str) else value for key, value in own.items()}
+            del told["texts_depend_on"]
+            return FOREIGN | told | about | {"ctx_size": n_ctx}, depend_on
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self.connection.stranger(f"what it tells of its model cannot be read ({error!r})") from error
+
+    defaults: Mapping[str, Any] = {}
+    """The settings of requests that the server was started with, by the names of their fields."""
+
+    # --- what a worker has --------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """What the server has loaded, as plain data."""
+        return dict(self._about)
+
+    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
+        """Ask the server to draft in another way from the next answer on. Raises UsageError."""
+        wanted, usual = drafting_changes(changes), LoadSettings("")
+        changed = {name: value for name, value in wanted.items() if value != _usual(usual, name)}
+        refused = next((name for name in changed if name not in DRAFTING), None)
+        if refused is not None:
+            raise UsageError(f"{refused.replace('_', '-')} is up to the server")
+        self.settings = replace(self.settings, **wanted)
+        kept = {name: value for name, value in self._drafting.items() if name not in wanted}
+        self._drafting = kept | changed
+
+    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
+        """A server does not tell why drafters are active."""
+        return []
+
+    def forget(self) -> None:
+        """The cache of a server is for all its clients: it stays."""
+
+    def check_settings(self, request: Request) -> None:
+        """Whether this can be meant for this model, by a request for nothing. Raises UsageError."""
+        asked = replace(request, prompt="", messages=(Message("user", "x"),), max_tokens=0, lenient=True)
+        self.connection.wait_for(self._none(asked))
+
+    async def _none(self, request: Request) -> None:
+        async with aclosing(self.generate(request)) as made:
+            async for _ in made:
+                pass
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens of the prompt that these messages make."""
+        key = tuple(messages)
+        if key not in self._counts:
+            if len(self._counts) >= MOST_COUNTS:
+                del self._counts[next(iter(self._counts))]
+            self._counts[key] = self.connection.wait_for(self._count(key))
+        return self._counts[key]
+
+    async def _count(self, messages: Sequence[Message]) -> int:
+        body = {"model": self.settings.model, "messages": messages_of(messages), "count": True}
+        found = await self.connection.ask("POST", "/apply-template", body)
+        if "n_tokens" in found:
+            return int(found["n_tokens"])
+        body = {"content": found.get("prompt"), "add_special": True, "parse_special": True}
+        return len((await self.connection.ask("POST", "/tokenize", body)).get("tokens") or ())
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token that an answer with log-probabilities had."""
+        return self._bytes.get(token, b"")
+
+    def answer(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
+        """The events of one answer, the last one with its finish reason. Raises UsageError; GenerationError, behind a
+        last event."""
+        arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+        future = self.connection.submit(self.deliver(request, arrived.put))
+        made, is_waiting = Partial(self._counts.get(request.messages, 0)), False
+        try:
+            while True:
+                if cancel is not None and cancel.is_set():
+                    yield TokenEvent(-1, "", finish_reason="cancelled", stats=made.stats)
+                    return
+                try:
+                    event = arrived.get(timeout=POLL_S)
+                except queue.Empty:
+                    continue
+                if event is None:
+                    if not is_waiting:
+                        is_waiting = True
+                        self.notes.append(f"{self.url} is busy: waiting for it")
+                        yield TokenEvent(-1, "")  # so that the note is seen now
+                elif isinstance(event, TokenEvent):
+                    made.add(event)
+                    yield event
+                    if event.is_last:
+                        return
+                else:
+                    if isinstance(event, GenerationError):
+                        yield TokenEvent(-1, "", finish_reason="error", stats=made.stats)
+                    raise event
+        finally:
+            future.cancel()
+
+    # --- in the loop of the connection --------------------------------------------------------------------------------
+
+    async def deliver(self, request: Request, put: Callable[[Arrived], None]) -> None:
+        """Hand over what comes of a request, at last an event that is the last one, or an error."""
+        try:
+            async with aclosing(self.generate(request, lambda: put(None))) as made:
+                async for event in made:
+                    put(event)
+        except EdgespecError as error:
+            put(error)
+        except Exception as error:
+            put(GenerationError(f"unexpected error while asking {self.url}", why=f"{type(error).__name__}: {error}"))
+
+    async def generate(
+        self, request: Request, waiting: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """The events of an answer; closing this ends it on the server too. Raises EdgespecError."""
+        path, body = body_of(request, is_own=self.is_own)
+        drafting = {DRAFTING[name]: value for name, value in self._drafting.items()}
+        body |= {"model": self.settings.model} | drafting
+        seen = set[int]()
+        async with aclosing(events(self.connection.stream(path, body, waiting))) as made:
+            async for event in made:
+                if request.logprobs is not None:
+                    seen |= {event.id, *(id for id, _ in event.top_logprobs)}
+                    if event.is_last:
+                        await self._learn(seen - {-1} - self._bytes.keys())
+                yield event
+
+    async def _learn(self, ids: Collection[int]) -> None:
+        """What these tokens stand for."""
+        if not ids:
+            return
+        body = {"model": self.settings.model, "tokens": [*ids], "with_pieces": True}
+        pieces = (await self.connection.ask("POST", "/detokenize", body)).get("pieces") or ()
+        for id, piece in zip(ids, pieces, strict=False):
+            self._bytes[id] = piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def _usual(usual: LoadSettings, name: str) -> Any:
+    return usual.draft_n_max if name == "spec_draft_n_max" else getattr(usual, name)
+
+
+def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(SamplingSettings)} | {"max_tokens", "verify"}
+    found = {name: value for name, value in params.items() if name in known}
+    biases = found.get("logit_bias") or ()
+    found["logit_bias"] = tuple((int(id), float("-inf") if bias is None else float(bias)) for id, bias in biases)
+    SamplingSettings(**{name: value for name, value in found.items() if name not in ("max_tokens", "verify")})
+    return found

@@ -1,0 +1,118 @@
+"""Requests as bodies of OpenAI's API with the fields that edgespec's server has besides, and chunks as events.
+
+Each token comes with its id and what drafting did (`return_tokens`), earlier answers go back as their ids, so that an
+answer is the one that a worker on this machine gives. Other servers leave these fields out: then a chunk is an event
+without an id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import asdict, fields
+from time import perf_counter
+from typing import Any
+
+from edgespec.core.stats import Stats
+from edgespec.errors import GenerationError, UsageError
+from edgespec.events import FinishReason, TokenEvent
+from edgespec.settings import CONSTRAINTS, Message, Request
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+APART = ("prompt", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
+USUAL = ("max_tokens", "seed", "ignore_eos")
+REASONS: tuple[FinishReason, ...] = ("stop", "length")
+
+
+def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
+    """The path and the body, without the model. `is_own`: the server is edgespec's, which knows all fields of a request
+    by their names.
+
+    Raises UsageError for what cannot be sent.
+    """
+    if request.reference:
+        raise UsageError("a server cannot be given an answer to follow")
+    given = {field.name: getattr(request, field.name) for field in fields(request) if field.name not in APART}
+    body: dict[str, Any] = asdict(request.sampling) | {name: given[name] for name in given if is_own or name in USUAL}
+    body = {name: value for name, value in body.items() if value is not None}
+    body |= {"stop": list(request.stop), "stream": True}
+    body["logit_bias"] = [[id, False if bias == float("-inf") else bias] for id, bias in request.sampling.logit_bias]
+    if is_own:
+        body |= {"return_tokens": True, "json_schema": ""}  # which leaves out a constraint that the server has
+    if request.constraint is not None:
+        body.pop("json_schema", None)
+        body[request.constraint[0]] = request.constraint[1]
+    if not request.messages:
+        return TEXT, body | {"prompt": request.prompt, "logprobs": request.logprobs}
+    body |= {"messages": messages_of(request.messages), "reasoning_format": "none"}
+    if request.template:
+        body["chat_template_kwargs"] = json.loads(request.template)
+    if request.logprobs is not None:
+        body |= {"logprobs": True, "top_logprobs": request.logprobs}
+    return CHAT, body
+
+
+def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Messages as plain data."""
+    return [
+        {"role": message.role, "content": message.content}
+        | ({"tokens": list(message.tokens)} if message.tokens else {})
+        | (json.loads(message.extra) if message.extra else {})
+        for message in messages
+    ]
+
+
+async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[TokenEvent, None]:
+    """The events of an answer, the last one with its statistics. Raises EdgespecError."""
+    made, last, cut = Partial(), None, False
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            try:
+                tokens = [TokenEvent.from_json(token) for token in chunk.get("tokens") or ()]
+                choice = (chunk.get("choices") or [{}])[0]
+                text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+                for event in tokens or ([TokenEvent(-1, str(text))] if text else []):
+                    made.add(event)
+                    yield event
+                last = choice.get("finish_reason") or last
+                cut = cut or bool(chunk.get("cut"))
+                if isinstance(timings := chunk.get("timings"), dict):
+                    made.told = Stats.from_json({"timings": timings, **timings})
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise GenerationError("the server sends chunks that cannot be read", why=repr(error)[:200]) from error
+    reason: FinishReason = last if last in REASONS else "stop"
+    yield TokenEvent(-1, "", finish_reason=reason, stats=made.stats, cut=cut)
+
+
+class Partial:
+    """The statistics of an answer so far, from its tokens: what is known if it does not come to its end. `told` are
+    those of the server."""
+
+    def __init__(self, prompt_tokens: int = 0) -> None:
+        self._prompt_tokens = prompt_tokens
+        self.told: Stats | None = None
+        self._n_tokens = self._n_accepted = 0
+        self._proposed: dict[int, int] = {}  # by step
+        self._asked_s = perf_counter()
+        self._first_s = self._last_s = 0.0  # since then
+
+    def add(self, event: TokenEvent) -> None:
+        self._last_s = perf_counter() - self._asked_s
+        self._first_s = self._first_s or self._last_s
+        if event.id >= 0:
+            self._n_tokens += 1
+            self._n_accepted += event.from_draft
+            self._proposed[event.round] = event.proposed
+
+    @property
+    def stats(self) -> Stats:
+        return self.told or Stats(
+            prompt_tokens=self._prompt_tokens,
+            prompt_s=self._first_s,
+            generated_tokens=self._n_tokens,
+            generation_s=self._last_s - self._first_s,
+            rounds=len(self._proposed),
+            proposed=sum(self._proposed.values()),
+            accepted=self._n_accepted,
+        )
