@@ -9,7 +9,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
-from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, kind_of
+from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
 from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
 from edgespec.llama.context import Context
 
@@ -40,11 +40,12 @@ class Scheduler:
         *,
         rule: VerifyRule = "coupled",
         reuse: Reuse = "running",
+        drafting: Drafting | None = None,
     ) -> Sequence:
         """Let a prompt of at least one token wait for a slot."""
         room = self.context.n_ctx - len(tokens)
         kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
-        sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse)
+        sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse, drafting)
         sequence.n_prompt = sequence.stats.prompt_tokens = len(tokens)
         self.waiting.append(sequence)
         return sequence
