@@ -98,7 +98,9 @@ class Engine:
                     self.speculator.read(part, [])
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
-            self.speculator.record(scheduled, perf_counter() - started_s)
+            took_s = perf_counter() - started_s
+            self.scheduler.observe(took_s)
+            self.speculator.record(scheduled, took_s)
             return outputs
         except CancelledError:
             self._cancel(scheduled)
