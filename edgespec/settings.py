@@ -169,8 +169,10 @@ class Request:
     that. One of `grammar` (GBNF, or llguidance's dialect of Lark), `json_schema` and `regex` can constrain the whole
     answer. `reference` are token ids to force as the answer: measures the gain of drafting on a given text. `left`
     counts the tokens of the conversation that were dropped before the prompt, so that sampling noise continues where it
-    was. `lenient` works around messages that the chat template rejects, with a note, instead of raising an error.
-    `template` is a JSON object of the chat template's arguments, such as `tools` and `enable_thinking`.
+    was. `spec_type`, `pace` and `draft_n_max` are what they are in LoadSettings (`spec_draft_n_max` there) for this
+    answer, within what is loaded; None: as for all answers. `lenient` works around messages that the chat template
+    rejects, with a note, instead of raising an error. `template` is a JSON object of the chat template's arguments,
+    such as `tools` and `enable_thinking`.
     """
 
     prompt: str = ""
@@ -189,6 +191,9 @@ class Request:
     json_schema: str = ""
     regex: str = ""
     left: int = 0
+    spec_type: str | None = None
+    pace: str | None = None
+    draft_n_max: int | None = None
     lenient: bool = False
     template: str = ""
 
@@ -274,8 +279,12 @@ def check_pace(pace: object) -> None:
     if pace in ("auto", "off"):
         return
     kind, _, length = pace.partition(":") if isinstance(pace, str) else ("", "", "")
-    if kind != "fixed" or not (length.isascii() and length.isdigit()) or not 1 <= int(length) <= MAX_DRAFT:
-        raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {pace!r}")
+    if (
+        kind != "fixed"
+        or not (length.isascii() and length.isdigit() and len(length) < 4)
+        or not 1 <= int(length) <= MAX_DRAFT
+    ):
+        raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {shown(pace)}")
 
 
 def in_order(names: Iterable[str]) -> str:
@@ -300,7 +309,7 @@ def check_spec_type(spec_type: object) -> None:
     drafters = [_drafter(name) for name in names]
     if not names or not set(drafters) <= set(DRAFTERS) or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(
-            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, each once, not {spec_type!r}",
+            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, each once, not {shown(spec_type)}",
             hint="self:8 uses 8 layers, self:Q2_K smaller weights; auto and none cannot be combined",
         )
     if {"draft", "self"} <= set(drafters):
@@ -319,6 +328,12 @@ def check_request(request: Request, n_vocab: int) -> None:
         for token in message.tokens:
             _check_integer("a token id in a message", token, 0, n_vocab - 1)
     _check_choice("verify", request.verify, get_args(VerifyRule))
+    if request.spec_type is not None:
+        check_spec_type(request.spec_type)
+    if request.pace is not None:
+        check_pace(request.pace)
+    if request.draft_n_max is not None:
+        _check_integer("draft_n_max", request.draft_n_max, 0, MAX_DRAFT)
     if request.logprobs is not None:
         _check_integer("logprobs", request.logprobs, 0, n_vocab)
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):

@@ -114,8 +114,8 @@ def _bias(value: Any) -> float:
 _SAMPLING = {field.name for field in fields(SamplingSettings)}
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_SAMPLING, _number),
-    **dict.fromkeys(("max_tokens", "seed", "logprobs"), _integer),
-    "verify": _text,
+    **dict.fromkeys(("max_tokens", "seed", "logprobs", "draft_n_max"), _integer),
+    **dict.fromkeys(("verify", "spec_type", "pace"), _text),
     "stop": _texts,
     "grammar": _text,
     "json_schema": _schema,

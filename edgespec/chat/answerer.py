@@ -17,8 +17,10 @@ Level = Literal["info", "warning", "error"]
 class Answerer(Protocol):
     """A Runtime, a Worker with one in a separate process, or a server's model."""
 
-    settings: LoadSettings
     notes: list[str]
+
+    @property
+    def settings(self) -> LoadSettings: ...
 
     def describe(self) -> dict[str, Any]: ...
 

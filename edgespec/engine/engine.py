@@ -16,7 +16,7 @@ from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, StepOutput
+from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, StepOutput
 from edgespec.engine.slots import Reuse
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
@@ -58,9 +58,11 @@ class Engine:
         *,
         rule: VerifyRule = "coupled",
         reuse: Reuse = "running",
+        drafting: Drafting | None = None,
     ) -> Sequence:
-        """Take on a prompt of at least one token, at any time between steps; it waits while no slot is free."""
-        sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, reuse=reuse)
+        """Take on a prompt of at least one token, at any time between steps; it waits while no slot is free. Without a
+        way of `drafting` of its own it drafts as all others do."""
+        sequence = self.scheduler.add(tokens, sampler, max_tokens, cancel, rule=rule, reuse=reuse, drafting=drafting)
         self._admit()
         return sequence
 
@@ -96,7 +98,9 @@ class Engine:
                     self.speculator.read(part, [])
             verdicts = [(part, self._verify(part)) for part in scheduled if part.is_complete]
             outputs = [self._commit(part, verdict) for part, verdict in verdicts if verdict is not None]
-            self.speculator.record(scheduled, perf_counter() - started_s)
+            took_s = perf_counter() - started_s
+            self.scheduler.observe(took_s)
+            self.speculator.record(scheduled, took_s)
             return outputs
         except CancelledError:
             self._cancel(scheduled)

@@ -9,7 +9,8 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
-from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, kind_of
+from edgespec.engine.reading import LEAST, ReadingCosts
+from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
 from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
 from edgespec.llama.context import Context
 
@@ -21,7 +22,8 @@ class Scheduler:
     `most_rows` tokens.
 
     In an exact context a token's logits depend on its own sequence alone: what is generated never shares a pass with
-    prompts, and these none with each other.
+    prompts, and these none with each other. So while some generate their passes take turns with prompts, of which they
+    read a piece at a time.
     """
 
     def __init__(self, context: Context, most_rows: int) -> None:
@@ -29,6 +31,9 @@ class Scheduler:
         self.active: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.slots = [Slot(number) for number in range(context.sequences)]
+        self.costs = ReadingCosts(WIDE if context.exact else 2 * WIDE)  # llama.cpp's own kernels gain more from width
+        self._n_read = self._n_others = 0  # tokens of the last pass, of prompts and others
+        self._held_up = 0  # tokens of prompts since those that generate had a pass
         self._uses = 0
 
     def add(
@@ -40,11 +45,12 @@ class Scheduler:
         *,
         rule: VerifyRule = "coupled",
         reuse: Reuse = "running",
+        drafting: Drafting | None = None,
     ) -> Sequence:
         """Let a prompt of at least one token wait for a slot."""
         room = self.context.n_ctx - len(tokens)
         kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
-        sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse)
+        sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse, drafting)
         sequence.n_prompt = sequence.stats.prompt_tokens = len(tokens)
         self.waiting.append(sequence)
         return sequence
@@ -103,24 +109,50 @@ class Scheduler:
 
     def schedule(self) -> list[Scheduled]:
         """What of each sequence goes into the next pass: those with little to decode first, then those that had fewer
-        steps, so that all have their turn where a pass is too narrow; long prompts fill up."""
+        steps, so that all have their turn where a pass is too narrow; prompts fill up, of which little is read at a
+        time while others generate."""
         self.mark_cancelled()
         going_on = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
         sequences = sorted(going_on, key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
+        prompts = [sequence for sequence in sequences if sequence.is_prefill]
+        generating = [sequence for sequence in sequences if not sequence.is_prefill]
         room = self.context.n_batch
+        most = min(room, self.costs.most) if generating else room
         if self.context.exact and len(sequences) > 1:
-            prefill = [sequence for sequence in sequences if sequence.is_prefill]
-            sequences, room = (prefill[:1], room) if prefill else (sequences, self.most_rows)
+            piece = max(LEAST, self._piece(prompts[0], most, room)) if prompts else 0
+            reads = piece and (not generating or not self._held_up or self._held_up + piece <= most)
+            sequences, room = (prompts[:1], room) if reads else (generating, self.most_rows)
         scheduled = []
+        self._n_read = self._n_others = 0
         for sequence in sequences:
             n_left = len(sequence.tokens) - sequence.n_decoded
-            n_pending = min(room, n_left)
-            if self.context.exact and sequence.is_prefill and 0 < n_left - n_pending < WIDE:
-                n_pending = n_left - WIDE  # so that the end of the prompt is read as the rest of it
+            if sequence.is_prefill:
+                n_pending = self._piece(sequence, min(room, most - self._n_read), room)
+                self._n_read += n_pending
+            else:
+                n_pending = min(room, n_left)
+                self._n_others += n_pending
             if n_pending:
                 scheduled.append(Scheduled(sequence, n_pending, n_pending == n_left))
                 room -= n_pending
+        if self._n_others:
+            self._held_up = 0
+        elif generating:
+            self._held_up += max(LEAST, self._n_read)
         return scheduled
+
+    def _piece(self, sequence: Sequence, most: int, room: int) -> int:
+        """How many of a prompt's tokens to read now. In an exact context no piece of a wide read is narrow, neither
+        this one, which may be larger for that, nor the last one."""
+        n_left = len(sequence.tokens) - sequence.n_decoded
+        n = max(0, min(most, n_left))
+        if not self.context.exact or not 0 < n_left - n < WIDE:
+            return n
+        return n_left if n_left < min(2 * WIDE, 1 + room) else n_left - WIDE
+
+    def observe(self, seconds: float) -> None:
+        """What the last pass took."""
+        self.costs.observe(self._n_read, self._n_others, seconds)
 
     def keep(self, sequence: Sequence, length: int) -> None:
         """Cut the slot's cache to `length` tokens, or to none when this memory cannot be cut."""

@@ -7,11 +7,12 @@ from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
-from edgespec.core.policy.policy import ProposalContext
+from edgespec.core.policy.policy import DraftPolicy, ProposalContext
 from edgespec.core.sampler import Choice, Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
+from edgespec.drafters.base import Drafter
 from edgespec.engine.slots import Prefix, Reuse
 from edgespec.errors import GenerationError
 from edgespec.events import FinishReason
@@ -27,14 +28,24 @@ def kind_of(rule: VerifyRule, sampling: SamplingSettings, *, is_constrained: boo
     return f"{rule}{greedy}{constrained}"
 
 
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How drafts of at most `n_max` tokens are made: by these drafters, as `pace` says."""
+
+    drafters: tuple[Drafter, ...]
+    n_max: int
+    pace: DraftPolicy
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One answer in the making. `tokens` is prompt and answer; `n_decoded` of them are in the KV cache of `slot`, which
     is NO_SLOT until there is a free one.
 
     `rule` is how drafts are judged, `kind` that and how tokens are chosen, `reuse` what of the cache it may begin with,
-    `off` names the drafters that failed, `finish` is set when the sequence is over, `error` where that is why. `shares`
-    is a sequence that reads the same prompt, and what of it this one waits for.
+    `drafting` where its drafts are made in another way than others', `off` names the drafters that failed, `finish` is
+    set when the sequence is over, `error` where that is why. `shares` is a sequence that reads the same prompt, and
+    what of it this one waits for.
     """
 
     tokens: list[int]
@@ -44,6 +55,7 @@ class Sequence:
     rule: VerifyRule = "coupled"
     kind: str = ""
     reuse: Reuse = "running"
+    drafting: Drafting | None = None
     slot: int = NO_SLOT
     stats: Stats = field(default_factory=Stats)
     n_decoded: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,8 +27,8 @@ OBSERVE_EVERY = 16  # steps, for a drafter that rests
 
 class Speculator:
     """Drafters are asked in turn, and `pace` says which and for how much; without one every draft is as long as it may
-    be. `n_max` is the most tokens of a draft, `tree_width` the most leaves. A drafter that fails is off for the rest of
-    the answer, of which `warn` hears."""
+    be. `n_max` is the most tokens of a draft, `tree_width` the most leaves. For a sequence that has a way of drafting
+    of its own, that counts instead. A drafter that fails is off for the rest of the answer, of which `warn` hears."""
 
     def __init__(
         self,
@@ -41,23 +41,39 @@ class Speculator:
         warn: Callable[[str], None],
     ) -> None:
         self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
+        self._known: dict[Drafter, None] = {}  # in the order in which they are asked
         self.use(drafters, n_max, pace or FixedPolicy(n_max), tree_width)
 
     def use(self, drafters: Iterable[Drafter], n_max: int, pace: DraftPolicy, tree_width: int) -> None:
         """Draft in another way from now on, also for answers that have begun."""
         self.drafters, self.n_max, self.pace, self.tree_width = [*drafters], n_max, pace, tree_width
-        layers = {layer for drafter in self.drafters for layer in drafter.needs_layers}
+        self._known |= dict.fromkeys(self.drafters)
+        self._watch()
+        for sequence in self.scheduler.active:
+            if sequence.drafting is None:
+                self.begin(sequence)
+
+    def _watch(self) -> None:
+        """Have the target keep what the drafters of all sequences read, and nothing else."""
+        own = (drafter for sequence in self.scheduler.active for drafter in self._drafters(sequence))
+        layers = {layer for drafter in (*self.drafters, *own) for layer in drafter.needs_layers}
         if layers != self.context.layers:
             self.context.watch_layers(sorted(layers))
-        for sequence in self.scheduler.active:
-            self.begin(sequence)
+
+    def _drafters(self, sequence: Sequence) -> Collection[Drafter]:
+        return self.drafters if sequence.drafting is None else sequence.drafting.drafters
+
+    def _pace(self, sequence: Sequence) -> DraftPolicy:
+        return self.pace if sequence.drafting is None else sequence.drafting.pace
 
     def begin(self, sequence: Sequence) -> None:
-        for drafter in self.drafters:
+        self._known |= dict.fromkeys(self._drafters(sequence))
+        self._watch()
+        for drafter in self._drafters(sequence):
             self._tell(drafter, sequence, drafter.begin, sequence)
 
     def end(self, sequence: Sequence) -> None:
-        for drafter in self.drafters:
+        for drafter in self._drafters(sequence):
             self._tell(drafter, sequence, drafter.end, sequence)
 
     def _tell(
@@ -74,26 +90,49 @@ class Speculator:
         """Give each part the draft that the policy selects."""
         for part in scheduled:
             part.context = self._context(part, len(scheduled))
-        for drafter in self.drafters:
+        # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
+        is_even = self.context.streams or (not self.context.model.can_roll_back and len(scheduled) > 2)
+        if is_even:
+            least = min(part.context.n_max * (part.n_pending == 1) for part in scheduled)
+            for part in scheduled:
+                part.context.n_max = least
+        for drafter in self._known:
             wanted = [(part, budget) for part in scheduled if (budget := self._budget(drafter, part)) is not None]
             if wanted:
                 self._ask(drafter, wanted, scheduled)
         if any(part.context.proposals for part in scheduled):
-            width = sum(part.n_pending for part in scheduled)
-            room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
-            drafts = self.pace.select([part.context for part in scheduled], width, room)
-            if self.context.streams or (not self.context.model.can_roll_back and len(scheduled) > 2):
-                # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
-                least = min(len(draft) * (part.n_pending == 1) for part, draft in zip(scheduled, drafts, strict=True))
-                drafts = [draft.first(least) for draft in drafts]
-            for part, draft in zip(scheduled, drafts, strict=True):
+            self._select(scheduled)
+            least = min(len(part.draft) for part in scheduled)
+            for part in scheduled if is_even else ():
+                part.draft = part.draft.first(least)
+
+    def _select(self, scheduled: list[Scheduled]) -> None:
+        """Let each policy select among the drafts of its sequences, in the room that those before it leave. What was
+        sampled has its place in any case."""
+        width = sum(part.n_pending for part in scheduled)
+        room = min(self.scheduler.most_rows - width, self.context.max_outputs - len(scheduled))
+        kept = {part.sequence: _n_sampled(part) for part in scheduled}
+        for pace, parts in self._by_pace(scheduled):
+            others = sum(kept.values()) - sum(kept[part.sequence] for part in parts)
+            drafts = pace.select([part.context for part in parts], width + others, room - others)
+            for part, draft in zip(parts, drafts, strict=True):
                 part.draft = draft
+                kept[part.sequence] = len(draft)
+
+    def _by_pace(self, scheduled: list[Scheduled]) -> Iterable[tuple[DraftPolicy, list[Scheduled]]]:
+        if all(part.sequence.drafting is None for part in scheduled):
+            return [(self.pace, scheduled)]
+        found: dict[DraftPolicy, list[Scheduled]] = {}
+        for part in scheduled:
+            found.setdefault(self._pace(part.sequence), []).append(part)
+        return found.items()
 
     def _context(self, part: Scheduled, n_parts: int) -> ProposalContext:
         sequence, n_max = part.sequence, 0
         if part.is_complete and not (sequence.is_prefill and part.n_pending > 1):
             room = self.context.n_ctx - len(sequence.tokens)
-            n_max = min(self.n_max, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
+            most = self.n_max if sequence.drafting is None else sequence.drafting.n_max
+            n_max = min(most, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
         return ProposalContext(
             sequence.kind,
             n_max,
@@ -108,10 +147,12 @@ class Speculator:
 
     def _budget(self, drafter: Drafter, part: Scheduled) -> Budget | None:
         sequence = part.sequence
-        if part.context.n_max <= 0 or drafter.name in sequence.off or not drafter.can_draft(sequence):
+        if part.context.n_max <= 0 or drafter not in self._drafters(sequence):
+            return None
+        if drafter.name in sequence.off or not drafter.can_draft(sequence):
             return None
         try:
-            budget = self.pace.budget(part.context, drafter.name, partial(drafter.n_unread, sequence))
+            budget = self._pace(sequence).budget(part.context, drafter.name, partial(drafter.n_unread, sequence))
         except Exception as error:
             self._switch_off(drafter, [sequence], error)
             return None
@@ -148,8 +189,7 @@ class Speculator:
         """What all of them may draft in this pass. What was sampled is verified as a whole, or else what it is would
         tell whether it is."""
         room = self.scheduler.most_rows - sum(part.n_pending for part in scheduled)
-        drafts = [proposal.draft for part in scheduled for proposal in part.context.proposals]
-        made = sum(len(draft) for draft in drafts if draft.is_sampled)
+        made = sum(map(_n_sampled, scheduled))
         sampled = min(room, self.context.max_outputs - len(scheduled)) - made
         return [
             replace(
@@ -177,7 +217,7 @@ class Speculator:
         """Within this block, which is the target's pass, the one who drafted may draft on."""
         sequence, draft = scheduled[0].sequence, scheduled[0].draft
         source = draft.source if len(scheduled) == 1 and draft and not draft.sources else None
-        drafter = next((drafter for drafter in self.drafters if drafter.name == source), None)
+        drafter = next((drafter for drafter in self._drafters(sequence) if drafter.name == source), None)
         if drafter is None or not drafter.verifying(sequence, draft):
             yield
             return
@@ -199,7 +239,7 @@ class Speculator:
         """Give drafters what flowed into the layers that they need, at the tokens of this pass that stay."""
         start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
         rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
-        for drafter in self.drafters:
+        for drafter in self._drafters(part.sequence):
             if drafter.needs_layers and all(map(self.context.gives, drafter.needs_layers)):
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
@@ -208,7 +248,7 @@ class Speculator:
         """Let drafters look at the rows of the last token and of the draft; now and then if they rest."""
         looking = [
             drafter
-            for drafter in self.drafters
+            for drafter in self._drafters(part.sequence)
             if drafter.needs_logits
             and (drafter.name not in part.backed_off or part.sequence.round % OBSERVE_EVERY == 0)
         ]
@@ -221,16 +261,22 @@ class Speculator:
 
     def record(self, scheduled: list[Scheduled], took_s: float) -> None:
         """Tell the policy what a step took and brought; what prompts take is none of its business."""
-        verified = [
-            Verified(part.context, part.draft, part.verdict.path, [choice.id for choice in part.verdict.choices])
-            for part in scheduled
-            if part.verdict is not None and (part.context.step or part.n_pending == 1)
-        ]
-        is_plain = len(verified) == len(scheduled) and all(part.n_pending == 1 for part in scheduled)
-        self.pace.record(verified, took_s if is_plain else None)
+        for pace, parts in self._by_pace(scheduled):
+            verified = [
+                Verified(part.context, part.draft, part.verdict.path, [choice.id for choice in part.verdict.choices])
+                for part in parts
+                if part.verdict is not None and (part.context.step or part.n_pending == 1)
+            ]
+            is_plain = len(verified) == len(scheduled) and all(part.n_pending == 1 for part in scheduled)
+            pace.record(verified, took_s if is_plain else None)
         for part in scheduled:
             for proposal in part.context.proposals:
                 part.sequence.stats.count_cost(proposal.drafter, proposal.cost)
+
+
+def _n_sampled(part: Scheduled) -> int:
+    """Draft tokens that were sampled from a distribution."""
+    return sum(len(each.draft) for each in part.context.proposals if each.draft.is_sampled)
 
 
 def check_draft(draft: Draft, drafter: str, budget: Budget, n_vocab: int) -> None:

@@ -149,7 +149,8 @@ class Answering(Loop):
         if request.reference:
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
-        sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=self._reuse(request))
+        reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
+        sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         self.stats = sequence.stats
         return _Answer(stream, number, sequence, self.model, text, tells)
 

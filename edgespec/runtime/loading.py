@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.drafters.base import Drafter
@@ -43,9 +42,9 @@ from edgespec.runtime.draft_model import (
     no_draft_model,
     say_if_nobody_overlaps,
 )
+from edgespec.runtime.drafting import LoadedDrafters
 from edgespec.runtime.fitting import can_be_exact, fitted, open_model, sequences_that_fit
 from edgespec.settings import (
-    DRAFT_N_MAX,
     HEADS,
     MAX_LEAVES,
     MAX_SEQUENCES,
@@ -74,7 +73,7 @@ class ModelSession(Closable):
     context: Context
     engine: Engine
     tuning: CostModelCache
-    leaves: int
+    drafting: LoadedDrafters
     template: ChatTemplate
     grammars: Grammars
 
@@ -108,11 +107,6 @@ class ModelSession(Closable):
                 context.watch(cancel)
 
     @property
-    def self_draft(self) -> str | None:
-        """The kind of self-draft that the target has, if any."""
-        return self._settings.self_draft
-
-    @property
     def rounding(self) -> float | None:
         """By how much a logit may depend on how drafts are decoded; None if unknown or irrelevant."""
         if self._widths is None or self._settings.strict:
@@ -140,7 +134,7 @@ class ModelSession(Closable):
         self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
-        self.leaves = leaves = leaves if self.model.can_roll_back else 1
+        leaves = leaves if self.model.can_roll_back else 1
         self.context = self._open_target_context(replace(plan, branches=self._branches(leaves)))
         self._measure_widths(drafts=drafts)
         why_not = self._why_plain() if drafts else ""
@@ -190,30 +184,7 @@ class ModelSession(Closable):
                 min(1 + self.n_max, self.engine.scheduler.most_rows),
                 lambda done: self._progress("costs", done),
             )
-        self.draft_with(list(self.drafters), settings.pace, self.n_max, leaves)
-
-    @property
-    def known_as(self) -> set[str]:
-        """The names of the loaded drafters; a head drafts as "draft" too."""
-        return {*self.drafters} | ({"draft"} if not self.drafters.keys().isdisjoint(HEADS) else set())
-
-    def draft_with(self, names: Sequence[str], pace: str, n_max: int, leaves: int) -> None:
-        """Let these of the loaded drafters guess from now on, at that pace, so many tokens and leaves at most."""
-        names = [name for name in self.drafters if name in names or (name in HEADS and "draft" in names)]
-        if names and n_max >= self._narrow and n_max > DRAFT_N_MAX:
-            is_measured = self._narrow < kernels.NARROW
-            why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
-            self._note(f"drafts are at most {self._narrow - 1} tokens: {why} (--fast allows them)")
-        n_max = min(n_max, self.context.rollback, self.engine.scheduler.most_rows - 1) if names else 0
-        drafters = [self.drafters[name] for name in names]
-        self.engine.speculator.use(drafters, n_max, self._pace(names, pace, leaves, n_max), leaves)
-
-    def _pace(self, names: Sequence[str], pace: str, leaves: int, n_max: int) -> DraftPolicy:
-        if pace != "auto":
-            return FixedPolicy(fixed_length(pace) or 0)
-        measured = self.tuning.pace(names, leaves)
-        measured.longest = n_max
-        return measured
+        self.drafting = LoadedDrafters(settings, self.drafters, self.engine, self.tuning, leaves, note)
 
     def _open_corpus(self) -> Corpus | None:
         """The corpus to retrieve from, if any. Raises UsageError."""
@@ -320,11 +291,6 @@ class ModelSession(Closable):
     def _is_exact(self) -> bool:
         """Whether passes must give each token the logits of a single-token pass."""
         return self._settings.exact and can_be_exact(self._settings.gpu_layers)
-
-    @property
-    def sequences(self) -> int:
-        """The number of answers decoded together."""
-        return self._settings.sequences
 
     def _open_target_context(self, plan: Plan) -> Context:
         if plan.n_ctx > self.model.n_ctx_train:

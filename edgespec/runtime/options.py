@@ -24,6 +24,9 @@ class _Options(TypedDict, total=False):
     grammar: str
     json_schema: str | Mapping[str, Any] | bool
     regex: str
+    spec_type: str | None
+    pace: str | None
+    draft_n_max: int | None
 
     temperature: float
     top_k: int

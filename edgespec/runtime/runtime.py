@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,7 +14,6 @@ from edgespec.closable import Closable
 from edgespec.core.policy.measured import MeasuredPolicy, PolicyVerdict
 from edgespec.core.policy.policy import pass_widths
 from edgespec.core.stats import Stats
-from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import kind_of
 from edgespec.engine.trace import Recorder
@@ -64,11 +62,9 @@ class Runtime(Closable):
 
     def __init__(self, settings: LoadSettings, progress: Progress | None = None) -> None:
         check_load_settings(settings)
-        self.settings = settings
         self._progress = progress or (lambda what, done: None)
         self.notes: list[str] = []
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
-        self.settings = replace(settings, sequences=loaded.sequences)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header = loaded.draft_header
         self._answering = Answering(loaded, self.note, self._progress)
@@ -81,23 +77,15 @@ class Runtime(Closable):
         The keywords are fields of LoadSettings; `n_max` and `tree` are old names of the last two. Raises UsageError for
         a drafter that is not loaded, and for lengths or trees beyond those it was loaded for.
         """
-        given = drafting_changes(changes)
-        wanted = replace(self.settings, **({"spec_draft_n_max": self.settings.draft_n_max} | given))
-        check_load_settings(wanted)
-        if wanted.draft_n_max > self._loaded.n_max:
-            raise UsageError(
-                f"drafts of {wanted.draft_n_max} tokens do not fit", hint="load the model with --spec-draft-n-max"
-            )
-        missing = [name for name in wanted.drafters if name not in self._loaded.known_as]
-        if wanted.self_draft is not None and wanted.self_draft != self._loaded.self_draft:
-            missing = [wanted.spelling("self")]
-        if given.get("spec_type", "auto") != "auto" and missing:
-            raise UsageError(f"drafter {missing[0]} is not loaded", hint="load the model with it (--spec-type, -md)")
-        if wanted.spec_tree > self._loaded.leaves:
-            raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with --spec-tree")
+        drafting = self._loaded.drafting
+        wanted = drafting.changed(drafting_changes(changes))
         with self._answering.alone():
-            self.settings = wanted
-            self._loaded.draft_with(wanted.drafters, wanted.pace, wanted.draft_n_max, wanted.spec_tree)
+            drafting.use(wanted)
+
+    @property
+    def settings(self) -> LoadSettings:
+        """As loaded, and as `draft_with` has changed them."""
+        return self._loaded.drafting.settings
 
     @property
     def stats(self) -> Stats:
@@ -154,7 +142,8 @@ class Runtime(Closable):
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Why drafters are active or backed off on requests like this one; empty without an automatic draft length."""
-        pace = self.engine.speculator.pace
+        own = self._loaded.drafting.of(request)
+        pace = self.engine.speculator.pace if own is None else own.pace
         if isinstance(pace, Recorder):
             pace = pace.pace
         return pace.verdicts(_kind(request)) if isinstance(pace, MeasuredPolicy) else []
@@ -335,13 +324,14 @@ class Runtime(Closable):
         """Refuse settings that this model does not support, whatever the prompt. Raises UsageError."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
+        self._loaded.drafting.of(request)
         if request.constraint is not None:
             self._loaded.grammars.check(*request.constraint)
 
     def _checked(self, request: Request) -> tuple[Request, Prompt]:
         """A request with its prompt. Raises UsageError."""
         self.check_settings(request)
-        self._note_limits(request.verify)
+        self._note_limits(request)
         return request, self.prompts.of(request)
 
     def _opened(self, jobs: Sequence[Job], cancel: CancelFlag) -> Stream:
@@ -371,9 +361,10 @@ class Runtime(Closable):
         """The prompt of a request as ids. Raises UsageError."""
         return self.prompts.of(request).tokens
 
-    def _note_limits(self, rule: VerifyRule) -> None:
+    def _note_limits(self, request: Request) -> None:
         """Note what a verification rule cannot do with these drafters."""
-        for drafter in self.engine.speculator.drafters:
+        rule, own = request.verify, self._loaded.drafting.of(request)
+        for drafter in self.engine.speculator.drafters if own is None else own.drafters:
             named = self.settings.spec_type != "auto" and not isinstance(drafter, ModelDrafter)
             if rule in ("rejection", "block") and named:
                 self.note(

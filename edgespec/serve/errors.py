@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgespec.errors import EdgespecError, PromptTooLongError, UsageError
+from edgespec.settings import Request
 
 INVALID = "invalid_request_error"
 
@@ -93,5 +94,6 @@ def api_error(error: EdgespecError) -> ApiError:
             400, message, type="exceed_context_size_error", param="messages", code="context_length_exceeded", more=more
         )
     if isinstance(error, UsageError):
-        return ApiError(400, message)
+        about = error.what.partition(" ")[0].rstrip(":")
+        return ApiError(400, message, param=about if about in Request.__dataclass_fields__ else None)
     return ApiError(503, message, type="server_error", code="engine_error", headers={"x-should-retry": "false"})

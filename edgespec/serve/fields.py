@@ -15,6 +15,7 @@ from edgespec.settings import Request, shown
 SETTINGS = (
     *(field.name for field in fields_of(SamplingSettings)),
     *("max_tokens", "seed", "stop", "grammar", "json_schema", "regex", "special", "ignore_eos", "verify"),
+    *("spec_type", "pace", "draft_n_max"),
 )
 ALIASES = {
     "max_completion_tokens": "max_tokens",

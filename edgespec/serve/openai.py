@@ -92,26 +92,12 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
         except BadRowError as error:
             raise BadFieldError("response_format", str(error)) from error
     what = fields.request(model.defaults, **more)
-    _check_speculation(fields, model)
+    if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
+        raise unsupported("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # a number that JavaScript has, too
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what
-
-
-def _check_speculation(fields: Fields, model: Served) -> None:
-    """How to draft is settled when a model is loaded: what differs is refused."""
-    loaded = {
-        "spec_type": model.settings.spec_type,
-        "pace": model.settings.pace,
-        "draft_n_max": model.settings.draft_n_max,
-    }
-    for name, value in loaded.items():
-        asked = fields.take(name, value)
-        if asked != value and asked != "auto":
-            raise unsupported(name, f"this model is loaded with {value!r}, and {shown(asked)} was asked for")
-    if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
-        raise unsupported("strict", "this model is not loaded with exact kernels")
 
 
 def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:

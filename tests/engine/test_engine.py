@@ -230,7 +230,8 @@ def test_a_long_prompt_lets_short_ones_go_first(target: Model) -> None:
     )
     assert [emission.sequence for emission in engine.step()] == [short]
     assert long.n_decoded > 400
-    assert {id(emission.sequence) for emission in engine.step()} == {id(long), id(short)}
+    while long.is_prefill:
+        assert short in [emission.sequence for emission in engine.step()]
     engine.context.close()
 
 

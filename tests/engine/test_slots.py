@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
+from edgespec.engine.reading import FEW, ReadingCosts
 from edgespec.engine.scheduler import LEAST_SHARED, Scheduler
-from edgespec.engine.sequence import NO_SLOT, Sequence
+from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence
 from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
 
 SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
@@ -37,7 +38,10 @@ class Steps:
 
     def step(self) -> None:
         self.scheduler.admit()
-        for part in self.scheduler.schedule():
+        self.run_pass(self.scheduler.schedule())
+
+    def run_pass(self, scheduled: list[Scheduled]) -> None:
+        for part in scheduled:
             sequence = part.sequence
             pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
             self.context.decode(sequence.slot, pending)
@@ -210,6 +214,83 @@ def test_what_somebody_else_has_overwritten_is_not_used() -> None:
     first = steps.answer(text(100))
     steps.scheduler.forget()
     assert steps.answer([*first.tokens, 5]).stats.cached_tokens == 0
+
+
+# --- prompts while others generate ------------------------------------------------------------------------------------
+
+
+def passes(steps: Steps, sequence: Sequence) -> list[list[tuple[bool, int]]]:
+    """For each pass until this prompt is read: of each sequence in it whether it reads its prompt, and the tokens."""
+    made = []
+    while sequence.is_prefill:
+        scheduled = steps.scheduler.schedule()
+        made.append([(part.sequence.is_prefill, part.n_pending) for part in scheduled])
+        steps.run_pass(scheduled)
+    return made
+
+
+@given(n_prompt=st.integers(1, 1500), sequences=st.integers(2, 4), few=st.integers(0, 900))
+@settings(max_examples=60, deadline=None)
+def test_a_prompt_holds_up_nobody_for_more_than_a_piece(n_prompt: int, sequences: int, few: int) -> None:
+    steps = Steps(sequences=sequences, exact=True, n_ctx=4096)
+    for seed in range(1, sequences):
+        steps.add(text(10, seed), 1000)
+    while any(sequence.is_prefill for sequence in steps.scheduler.active):
+        steps.step()
+    steps.step()
+    steps.scheduler.costs.pass_s, steps.scheduler.costs.token_s = few / FEW, 1.0
+    made = passes(steps, steps.add(text(n_prompt, 9)))
+    kinds = [{is_prompt for is_prompt, _ in each} for each in made]
+    assert all(len(kind) == 1 for kind in kinds)
+    assert kinds == [{number % 2 == 0} for number in range(len(kinds))]  # in turns
+    pieces = [n for each in made for is_prompt, n in each if is_prompt]
+    assert sum(pieces) == n_prompt
+    assert all(piece < max(few, WIDE) + WIDE for piece in pieces)
+    if n_prompt >= WIDE:
+        assert min(pieces) >= WIDE
+    assert all(len(each) == sequences - 1 for each, kind in zip(made, kinds, strict=True) if kind == {False})
+
+
+def test_some_short_prompts_are_read_at_once() -> None:
+    steps = Steps(sequences=9, exact=True)
+    steps.add(text(10), 1000)
+    steps.step()
+    steps.step()
+    for seed in range(1, 8):
+        last = steps.add(text(5, seed), 1000)
+    made = passes(steps, last)
+    assert [each == [(True, 5)] for each in made] == [True] * 4 + [False] + [True] * 3
+
+
+def test_where_prompts_and_answers_share_passes_these_read_little_too() -> None:
+    steps = Steps(sequences=3)
+    steps.add(text(10, 1), 1000)
+    steps.step()
+    longer, long = steps.add(text(900, 3)), steps.add(text(200, 2))
+    most = 2 * WIDE
+    assert passes(steps, long) == [[(False, 1), (True, most)], [(False, 1), (True, 200 - most), (True, 2 * most - 200)]]
+    assert longer.n_decoded == 2 * most - 200
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_alone_a_prompt_is_read_in_whole_batches(exact: bool) -> None:
+    steps = Steps(sequences=2, exact=exact, n_ctx=2048)
+    made = passes(steps, steps.add(text(1100)))
+    assert [n for each in made for _, n in each] == [512, 512, 76]
+
+
+def test_a_piece_takes_as_long_as_a_few_passes_did() -> None:
+    costs = ReadingCosts()
+    costs.observe(512, 0, 5.12)
+    assert costs.most == WIDE
+    costs.observe(0, 3, 0.2)
+    assert costs.most == int(FEW * 0.2 / 0.01)
+    costs.observe(5, 0, 9.0)  # too few to tell
+    costs.observe(100, 1, 1.2)  # beside others, whose pass it was
+    assert costs.most == int(FEW * 0.2 / 0.01)
+    for _ in range(50):
+        costs.observe(0, 3, 0.0)
+    assert costs.most == WIDE
 
 
 # --- waiting and cancelling -------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from edgespec.cancel import CancelFlag
-from edgespec.engine.sequence import Sequence
+from edgespec.engine.sequence import Scheduled, Sequence
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.llama.context import Context
@@ -153,6 +154,36 @@ def test_answers_for_asyncio_share_steps(llm: Runtime) -> None:
 
     wanted = [llm.complete(PROMPTS[number], max_tokens=30, seed=number, ignore_eos=True) for number in range(3)]
     assert [answer.tokens for answer in asyncio.run(both())] == [answer.tokens for answer in wanted]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_long_prompt_holds_an_answer_up_for_one_pass_at_a_time(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Request("import os, sys\n" * 180, max_tokens=6, seed=1, ignore_eos=True)
+    with Runtime(replace(SETTINGS, exact=exact, spec_type="suffix", pace="fixed:2")) as llm:
+        scheduler = llm.engine.scheduler
+        schedule, passes = scheduler.schedule, list[list[tuple[bool, int]]]()
+
+        def watched() -> list[Scheduled]:
+            scheduled = schedule()
+            passes.append([(part.sequence.is_prefill, part.n_pending) for part in scheduled])
+            return scheduled
+
+        wanted = [ids(llm.submit(replace(LONG, max_tokens=120))), ids(llm.submit(long))]
+        llm.forget()
+        answer = llm.submit(replace(LONG, max_tokens=120))
+        found = [next(answer).id for _ in range(10)]
+        monkeypatch.setattr(scheduler, "schedule", watched)
+        late = ids(llm.submit(long))
+        found += ids(answer)
+        assert llm.context.exact == exact
+        if exact:
+            assert [found, late] == wanted
+    read = [sum(n for is_prompt, n in each if is_prompt) for each in passes]
+    assert sum(read) > 800
+    assert max(read) < 200
+    held_up = [all(is_prompt for is_prompt, _ in each) for each in passes]
+    assert not any(all(both) for both in pairwise(held_up))
+    assert any(held_up) == exact
 
 
 def test_two_answers_in_one_thread_go_on_together(llm: Runtime) -> None:

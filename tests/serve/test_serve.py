@@ -172,12 +172,46 @@ def test_the_same_request_alone_and_among_seven_others_gives_the_same_text(serve
         ({"mirostat": 2}, "mirostat"),
         ({"chat_template": "{{ x }}"}, "chat_template"),
         ({"spec_type": "lookup"}, "spec_type"),
+        ({"spec_type": "sufix"}, "spec_type"),
+        ({"spec_type": ["suffix"]}, "spec_type"),
+        ({"pace": "fast"}, "pace"),
+        ({"pace": "fixed:" + "9" * 5000}, "pace"),
+        ({"pace": "fixed:40"}, "pace"),
+        ({"pace": "fixed:4", "draft_n_max": 3}, "pace"),
+        ({"draft_n_max": -1}, "draft_n_max"),
+        ({"draft_n_max": 40}, "draft_n_max"),
+        ({"draft_n_max": "many"}, "draft_n_max"),
+        ({"verify": "hope"}, "verify"),
     ],
 )
 def test_a_field_that_cannot_be_honoured_is_named(client: httpx2.Client, body: dict[str, Any], param: str) -> None:
     error = refused(client, CHAT, **({"messages": HELLO} | body))
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/messages", "/v1/responses"])
+def test_every_endpoint_lets_a_request_say_how_to_draft(client: httpx2.Client, path: str) -> None:
+    body: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "messages": HELLO}
+    if path == TEXT:
+        body["prompt"] = "import os\n"
+    if path == "/v1/responses":
+        body = {"temperature": 0, "max_output_tokens": 24, "input": "Hello"}
+    plain = post(client, path, **body, spec_type="none")
+    two = post(client, path, **body, spec_type="draft", pace="fixed:2", verify="block", strict=True)
+    one = post(client, path, **body, spec_type="draft,suffix", pace="fixed:1", draft_n_max=1)
+    assert plain["timings"]["draft_n"] == 0 < one["timings"]["draft_n"]
+    assert len(one["timings"]["proposed_per_pos"]) == 1
+    assert len(two["timings"]["proposed_per_pos"]) == 2
+    assert {*two["timings"]["by_source"]} == {"draft"}
+    texts = [json.dumps(answer.get("choices") or answer.get("content")) for answer in (plain, one, two)]
+    if path == "/v1/responses":
+        texts = [answer["output"][0]["content"][0]["text"] for answer in (plain, one, two)]
+    assert texts[0] == texts[1] == texts[2]
+    assert "verify" in client.post(path, json=body | {"verify": "hope"}).json()["error"]["message"]
+    refusal = client.post(path, json=body | {"spec_type": "corpus", "stream": True})
+    assert refusal.status_code == 400
+    assert "spec_type: drafter corpus is not loaded: loaded: " in refusal.json()["error"]["message"]
 
 
 def test_an_unknown_field_is_ignored_and_noted(server: Serving, client: httpx2.Client) -> None:
