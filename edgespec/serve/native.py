@@ -11,7 +11,8 @@ from edgespec import __version__
 from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
-from edgespec.serve.pool import Pool, Served
+from edgespec.serve.pool import Place
+from edgespec.serve.served import Served
 from edgespec.settings import shown
 
 MOST_TOKENS = 2**20  # of one /detokenize
@@ -45,51 +46,55 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     return {"prompt": await model.ask(lambda worker: worker.render(call.requests[0]))}
 
 
-def models(pool: Pool) -> dict[str, Any]:
-    """/v1/models."""
-    return {
-        "object": "list",
-        "data": [
-            {
-                "id": model.name,
-                "object": "model",
-                "created": model.created,
-                "owned_by": "edgespec",
-                "meta": {
-                    "description": model.about["description"],
-                    "n_ctx": model.n_ctx,
-                    "draft_model": model.about["draft_model"] and Path(model.about["draft_model"]).name,
-                    "drafters": model.about["drafters"],
-                },
-            }
-            for model in pool.models
-        ],
+def model(place: Place) -> dict[str, Any]:
+    """A model as /v1/models lists it; `status` is that of llama.cpp's server."""
+    served = place.living
+    status: dict[str, Any] = {"value": place.state}
+    if place.has_failed or (place.served and not served):
+        status["failed"] = True
+    made: dict[str, Any] = {"id": place.offer.name, "object": "model", "created": 0, "owned_by": "edgespec"}
+    if served is None:
+        return made | {"status": status}
+    about = served.about
+    meta = {
+        "description": about["description"],
+        "n_ctx": served.n_ctx,
+        "draft_model": about["draft_model"] and Path(about["draft_model"]).name,
+        "drafters": about["drafters"],
     }
+    return made | {"created": served.created, "status": status, "meta": meta}
 
 
-def props(model: Served) -> dict[str, Any]:
+def props(place: Place) -> dict[str, Any]:
     """What is loaded, and the settings that a request leaves open."""
-    defaults = model.defaults
+    defaults, served = place.offer.defaults, place.living
     sampling = asdict(defaults.sampling)
     sampling["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in sampling["logit_bias"]]
-    about = {name: value for name, value in model.about.items() if name not in ("model", "draft_model")}
-    return {
-        "default_generation_settings": {
-            "n_ctx": model.n_ctx,
-            "params": {**sampling, "max_tokens": defaults.max_tokens, "verify": defaults.verify},
-        },
-        "total_slots": model.n_slots,
-        "model_alias": model.name,
-        "model_path": Path(model.about["model"]).name,
+    params = {**sampling, "max_tokens": defaults.max_tokens, "verify": defaults.verify}
+    made = {
+        "default_generation_settings": {"params": params},
+        "model_alias": place.offer.name,
+        "is_sleeping": served is None,
         "build_info": f"edgespec-{__version__}",
+    }
+    if served is None:
+        return made
+    about = {name: value for name, value in served.about.items() if name not in ("model", "draft_model")}
+    return made | {
+        "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},
+        "total_slots": served.n_slots,
+        "model_path": Path(served.about["model"]).name,
         "edgespec": about,
     }
 
 
-async def slots(model: Served) -> list[dict[str, Any]]:
-    """What each slot holds and does."""
-    n_ctx, drafts = model.n_ctx, bool(model.about["drafters"])
-    held: list[dict[str, Any]] = await model.ask(lambda worker: worker.slots())
+async def slots(place: Place) -> list[dict[str, Any]]:
+    """What each slot holds and does; a model that is not loaded has none."""
+    served = place.living
+    if served is None:
+        return []
+    n_ctx, drafts = served.n_ctx, bool(served.about["drafters"])
+    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots())
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
 
 
