@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edgespec.runtime.prompts import Prompts
 from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End, ToolDelta
 from edgespec.serve.errors import BadFieldError, unsupported
@@ -16,6 +17,7 @@ from edgespec.serve.served import Served
 from edgespec.settings import shown
 
 IGNORED = ("container", "context_management", "mcp_servers", "inference_geo", "output_config", "betas", "cache_control")
+MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 # --- what comes in ----------------------------------------------------------------------------------------------------
@@ -45,6 +47,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
     """How many tokens the prompt of a body has."""
     request = message_call(body, model, counts=True).requests[0]
+    if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
+        raise BadFieldError("messages", f"messages of more than {most:,} characters are not counted")
     return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 BACKLOG = 1024  # connections that wait to be taken
-REQUEST_S = 60.0  # for the head of a connection's first request to arrive
+REQUEST_S = 60.0  # for the head of a connection's next request to arrive
+SENT = 2**18  # bytes that the system keeps for a client that does not read them
 READ_S = 60.0  # for a client to read what it was sent, in a buffer that is full
 
 
@@ -24,7 +26,8 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._waiting = self.loop.call_later(REQUEST_S, self._give_up)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT)
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._waiting, self._stalled):
@@ -41,8 +44,18 @@ class Protocol(H11Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
 
+    def on_response_complete(self) -> None:
+        self._wait()
+        super().on_response_complete()
+
+    def _wait(self) -> None:
+        """For a request, not as long as its client would like to."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(REQUEST_S, self._give_up)
+
     def _give_up(self) -> None:
-        if self.cycle is None:
+        if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
 
 

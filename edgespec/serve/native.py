@@ -15,13 +15,16 @@ from edgespec.serve.pool import Place
 from edgespec.serve.served import Served
 from edgespec.settings import shown
 
-MOST_TOKENS = 2**20  # of one /detokenize
+MOST_TOKENS = 2**17  # of one /detokenize
+MOST_CHARACTERS = 2**20  # of one /tokenize
 
 
 async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """The ids of a text; with `with_pieces` also what each stands for."""
     fields = Fields(body)
     text = fields.text("content", fields.text("prompt"))
+    if len(text) > MOST_CHARACTERS:
+        raise BadFieldError("content", f"content must have at most {MOST_CHARACTERS:,} characters, not {len(text):,}")
     add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
     with_pieces = fields.flag("with_pieces")
     ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=parse_special))

@@ -191,8 +191,7 @@ class Pool:
         self.is_closing = True
         self._stop_loading.set()
         async with self._changing:
-            for place in self._loaded:
-                await self._drop(place)
+            await asyncio.gather(*map(self._drop, self._loaded))
         for task in [*self._tasks]:
             with suppress(ApiError, EdgespecError):
                 await task
