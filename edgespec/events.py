@@ -31,7 +31,7 @@ class TokenEvent:
 
     `text` is complete UTF-8 only: bytes of an unfinished character, and text that may become a stop string, are held
     back and come with a later event. The last event (`is_last`) is no token: it has `id` -1, the rest of the text,
-    `finish_reason`, the `stats` of this answer, and whether the text was `cut` at a stop string, in which case the
+    `finish_reason`, the `stats` of this answer, and the stop string at which the text was `cut`, if it was: then the
     tokens hold more than the text. `logprob` is the natural logarithm of the token's probability after bias and
     penalties, before truncation and temperature; `top_logprobs` holds (id, logprob) pairs, best first. `source` names
     the drafter if `from_draft`. `round` counts the steps (target passes) of this answer from 0, `proposed` is the
@@ -51,7 +51,7 @@ class TokenEvent:
     top_logprobs: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     stats: Stats | None = None
-    cut: bool = False
+    cut: str = ""
 
     @property
     def is_last(self) -> bool:
@@ -115,7 +115,7 @@ class Completion:
             tuple(event.id for event in tokens),
             last.finish_reason,
             last.stats,
-            last.cut,
+            last.cut != "",
             tuple(event.logprob for event in tokens if event.logprob is not None),
             tuple(event.top_logprobs for event in tokens if event.logprob is not None),
         )

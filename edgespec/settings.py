@@ -73,7 +73,8 @@ class LoadSettings:
     widths of a pass with which the output is identical with and without drafting, where this build has them; `strict`
     pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
     the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
-    context of `ctx_size` tokens. Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
+    context of `ctx_size` tokens. With `must_fit` a model too large for the free memory is an error, neither slow nor
+    loaded with a smaller context. Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
     (`..._draft`) it and None mean "as for the target".
     """
 
@@ -103,6 +104,7 @@ class LoadSettings:
     cache_type_v_draft: str | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
     sequences: int = 1
+    must_fit: bool = False
 
     @property
     def drafters(self) -> tuple[str, ...]:

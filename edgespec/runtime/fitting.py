@@ -32,12 +32,13 @@ def fitted(
     gpu_layers_draft: Offload = "auto",
     *,
     may_shrink: bool = False,
+    must_fit: bool = False,
 ) -> Plan:
     """The plan to load: with layers on GPUs as requested, "auto" as many as fit, and with a smaller context if that one
     does not fit and `may_shrink`.
 
-    Mapped weights do not count: too large ones make it slow, not impossible. GPU drivers reject by themselves. `note`
-    receives messages for the user. Raises OutOfMemoryError with what would fit.
+    Mapped weights do not count unless it `must_fit`: too large ones make it slow, not impossible. GPU drivers reject by
+    themselves. `note` receives messages for the user. Raises OutOfMemoryError with what would fit.
     """
     free_vram = _free_vram()
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
@@ -55,6 +56,9 @@ def fitted(
             )
         note(f"a context of {plan.n_ctx} tokens does not fit into memory; using {n_ctx}")
         fit = _repacked(placed(with_context(plan, n_ctx), gpu_layers, gpu_layers_draft, free_vram))
+    elif must_fit and needed.allocated + needed.mapped > free:
+        needs = f"it needs {size_of(needed.allocated + needed.mapped)}, {size_of(free)} are free"
+        raise OutOfMemoryError("the model does not fit into memory", why=needs)
     elif needed.mapped > free:
         note(
             f"the weights take {size_of(needed.mapped)}, but only {size_of(free)} of memory are free: they will be "

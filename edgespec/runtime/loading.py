@@ -238,7 +238,8 @@ class ModelSession(Closable):
                 one = self._wanted(header, draft, leaves, names)
                 self._settings = replace(settings, sequences=sequences_that_fit(one, *offload))
         wanted = self._wanted(header, draft, leaves, names)
-        return fitted(wanted, self._note, *offload, may_shrink=not settings.ctx_size)
+        may_shrink = not settings.ctx_size and not settings.must_fit
+        return fitted(wanted, self._note, *offload, may_shrink=may_shrink, must_fit=settings.must_fit)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """The plan that the settings ask for."""

@@ -29,9 +29,7 @@ class Prompts:
 
     def of(self, request: Request) -> Prompt:
         """Raises UsageError for one that is empty, or longer than the context."""
-        said = [request.prompt, request.template]
-        said += [text for message in request.messages for text in (message.content, message.extra)]
-        n_characters = sum(map(len, said))
+        n_characters = self.length(request)
         if n_characters > LONGEST_TOKEN * self._n_ctx:  # which would take long to find out by tokens
             raise PromptTooLongError(
                 f"the prompt has {n_characters:,} characters, more than fit into {self._n_ctx} tokens",
@@ -47,6 +45,13 @@ class Prompts:
                 hint=f"shorten it, or use a larger context (-c {len(tokens) + 256} or more)",
             )
         return prompt
+
+    @staticmethod
+    def length(request: Request) -> int:
+        """How many characters a request gives for its prompt."""
+        said = [request.prompt, request.template]
+        said += [text for message in request.messages for text in (message.content, message.extra)]
+        return sum(map(len, said))
 
     def render(self, request: Request) -> str:
         """The text that the chat template makes of a request's messages. Raises UsageError."""

@@ -50,9 +50,11 @@ class Answers:
                 self._readers.pop(number, None)
                 self._gathered.cancel(number)
 
-    def close(self) -> None:
-        """End all answers, and the thread."""
+    def close(self, error: EdgespecError) -> None:
+        """End the thread, and all answers with this error."""
         self._gathered.close()
+        for events, index in self._readers.values():
+            events.put_nowait((index, error))
 
     def _read(self) -> None:
         try:

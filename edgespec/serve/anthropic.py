@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edgespec.serve.chat import Call, End, Piece, timings
+from edgespec.runtime.prompts import Prompts
+from edgespec.serve.blocks import BlockObject, Events, take_functions
+from edgespec.serve.chat import Call, End, ToolDelta
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
-from edgespec.serve.pool import Served
+from edgespec.serve.served import Served
 from edgespec.settings import shown
 
 IGNORED = ("container", "context_management", "mcp_servers", "inference_geo", "output_config", "betas", "cache_control")
+MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 # --- what comes in ----------------------------------------------------------------------------------------------------
@@ -34,11 +36,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     chat: dict[str, Any] = {"messages": _messages(fields.take("system"), fields.take("messages"))}
     if "stop_sequences" in fields:
         chat["stop"] = fields.take("stop_sequences")
-    tools = fields.take("tools", [])
-    if not isinstance(tools, list):
-        raise BadFieldError("tools", f"tools must be a list, not {shown(tools)}")
-    if tools:
-        chat["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+    chat |= take_functions(fields, ("custom", None), _function)
     chat |= _choice(fields.mapping("tool_choice"))
     thinking = fields.mapping("thinking").get("type")
     if thinking is not None:
@@ -49,6 +47,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
     """How many tokens the prompt of a body has."""
     request = message_call(body, model, counts=True).requests[0]
+    if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
+        raise BadFieldError("messages", f"messages of more than {most:,} characters are not counted")
     return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
 
 
@@ -111,13 +111,8 @@ def _text(where: str, given: Any) -> str:
     return "\n".join(texts)
 
 
-def _tool(where: str, given: Any) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise BadFieldError(where, f"{where} must be an object, not {shown(given)}")
-    if given.get("type", "custom") not in ("custom", None):
-        raise unsupported(where, f"tools of type {shown(given['type'])} are not here")
-    function = {"name": given.get("name"), "description": given.get("description")}
-    return {"type": "function", "function": function | {"parameters": given.get("input_schema")}}
+def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool.get("input_schema")}
 
 
 def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,92 +127,75 @@ def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
 # --- what goes out ----------------------------------------------------------------------------------------------------
 
 
-class Answer:
+class MessageObject(BlockObject):
     """Anthropic's object for the answer to a call, whole or in events."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._content: list[dict[str, Any]] = []
-        self._open = ""  # the type of the block that is not at its end
-        self._message: dict[str, Any] = {
-            "id": f"msg_{secrets.token_hex(12)}",
-            "type": "message",
-            "role": "assistant",
-            "model": call.model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": {"input_tokens": 0, "output_tokens": 0},
-        }
+    def __init__(self, call: Call, body: Mapping[str, Any] | None = None, model: Served | None = None) -> None:
+        super().__init__(
+            call,
+            {
+                "id": f"msg_{secrets.token_hex(12)}",
+                "type": "message",
+                "role": "assistant",
+                "model": call.model,
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": {"input_tokens": 0, "output_tokens": 0},
+            },
+        )
 
-    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-        """The message."""
-        async for piece in pieces:
-            for event in self._events(piece):
-                if event["type"] == "message_delta":
-                    more = {name: event[name] for name in ("usage", "timings", "seed")}
-                    return {**self._message, **event["delta"], "content": self._content, **more}
-        raise AssertionError("an answer has an end")
+    def _first(self) -> Events:
+        yield {"type": "message_start", "message": self.object}
 
-    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """The events of a stream; closing this closes `pieces`."""
-        async with aclosing(pieces):
-            is_new = True
-            async for piece in pieces:
-                if is_new:
-                    is_new = False
-                    yield {"type": "message_start", "message": self._message}
-                for event in self._events(piece):
-                    yield event
+    def _reasoning(self, text: str) -> Events:
+        return self._more({"type": "thinking", "thinking": "", "signature": ""}, text)
 
-    def _events(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        if piece.reasoning:
-            yield from self._more("thinking", "thinking", piece.reasoning)
-        if piece.text:
-            yield from self._more("text", "text", piece.text)
-        if piece.tool is not None:
-            tool = piece.tool
-            block = {"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}}
+    def _text(self, text: str) -> Events:
+        return self._more({"type": "text", "text": ""}, text)
+
+    def _tool(self, tool: ToolDelta) -> Events:
+        block = {"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}}
+        yield from self._begin(block)
+        delta = {"type": "input_json_delta", "partial_json": tool.arguments}
+        yield {"type": "content_block_delta", "index": self._number, "delta": delta}
+        self._blocks[-1] = block | {"input": json.loads(tool.arguments)}
+
+    def _more(self, block: dict[str, Any], text: str) -> Events:
+        kind = block["type"]
+        if not self._is_open or self._blocks[-1]["type"] != kind:
             yield from self._begin(block)
-            delta = {"type": "input_json_delta", "partial_json": tool.arguments}
-            yield {"type": "content_block_delta", "index": len(self._content) - 1, "delta": delta}
-            self._content[-1] = block | {"input": json.loads(tool.arguments)}
-            yield from self._close()
-        if piece.end is not None:
-            yield from self._close()
-            yield self._last(piece.end)
-            yield {"type": "message_stop"}
+        self._blocks[-1][kind] += text
+        yield {"type": "content_block_delta", "index": self._number, "delta": {"type": f"{kind}_delta", kind: text}}
 
-    def _more(self, kind: str, name: str, text: str) -> Iterator[dict[str, Any]]:
-        if self._open != kind:
-            yield from self._begin({"type": kind, name: ""} | ({"signature": ""} if kind == "thinking" else {}))
-        self._content[-1][name] += text
-        delta = {"type": f"{kind}_delta", name: text}
-        yield {"type": "content_block_delta", "index": len(self._content) - 1, "delta": delta}
-
-    def _begin(self, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _begin(self, block: dict[str, Any]) -> Events:
         yield from self._close()
-        self._open = block["type"]
-        self._content.append(dict(block))
-        yield {"type": "content_block_start", "index": len(self._content) - 1, "content_block": block}
+        self._is_open = True
+        self._blocks.append(dict(block))
+        yield {"type": "content_block_start", "index": self._number, "content_block": block}
 
-    def _close(self) -> Iterator[dict[str, Any]]:
-        if self._open:
-            self._open = ""
-            yield {"type": "content_block_stop", "index": len(self._content) - 1}
+    def _close(self) -> Events:
+        if self._is_open:
+            self._is_open = False
+            yield {"type": "content_block_stop", "index": self._number}
 
-    def _last(self, end: End) -> dict[str, Any]:
-        stops, cut = self._call.requests[0].stop, end.cut
+    def _ended(self, end: End) -> dict[str, Any]:
         reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(end.reason, "end_turn")
+        is_cut = reason == "end_turn" and end.cut in self._call.requests[0].stop
         usage = {
             "input_tokens": end.stats.prompt_tokens - end.stats.cached_tokens,
             "cache_read_input_tokens": end.stats.cached_tokens,
             "cache_creation_input_tokens": 0,
             "output_tokens": end.n_tokens,
         }
-        delta = {
-            "stop_reason": "stop_sequence" if cut and reason == "end_turn" else reason,
-            "stop_sequence": stops[0] if cut and len(stops) == 1 else None,
+        return {
+            "content": self._blocks,
+            "stop_reason": "stop_sequence" if is_cut else reason,
+            "stop_sequence": end.cut if is_cut else None,
+            "usage": usage,
         }
-        figures = {"timings": timings(end.stats), "seed": self._call.requests[0].seed}
-        return {"type": "message_delta", "delta": delta, "usage": usage, **figures}
+
+    def _last(self, end: End) -> Events:
+        delta = {name: self.object[name] for name in ("stop_reason", "stop_sequence")}
+        yield {"type": "message_delta", "delta": delta, **{n: self.object[n] for n in ("usage", "timings", "seed")}}
+        yield {"type": "message_stop"}

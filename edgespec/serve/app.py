@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,15 +19,16 @@ from starlette.routing import Route
 
 from edgespec.errors import EdgespecError
 from edgespec.serve import native
-from edgespec.serve.anthropic import Answer, count_tokens, message_call
+from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.errors import ApiError, anthropic_body, api_error, body_for
 from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Guard, Rules
 from edgespec.serve.metrics import Metrics
-from edgespec.serve.openai import Objects, chat_call, text_call
-from edgespec.serve.pool import Pool, Served
+from edgespec.serve.openai import chat_call, chat_objects, text_call, text_objects
+from edgespec.serve.pool import Limits, Pool
 from edgespec.serve.responses import ResponseObject, error_event, response_call
+from edgespec.serve.served import Served
 from edgespec.serve.sse import ClientLeft, EventStream, error_response, named_event, while_connected
 from edgespec.settings import shown
 
@@ -75,17 +76,18 @@ Handler = Callable[[Server, Request], Awaitable[Response]]
 
 def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
     """The ASGI application. `open_pool` is called in its event loop; the pool is closed when the application ends."""
-    server = Server(Pool([], 0), Metrics(), log)
+    server = Server(Pool([], dict, Limits(), print), Metrics(), log)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         server.pool = open_pool()
         yield
-        server.pool.is_closing = True
         await server.pool.close()
 
     routes = [
-        Route(path, _endpoint(server, handler), methods=[method]) for method, paths, handler in ROUTES for path in paths
+        Route(path, _endpoint(server, path, handler), methods=[method])
+        for method, paths, handler in ROUTES
+        for path in paths
     ]
     handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: _unexpected}
     return Starlette(
@@ -93,7 +95,7 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
     )
 
 
-def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(server: Server, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         started_s = perf_counter()
         try:
@@ -103,7 +105,7 @@ def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable
             response = error_response(told, body_for(request.scope["path"], told))
         except ClientLeft:
             response = Response(status_code=499)
-        return _Recorded(response, lambda status: _record(server, request, status, perf_counter() - started_s))
+        return _Recorded(response, lambda status: _record(server, request, path, status, perf_counter() - started_s))
 
     return endpoint
 
@@ -130,10 +132,10 @@ class _Recorded(Response):
             self._record(status)
 
 
-def _record(server: Server, request: Request, status: int, seconds: float) -> None:
-    path = request.scope["path"]
-    server.metrics.requests[path, status] += 1
-    what = {"method": request.method, "path": path, "status": status, "seconds": round(seconds, 3)}
+def _record(server: Server, request: Request, path: str, status: int, seconds: float) -> None:
+    server.metrics.requests[path, status] += 1  # of the route, of which there are few
+    what = {"event": "request", "method": request.method, "path": request.scope["path"]}
+    what |= {"status": status, "seconds": round(seconds, 3)}
     server.log(what | request.scope.get("record", {}))
 
 
@@ -153,72 +155,47 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 # --- endpoints --------------------------------------------------------------------------------------------------------
 
 
-def _model(server: Server, body: Mapping[str, Any]) -> Served:
-    return server.pool.of(Fields({"model": body.get("model")}).text("model"))
+class Written(Protocol):
+    """The answers to a call as the objects of a format, whole or in chunks; closing the latter closes `pieces`."""
+
+    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]: ...
+
+    def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]: ...
 
 
-async def _answer(server: Server, request: Request, *, is_chat: bool) -> Response:
-    body = object_of(request.scope["body"])
-    model = _model(server, body)
-    call = (chat_call if is_chat else text_call)(body, model)
-    server.begin(request, call)
-    objects = Objects(call, model.token_bytes, is_chat=is_chat)
-    found = server.pieces(request, model, call)
-    if call.stream:
-        return EventStream(objects.chunks(found))
-    return await _whole(request, found, objects.whole)
+def _answering(
+    read: Callable[[Mapping[str, Any], Served], Call],
+    write: Callable[[Call, Mapping[str, Any], Served], Written],
+    **style: Any,
+) -> Handler:
+    """An endpoint of a format: how it reads a body, writes answers, and streams them."""
 
+    async def handler(server: Server, request: Request) -> Response:
+        body = object_of(request.scope["body"])
+        name = _model_of(body)
 
-async def _whole(
-    request: Request,
-    found: AsyncGenerator[Piece, None],
-    made: Callable[[AsyncGenerator[Piece, None]], Awaitable[dict[str, Any]]],
-) -> Response:
-    async def whole() -> dict[str, Any]:
-        async with aclosing(found):
-            return await made(found)
+        @asynccontextmanager
+        async def begun() -> AsyncIterator[tuple[Written, AsyncGenerator[Piece, None]]]:
+            async with server.pool.lend(name) as model:
+                call = read(body, model)
+                server.begin(request, call)
+                async with aclosing(server.pieces(request, model, call)) as found:
+                    yield write(call, body, model), found
 
-    return _json(await while_connected(request.receive, whole()))
+        async def whole() -> dict[str, Any]:
+            async with begun() as (answer, found):
+                return await answer.whole(found)
 
+        async def chunks() -> AsyncGenerator[dict[str, Any], None]:
+            async with begun() as (answer, found), aclosing(answer.events(found)) as events:
+                async for event in events:
+                    yield event
 
-async def _chat(server: Server, request: Request) -> Response:
-    return await _answer(server, request, is_chat=True)
+        if Fields(body).flag("stream"):
+            return EventStream(chunks(), **style)
+        return _json(await while_connected(request.receive, whole()))
 
-
-async def _completions(server: Server, request: Request) -> Response:
-    return await _answer(server, request, is_chat=False)
-
-
-async def _messages(server: Server, request: Request) -> Response:
-    body = object_of(request.scope["body"])
-    model = _model(server, body)
-    call = message_call(body, model)
-    server.begin(request, call)
-    answer, found = Answer(call), server.pieces(request, model, call)
-    if call.stream:
-        return EventStream(answer.events(found), done=b"", event=named_event, error=anthropic_body)
-    return await _whole(request, found, answer.whole)
-
-
-async def _responses(server: Server, request: Request) -> Response:
-    body = object_of(request.scope["body"])
-    model = _model(server, body)
-    call = response_call(body, model)
-    server.begin(request, call)
-    answer, found = ResponseObject(call, body), server.pieces(request, model, call)
-    if call.stream:
-        events = answer.events(found)
-        return EventStream(events, done=b"", event=named_event, error=error_event, first_error=ApiError.body)
-    return await _whole(request, found, answer.whole)
-
-
-async def _models(server: Server, request: Request) -> Response:
-    return _json(native.models(server.pool))
-
-
-async def _a_model(server: Server, request: Request) -> Response:
-    name = server.pool.of(request.path_params["name"]).name
-    return _json(next(model for model in native.models(server.pool)["data"] if model["id"] == name))
+    return handler
 
 
 def _asking(question: Callable[[Mapping[str, Any], Served], Awaitable[Any]]) -> Handler:
@@ -226,13 +203,26 @@ def _asking(question: Callable[[Mapping[str, Any], Served], Awaitable[Any]]) -> 
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
-        return _json(await while_connected(request.receive, _awaited(question(body, _model(server, body)))))
+
+        async def answered() -> Any:
+            async with server.pool.lend(_model_of(body)) as model:
+                return await question(body, model)
+
+        return _json(await while_connected(request.receive, answered()))
 
     return handler
 
 
-async def _awaited(question: Awaitable[Any]) -> Any:
-    return await question
+def _model_of(body: Mapping[str, Any]) -> str:
+    return Fields({"model": body.get("model")}).text("model")
+
+
+async def _models(server: Server, request: Request) -> Response:
+    return _json({"object": "list", "data": [native.model(place) for place in await server.pool.places()]})
+
+
+async def _a_model(server: Server, request: Request) -> Response:
+    return _json(native.model(await server.pool.place(request.path_params["name"])))
 
 
 async def _health(server: Server, request: Request) -> Response:
@@ -240,17 +230,16 @@ async def _health(server: Server, request: Request) -> Response:
 
 
 async def _props(server: Server, request: Request) -> Response:
-    model = server.pool.of(request.query_params.get("model", ""))
-    return _json(await asyncio.to_thread(native.props, model))  # which reads in the file of the model
+    place = await server.pool.place(request.query_params.get("model", ""))
+    return _json(await asyncio.to_thread(native.props, place))  # which reads in the file of the model
 
 
 async def _slots(server: Server, request: Request) -> Response:
-    return _json(await native.slots(server.pool.of(request.query_params.get("model", ""))))
+    return _json(await native.slots(await server.pool.place(request.query_params.get("model", ""))))
 
 
 async def _metrics(server: Server, request: Request) -> Response:
-    processing, deferred = server.pool.load
-    text = server.metrics.text(processing=processing, deferred=deferred)
+    text = server.metrics.text(server.pool)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
@@ -258,12 +247,16 @@ def _json(value: Any) -> Response:
     return Response(line(value), media_type="application/json")
 
 
+# how these formats stream
+MESSAGES: dict[str, Any] = {"done": b"", "event": named_event, "error": anthropic_body}
+RESPONSES: dict[str, Any] = {"done": b"", "event": named_event, "error": error_event, "first_error": ApiError.body}
+
 ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
-    ("POST", ("/v1/chat/completions", "/chat/completions"), _chat),
-    ("POST", ("/v1/completions", "/completions"), _completions),
-    ("POST", ("/v1/messages",), _messages),
+    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, chat_objects)),
+    ("POST", ("/v1/completions", "/completions"), _answering(text_call, text_objects)),
+    ("POST", ("/v1/messages",), _answering(message_call, MessageObject, **MESSAGES)),
     ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens)),
-    ("POST", ("/v1/responses", "/responses"), _responses),
+    ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject, **RESPONSES)),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
     ("POST", ("/tokenize",), _asking(native.tokenize)),

@@ -28,12 +28,12 @@ class ToolDelta:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an answer ended: `reason` is "stop", "length" or "tool_calls". `cut`: its text ended at a stop string."""
+    """How an answer ended: `reason` is "stop", "length" or "tool_calls". `cut` is the stop string that ended it."""
 
     reason: str
     stats: Stats
     n_tokens: int
-    cut: bool = False
+    cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,15 +72,14 @@ def unsupported(param: str, why: str) -> BadFieldError:
     return BadFieldError(param, f"{param} is not supported: {why}", code="unsupported_parameter")
 
 
+def unavailable(message: str, *, code: str) -> ApiError:
+    """Something that will pass."""
+    return ApiError(503, message, type="unavailable_error", code=code, headers={"Retry-After": "5"})
+
+
 def busy(n_waiting: int) -> ApiError:
     """The queue is full."""
-    return ApiError(
-        503,
-        f"{n_waiting} answers are waiting already: try again later",
-        type="unavailable_error",
-        code="queue_full",
-        headers={"Retry-After": "5"},
-    )
+    return unavailable(f"{n_waiting} answers are waiting already: try again later", code="queue_full")
 
 
 def api_error(error: EdgespecError) -> ApiError:

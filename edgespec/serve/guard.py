@@ -13,16 +13,19 @@ import ipaddress
 import json
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError, body_for
+from edgespec.serve.errors import ApiError, body_for, unavailable
 
 MAX_BODY = 16 * 2**20  # bytes
 MAX_DEPTH = 64
+MAX_HELD = 4 * MAX_BODY  # of all requests that are open; parsed, they take several times as much
 BODY_S = 60.0  # for all of a body to arrive
+DRAIN_S = 5.0  # for a client to stop sending a body that is refused: before that many do not read the answer
 OPEN_TO_ALL = ("/health", "/v1/health")  # without a key
 
 Scope = MutableMapping[str, Any]
@@ -40,45 +43,55 @@ class Rules:
     hosts: tuple[str, ...] | None = ()
     origins: tuple[str, ...] = ()
     max_body: int = MAX_BODY
+    max_held: int = MAX_HELD
 
 
 class Guard:
     """Refuses requests, reads bodies into `scope["body"]`, and answers preflights, in front of an ASGI application."""
 
     def __init__(self, app: App, rules: Rules) -> None:
-        self._app, self._rules = app, rules
+        self._app, self._rules, self._held = app, rules, 0
         self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in rules.hosts or ())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = scope["headers"]
-        origin = _header(headers, b"origin")
-        allowed = self._cors(origin)
+        allowed = self._cors(_header(scope["headers"], b"origin"))
 
         async def send_with_cors(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *allowed]
             await send(message)
 
+        scope["size"] = 0  # of the body
+        try:
+            if await self._passes(scope, receive, send_with_cors, may_ask_first=bool(allowed)):
+                await self._app(scope, receive, send_with_cors)
+        finally:
+            self._held -= scope["size"]
+
+    async def _passes(self, scope: Scope, receive: Receive, send: Send, *, may_ask_first: bool) -> bool:
+        """Whether the application is to answer: nothing else has."""
+        headers = scope["headers"]
+        scope["is_read"] = scope["method"] != "POST"
         try:
             self._check_host(headers)
-            self._check_origin(headers, origin)
-            if scope["method"] == "OPTIONS" and allowed:
-                await _respond(send_with_cors, 204, b"", _PREFLIGHT)
-                return
+            self._check_origin(headers, _header(headers, b"origin"))
+            if scope["method"] == "OPTIONS" and may_ask_first:
+                await _respond(send, 204, b"", _PREFLIGHT)
+                return False
             self._check_key(scope["path"], headers)
             if scope["method"] == "POST":
-                scope["body"] = await self._body(headers, receive)
+                scope["body"] = await self._body(scope, receive)
         except ApiError as error:
             body = line(body_for(scope["path"], error)).encode()
             extra = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
             extra.append((b"content-type", b"application/json"))
-            extra.append((b"connection", b"close"))  # what is left of a body is not read
-            await _respond(send_with_cors, error.status, body, extra)
-            return
-        await self._app(scope, receive, send_with_cors)
+            extra.append((b"connection", b"close"))
+            await _respond(send, error.status, body, extra, None if scope["is_read"] else receive)
+            return False
+        return True
 
     def _check_host(self, headers: _Headers) -> None:
         if self._rules.hosts is None:
@@ -123,7 +136,8 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _body(self, headers: _Headers, receive: Receive) -> Any:
+    async def _body(self, scope: Scope, receive: Receive) -> Any:
+        headers = scope["headers"]
         kind = (_header(headers, b"content-type") or "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError(415, "the body must be sent as Content-Type: application/json")
@@ -132,22 +146,26 @@ class Guard:
             self._too_large()
         try:
             async with asyncio.timeout(BODY_S):
-                data = await self._read(receive)
+                data = await self._read(scope, receive)
         except TimeoutError as error:
             raise ApiError(408, f"the body took longer than {BODY_S:.0f} seconds") from error
         return await asyncio.to_thread(parsed, data) if len(data) > 2**16 else parsed(data)
 
-    async def _read(self, receive: Receive) -> bytes:
-        parts, size = [], 0
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        parts = []
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 raise ApiError(400, "the body ended early")
             parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._rules.max_body:
+            scope["is_read"] = not message.get("more_body", False)
+            scope["size"] += len(parts[-1])
+            self._held += len(parts[-1])
+            if scope["size"] > self._rules.max_body:
                 self._too_large()
-            if not message.get("more_body", False):
+            if self._held > self._rules.max_held:
+                raise unavailable("too many large requests are open: try again later", code="too_much")
+            if scope["is_read"]:
                 return b"".join(parts)
 
     def _too_large(self) -> NoReturn:
@@ -226,7 +244,13 @@ def _header(headers: _Headers, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in headers if key == name), None)
 
 
-async def _respond(send: Send, status: int, body: bytes, headers: _Headers) -> None:
+async def _respond(send: Send, status: int, body: bytes, headers: _Headers, receive: Receive | None = None) -> None:
+    """An answer; with `receive` what is left of the body is read first, since many read no answer before it is sent."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            while receive is not None and (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})

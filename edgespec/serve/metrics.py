@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from edgespec.core.stats import Stats
+from edgespec.serve.pool import Pool
 
 
 class Metrics:
@@ -21,9 +22,9 @@ class Metrics:
         self.stats.add(stats)
         self.answers[reason] += 1
 
-    def text(self, *, processing: int, deferred: int) -> str:
-        """Prometheus' format; how many answers are made and wait is what the pool knows."""
-        stats = self.stats
+    def text(self, pool: Pool) -> str:
+        """Prometheus' format."""
+        stats, (processing, deferred) = self.stats, pool.load
         lines = [
             *_counter("llamacpp:prompt_tokens_total", stats.prompt_tokens - stats.cached_tokens),
             *_counter("llamacpp:prompt_seconds_total", stats.prompt_s),
@@ -35,7 +36,10 @@ class Metrics:
             *_gauge("llamacpp:requests_processing", processing),
             *_gauge("llamacpp:requests_deferred", deferred),
             *_counter("edgespec:prompt_tokens_cached_total", stats.cached_tokens),
+            *_gauge("edgespec:models_loaded", pool.n_loaded),
         ]
+        for what, counted in (("loads", pool.loads), ("unloads", pool.unloads), ("deaths", pool.deaths)):
+            lines += _labelled(f"edgespec:model_{what}_total", {f"model={_quoted(n)}": c for n, c in counted.items()})
         for prefix in ("llamacpp", "vllm"):
             lines += _counter(f"{prefix}:spec_decode_num_drafts_total", sum(stats.proposed_per_pos[:1]))
             lines += _counter(f"{prefix}:spec_decode_num_draft_tokens_total", stats.proposed)
@@ -49,6 +53,11 @@ class Metrics:
         counts = {f'path="{path}",status="{status}"': n for (path, status), n in self.requests.items()}
         lines += _labelled("edgespec:http_requests_total", counts)
         return "\n".join(lines) + "\n"
+
+
+def _quoted(label: str) -> str:
+    escaped = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _counter(name: str, value: float) -> Iterator[str]:

@@ -14,16 +14,20 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
-from edgespec.serve.pool import Pool, Served
+from edgespec.serve.pool import Place
+from edgespec.serve.served import Served
 from edgespec.settings import LoadSettings, shown
 
-MOST_TOKENS = 2**20  # of one /detokenize
+MOST_TOKENS = 2**17  # of one /detokenize
+MOST_CHARACTERS = 2**20  # of one /tokenize
 
 
 async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """The ids of a text; with `with_pieces` also what each stands for."""
     fields = Fields(body)
     text = fields.text("content", fields.text("prompt"))
+    if len(text) > MOST_CHARACTERS:
+        raise BadFieldError("content", f"content must have at most {MOST_CHARACTERS:,} characters, not {len(text):,}")
     add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
     with_pieces = fields.flag("with_pieces")
     ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=parse_special))
@@ -52,54 +56,58 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
 
 
-def models(pool: Pool) -> dict[str, Any]:
-    """/v1/models."""
-    return {
-        "object": "list",
-        "data": [
-            {
-                "id": model.name,
-                "object": "model",
-                "created": model.created,
-                "owned_by": "edgespec",
-                "meta": {
-                    "description": model.about["description"],
-                    "n_ctx": model.n_ctx,
-                    "draft_model": model.about["draft_model"] and Path(model.about["draft_model"]).name,
-                    "drafters": model.about["drafters"],
-                },
-            }
-            for model in pool.models
-        ],
+def model(place: Place) -> dict[str, Any]:
+    """A model as /v1/models lists it; `status` is that of llama.cpp's server."""
+    served = place.living
+    status: dict[str, Any] = {"value": place.state}
+    if place.has_failed or (place.served and not served):
+        status["failed"] = True
+    made: dict[str, Any] = {"id": place.offer.name, "object": "model", "created": 0, "owned_by": "edgespec"}
+    if served is None:
+        return made | {"status": status}
+    about = served.about
+    meta = {
+        "description": about["description"],
+        "n_ctx": served.n_ctx,
+        "draft_model": about["draft_model"] and Path(about["draft_model"]).name,
+        "drafters": about["drafters"],
     }
+    return made | {"created": served.created, "status": status, "meta": meta}
 
 
-def props(model: Served) -> dict[str, Any]:
+def props(place: Place) -> dict[str, Any]:
     """What is loaded, and the settings that a request leaves open."""
-    defaults = model.defaults
+    defaults, served = place.offer.defaults, place.living
     sampling = asdict(defaults.sampling)
     sampling["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in sampling["logit_bias"]]
-    about = {name: value for name, value in model.about.items() if name != "model"}
-    about["draft_model"] = about["draft_model"] and Path(about["draft_model"]).name
-    about["texts_depend_on"] = _texts_depend_on(model.about["model"], model.settings)
-    return {
-        "default_generation_settings": {
-            "n_ctx": model.n_ctx,
-            "params": {**sampling, "max_tokens": defaults.max_tokens, "verify": defaults.verify},
-        },
-        "total_slots": model.n_slots,
-        "model_alias": model.name,
-        "model_path": Path(model.about["model"]).name,
+    params = {**sampling, "max_tokens": defaults.max_tokens, "verify": defaults.verify}
+    made = {
+        "default_generation_settings": {"params": params},
+        "model_alias": place.offer.name,
+        "is_sleeping": served is None,
         "build_info": f"edgespec-{__version__}",
-        "chat_template": model.template,
+    }
+    if served is None:
+        return made
+    about = {name: value for name, value in served.about.items() if name != "model"}
+    about["draft_model"] = about["draft_model"] and Path(about["draft_model"]).name
+    about["texts_depend_on"] = _texts_depend_on(served.about["model"], served.settings)
+    return made | {
+        "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},
+        "total_slots": served.n_slots,
+        "model_path": Path(served.about["model"]).name,
+        "chat_template": served.template,
         "edgespec": about,
     }
 
 
-async def slots(model: Served) -> list[dict[str, Any]]:
-    """What each slot holds and does."""
-    n_ctx, drafts = model.n_ctx, bool(model.about["drafters"])
-    held: list[dict[str, Any]] = await model.ask(lambda worker: worker.slots())
+async def slots(place: Place) -> list[dict[str, Any]]:
+    """What each slot holds and does; a model that is not loaded has none."""
+    served = place.living
+    if served is None:
+        return []
+    n_ctx, drafts = served.n_ctx, bool(served.about["drafters"])
+    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots())
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
 
 

@@ -17,7 +17,7 @@ from edgespec.events import TokenEvent
 from edgespec.serve.chat import Call, End, Piece, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
-from edgespec.serve.pool import Served
+from edgespec.serve.served import Served
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
 from edgespec.serve.tools.messages import extra_of
 from edgespec.settings import Message, Request, shown
@@ -203,7 +203,7 @@ class Objects:
         kind = "chat.completion" if self._is_chat else "text_completion"
         return self._object(kind, made) | self._totals()
 
-    async def chunks(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
+    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
         """The objects of a stream; closing this closes `pieces`."""
         async with aclosing(pieces):
             async for piece in pieces:
@@ -312,6 +312,14 @@ class Objects:
 
 def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
     return [event.as_json() for event in tokens]
+
+
+def chat_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
+    return Objects(call, model.token_bytes, is_chat=True)
+
+
+def text_objects(call: Call, body: Mapping[str, Any], model: Served) -> Objects:
+    return Objects(call, model.token_bytes, is_chat=False)
 
 
 def _tool_delta(piece: Piece) -> dict[str, Any]:

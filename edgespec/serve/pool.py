@@ -1,133 +1,182 @@
-"""The models that are served, each in a worker process that is started again when it has died."""
+"""The models that requests name: loaded when they are asked for, each in a worker process, and unloaded again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
-from pathlib import Path
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from edgespec.batch.vocabulary import Vocabulary
-from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import EdgespecError
+from edgespec.cancel import CancelFlag
+from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.events import TokenEvent
-from edgespec.gguf_file.header import read_header
 from edgespec.runtime.worker import Worker
-from edgespec.serve.answers import Answers
-from edgespec.serve.errors import ApiError, busy
-from edgespec.serve.tools.formats import WORDS
+from edgespec.serve.errors import ApiError, busy, unavailable
+from edgespec.serve.served import Served
 from edgespec.settings import LoadSettings, Request
 
+LOOK_S = 5.0  # how long a list of the machine's models is taken as it is
+SHOWN = 12  # names in an error
 
-class Served:
-    """A loaded model: its `name` for clients, and its answers. `defaults` has what a request leaves open."""
+Tell = Callable[[Mapping[str, Any]], None]
+"""Called with what becomes of models, as plain data: `event` and `model`."""
 
-    def __init__(self, name: str, worker: Worker, defaults: Request, note: Callable[[str], None]) -> None:
-        self.name, self.worker, self.defaults, self._note = name, worker, defaults, note
-        self.settings: LoadSettings = worker.settings
-        self.about = worker.describe()
-        self.created = int(time.time())
-        self.n_open = 0
-        self._vocabulary = Vocabulary(Path(self.about["model"]))
-        self.token_bytes = self._vocabulary.token_bytes
-        self.token_bytes(0)  # loads it, here rather than between two answers
-        self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
-        self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
-        self._answers: Answers | None = None
-        self._opening = asyncio.Lock()
-        self._n_noted = 0
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that requests may name: what is loaded for it, and what a request leaves open. `idle_s` is after how long
+    without a request it is unloaded, None: never."""
+
+    name: str
+    settings: LoadSettings
+    defaults: Request
+    idle_s: float | None = None
+
+
+Offers = Mapping[str, Offer]
+"""By every name that a request may use for them."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A model, loaded or not. `users` are requests that have it, or wait for it."""
+
+    offer: Offer
+    served: Served | None = None
+    users: int = 0
+    used_s: float = 0.0
+    loading: asyncio.Task[Served] | None = None
+    has_failed: bool = False
+    idle: asyncio.TimerHandle | None = None
 
     @property
-    def sampling(self) -> SamplingSettings:
-        return self.defaults.sampling
+    def living(self) -> Served | None:
+        """The model, if it is loaded and its worker has not died."""
+        return self.served if self.served is not None and self.served.worker.is_alive else None
 
     @property
-    def n_ctx(self) -> int:
-        return int(self.about["ctx_size"])
+    def state(self) -> str:
+        return "loaded" if self.living else "loading" if self.loading else "unloaded"
 
-    @property
-    def n_slots(self) -> int:
-        return int(self.about["sequences"])
 
-    async def answers(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenEvent], None]:
-        """The events of these answers, each with the index of its request; closing this cancels them."""
-        ready = await self._ready()
-        async with aclosing(ready.of(requests)) as events:
-            async for event in events:
-                yield event
-        self._show_notes()
+@dataclass(slots=True)
+class Limits:
+    """Of the models that are loaded at a time, and of the answers that wait for each."""
 
-    async def ask(self, question: Callable[[Worker], Any]) -> Any:
-        """What the worker says, which may have to finish a forward pass first."""
-        await self._ready()
-        return await asyncio.to_thread(question, self.worker)
-
-    async def close(self) -> None:
-        """End the answers and the worker."""
-        if self._answers is not None:
-            self._answers.close()
-        self._vocabulary.close()
-        await asyncio.to_thread(self.worker.close)
-
-    async def _ready(self) -> Answers:
-        """The answers of a worker that lives. Raises what loading raises."""
-        async with self._opening:
-            if not self.worker.is_alive:
-                self._note(f"{self.name}: the worker has died; restarting it")
-                if self._answers is not None:
-                    self._answers.close()
-                    self._answers = None
-                await asyncio.to_thread(self.worker.close)
-                self.worker, self._n_noted = await asyncio.to_thread(Worker, self.settings), 0
-            if self._answers is None:
-                self._answers = Answers(self.worker)
-            self._show_notes()
-            return self._answers
-
-    def _show_notes(self) -> None:
-        notes = self.worker.notes
-        for note in notes[self._n_noted :]:
-            self._note(note)
-        self._n_noted = len(notes)
+    max_loaded: int = 4
+    max_waiting: int = 256
 
 
 class Pool:
-    """The models by their names, and how much may wait for them."""
+    """The models by their names. `named` are always offered; `look` finds all offers, and may take a while.
 
-    def __init__(self, served: Sequence[Served], max_waiting: int) -> None:
-        self._served = {model.name: model for model in served}
-        self._max_waiting = max_waiting
+    One model is loaded at a time. Where there are too many, or memory is short, those that nobody uses are unloaded,
+    the one that was used last at last. Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[Offer],
+        look: Callable[[], Offers],
+        limits: Limits,
+        note: Callable[[str], None],
+        tell: Tell = lambda what: None,
+    ) -> None:
+        self._places = {offer.name: Place(offer) for offer in named}
+        self._names = {offer.name: offer.name for offer in named}
+        self._default = named[0].name if named else ""
+        self._named = list(self._places)
+        self._look, self._limits, self._note, self._tell = look, limits, note, tell
+        self._looked_s = float("-inf")
+        self._looking, self._changing = asyncio.Lock(), asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stop_loading = CancelFlag()
+        self.loads, self.unloads, self.deaths = Counter[str](), Counter[str](), Counter[str]()  # by model
         self.is_closing = False
 
-    @property
-    def models(self) -> list[Served]:
-        return list(self._served.values())
+    # --- what is there ------------------------------------------------------------------------------------------------
 
-    def of(self, name: str) -> Served:
+    async def places(self) -> list[Place]:
+        """All models, those that were named at the start first."""
+        await self._refresh()
+        return list(self._places.values())
+
+    async def place(self, name: str) -> Place:
         """The model of that name, the first one for none. Raises ApiError."""
-        found = self._served.get(name) if name else next(iter(self._served.values()))
-        if found is None:
+        if (name or self._default) not in self._names:
+            await self._refresh()
+        known = self._names.get(name or self._default)
+        if known is None:
+            here = [*self._places][:SHOWN]
+            more = ", ..." if len(self._places) > SHOWN else ""
             raise ApiError(
                 404,
-                f"there is no model {name[:80]!r} here: {', '.join(self._served)}",
+                f"there is no model {name[:80]!r} here: {', '.join(here)}{more}",
                 type="not_found_error",
                 param="model",
                 code="model_not_found",
             )
-        return found
+        return self._places[known]
 
     @property
     def load(self) -> tuple[int, int]:
         """How many answers are made, and how many wait."""
-        processing = sum(min(model.n_open, model.n_slots) for model in self.models)
-        return processing, sum(model.n_open for model in self.models) - processing
+        loaded = [place.served for place in self._loaded if place.served]
+        processing = sum(min(model.n_open, model.n_slots) for model in loaded)
+        waiting = sum(place.users for place in self._places.values() if not place.living)
+        return processing, sum(model.n_open for model in loaded) - processing + waiting
+
+    @property
+    def n_loaded(self) -> int:
+        return sum(place.living is not None for place in self._loaded)
+
+    @property
+    def _loaded(self) -> list[Place]:
+        return [place for place in self._places.values() if place.served is not None]
+
+    async def _refresh(self) -> None:
+        async with self._looking:
+            if time.monotonic() - self._looked_s < LOOK_S:
+                return
+            try:
+                offers = await asyncio.to_thread(self._look)
+            except (EdgespecError, OSError) as error:
+                self._note(f"the models of this machine cannot be listed: {error}")
+                offers = {}
+            self._looked_s = time.monotonic()
+            kept = [name for name, place in self._places.items() if place.served or place.users or place.loading]
+            found = {offer.name: Place(offer) for offer in offers.values()}
+            self._places = {name: self._places.get(name) or found[name] for name in [*self._named, *kept, *found]}
+            by_name = {name: offer.name for name, offer in offers.items()}
+            self._names = by_name | {name: name for name in self._places}
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def lend(self, name: str) -> AsyncIterator[Served]:
+        """The model of that name, loaded; it stays so within this block. Raises ApiError, and what loading raises."""
+        place = await self.place(name)
+        if place.living is None and place.users > self._limits.max_waiting:
+            raise busy(place.users)
+        place.users += 1
+        if place.idle is not None:
+            place.idle.cancel()
+            place.idle = None
+        try:
+            yield place.living or await self._load(place)
+        finally:
+            place.users -= 1
+            place.used_s = time.monotonic()
+            if not place.users:
+                self._wait_for_use(place)
 
     async def answers(self, model: Served, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenEvent], None]:
         """The answers of a model, if the queue has room for them. Raises ApiError, EdgespecError."""
         waiting = max(0, model.n_open + len(requests) - model.n_slots)
-        if waiting > self._max_waiting and model.n_open:
+        if waiting > self._limits.max_waiting and model.n_open:
             raise busy(self.load[1])
         model.n_open += len(requests)
         try:
@@ -138,8 +187,120 @@ class Pool:
             model.n_open -= len(requests)
 
     async def close(self) -> None:
-        for model in self.models:
+        """End all models, and what is being loaded."""
+        self.is_closing = True
+        self._stop_loading.set()
+        async with self._changing:
+            await asyncio.gather(*map(self._drop, self._loaded))
+        for task in [*self._tasks]:
+            with suppress(ApiError, EdgespecError):
+                await task
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, name: str, worker: Worker) -> Served:
+        """Serve a model that has been loaded. Blocks for as long as its vocabulary takes."""
+        place = self._places[name]
+        place.served = Served(name, worker, place.offer.defaults, self._note)
+        self._wait_for_use(place)
+        return place.served
+
+    async def _load(self, place: Place) -> Served:
+        """A load that others wait for too, and that goes on when they leave."""
+        if place.loading is None:
+            place.loading = self._begin(self._loading(place))
+        return await asyncio.shield(place.loading)
+
+    async def _loading(self, place: Place) -> Served:
+        name = place.offer.name
+        try:
+            async with self._changing:
+                if place.served is not None:
+                    self._note(f"{name}: the worker has died; restarting it")
+                    self._tell({"event": "died", "model": name})
+                    self.deaths[name] += 1
+                    await self._drop(place)
+                started_s = time.monotonic()
+                place.served = served = await self._opened(place.offer)
+                place.has_failed = False
+                self.loads[name] += 1
+                self._tell({"event": "loaded", "model": name, "seconds": round(time.monotonic() - started_s, 3)})
+                served.show_notes()
+                return served
+        except (ApiError, EdgespecError):
+            place.has_failed = not self.is_closing
+            raise
+        finally:
+            place.loading = None
+            if not place.users:
+                self._wait_for_use(place)
+
+    async def _opened(self, offer: Offer) -> Served:
+        """The model of an offer, beside others if it fits as it would alone."""
+        while len(self._loaded) >= self._limits.max_loaded:
+            await self._make_room(f"{len(self._loaded)} models are loaded and in use")
+        while True:
+            if self.is_closing:
+                raise unavailable("the server is shutting down", code="shutting_down")
+            settings = replace(offer.settings, must_fit=bool(self._loaded))
             try:
-                await model.close()
+                return await asyncio.to_thread(self._open, offer, settings)
+            except OutOfMemoryError as error:
+                if not self._loaded:
+                    raise
+                await self._make_room(f"memory is short beside models in use: {error.what}, {error.why}")
+
+    def _open(self, offer: Offer, settings: LoadSettings) -> Served:
+        worker = Worker(settings, cancel=self._stop_loading)
+        try:
+            worker.check_settings(offer.defaults)
+            return Served(offer.name, worker, offer.defaults, self._note)
+        except BaseException:
+            worker.close()
+            raise
+
+    async def _make_room(self, why: str) -> None:
+        """Unload the model that has not been used for longest. Raises ApiError with `why` if all are in use."""
+        unused = [place for place in self._loaded if not place.users]
+        if not unused:
+            raise unavailable(f"{why}: try again later", code="models_busy")
+        await self._unload(min(unused, key=lambda place: place.used_s), "to make room")
+
+    async def _unload(self, place: Place, why: str) -> None:
+        name = place.offer.name
+        self.unloads[name] += 1
+        await self._drop(place)
+        self._tell({"event": "unloaded", "model": name, "why": why})
+
+    async def _drop(self, place: Place) -> None:
+        served, place.served = place.served, None
+        if place.idle is not None:
+            place.idle.cancel()
+            place.idle = None
+        if served is not None:
+            try:
+                await served.close()
             except EdgespecError as error:
-                model._note(str(error))
+                self._note(f"{place.offer.name}: {error}")
+
+    def _wait_for_use(self, place: Place) -> None:
+        """Unload a model unless somebody asks for it in time."""
+        if place.served is not None and place.offer.idle_s is not None and not self.is_closing:
+            loop = asyncio.get_running_loop()
+            place.idle = loop.call_later(place.offer.idle_s, lambda: self._begin(self._unload_unused(place)))
+
+    async def _unload_unused(self, place: Place) -> None:
+        async with self._changing:
+            if place.served is not None and not place.users and not self.is_closing:
+                await self._unload(place, "idle")
+
+    def _begin(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # has been told to those who wait for it, if anybody does

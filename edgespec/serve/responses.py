@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edgespec.serve.chat import Call, End, Piece, timings
+from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
+from edgespec.serve.chat import Call, End, ToolDelta
 from edgespec.serve.errors import ApiError, BadFieldError, unsupported
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
-from edgespec.serve.pool import Served
+from edgespec.serve.served import Served
 from edgespec.settings import shown
 
 IGNORED = ("include", "truncation", "max_tool_calls", "stream_options", "top_logprobs", "client_metadata")
@@ -42,11 +42,7 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
     chat: dict[str, Any] = {"messages": messages}
     if "max_output_tokens" in fields:
         chat["max_tokens"] = fields.take("max_output_tokens")
-    tools = fields.take("tools", [])
-    if not isinstance(tools, list):
-        raise BadFieldError("tools", f"tools must be a list, not {shown(tools)}")
-    if tools:
-        chat["tools"] = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+    chat |= take_functions(fields, ("function",), _function)
     if "tool_choice" in fields:
         choice = fields.take("tool_choice")
         is_named = isinstance(choice, dict) and choice.get("type") == "function"
@@ -111,98 +107,74 @@ def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
         answer["reasoning_content"] = "\n".join(str(part.get("text", "")) for part in parts) or None
 
 
-def _tool(where: str, given: Any) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise BadFieldError(where, f"{where} must be an object, not {shown(given)}")
-    if given.get("type") != "function":
-        raise unsupported(where, f"tools of type {shown(given.get('type'))} are not here")
-    return {"type": "function", "function": {name: given.get(name) for name in ("name", "description", "parameters")}}
+def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tool.get(name) for name in ("name", "description", "parameters")}
 
 
 # --- what goes out ----------------------------------------------------------------------------------------------------
 
 
-class ResponseObject:
-    """OpenAI's object for the answer to a call, whole or in events."""
+class ResponseObject(BlockObject):
+    """OpenAI's object for the answer to a call, whole or in events; its blocks are items."""
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
-        self._call, self._n_events, self._n_reasoning = call, 0, 0
-        self._output: list[dict[str, Any]] = []
-        self._open = False  # whether the last item is not at its end
+    def __init__(self, call: Call, body: Mapping[str, Any], model: Served | None = None) -> None:
         sampling = call.requests[0].sampling
-        self._object: dict[str, Any] = {
-            "id": f"resp_{secrets.token_hex(12)}",
-            "object": "response",
-            "created_at": int(time.time()),
-            "status": "in_progress",
-            "model": call.model,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": body.get("instructions"),
-            "max_output_tokens": body.get("max_output_tokens"),
-            "metadata": body.get("metadata") or {},
-            "parallel_tool_calls": True,
-            "previous_response_id": None,
-            "store": False,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "text": body.get("text") or {"format": {"type": "text"}},
-            "tool_choice": body.get("tool_choice") or "auto",
-            "tools": body.get("tools") or [],
-            "truncation": "disabled",
-            "usage": None,
-            "output": [],
-        }
+        super().__init__(
+            call,
+            {
+                "id": f"resp_{secrets.token_hex(12)}",
+                "object": "response",
+                "created_at": int(time.time()),
+                "status": "in_progress",
+                "model": call.model,
+                "error": None,
+                "incomplete_details": None,
+                "instructions": body.get("instructions"),
+                "max_output_tokens": body.get("max_output_tokens"),
+                "metadata": body.get("metadata") or {},
+                "parallel_tool_calls": True,
+                "previous_response_id": None,
+                "store": False,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "text": body.get("text") or {"format": {"type": "text"}},
+                "tool_choice": body.get("tool_choice") or "auto",
+                "tools": body.get("tools") or [],
+                "truncation": "disabled",
+                "usage": None,
+                "output": [],
+            },
+        )
+        self._n_events = self._n_reasoning = 0
 
-    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]:
-        """The object at its end."""
-        async for piece in pieces:
-            for event in self._events(piece):
-                if piece.end is not None and "response" in event:
-                    return dict(event["response"])
-        raise AssertionError("an answer has an end")
-
-    async def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]:
-        """The events of a stream; closing this closes `pieces`."""
-        async with aclosing(pieces):
-            is_new = True
-            async for piece in pieces:
-                if is_new:
-                    is_new = False
-                    yield self._event("response.created", response=self._object)
-                    yield self._event("response.in_progress", response=self._object)
-                for event in self._events(piece):
-                    yield event
-
-    def _event(self, kind: str, **what: Any) -> dict[str, Any]:
+    def _event(self, kind: str, **what: Any) -> Event:
         self._n_events += 1
         return {"type": kind, "sequence_number": self._n_events - 1, **what}
 
-    def _events(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        if piece.reasoning:
-            self._n_reasoning += 1
-            yield from self._more("reasoning", "reasoning_text", piece.reasoning)
-        if piece.text:
-            yield from self._more("message", "output_text", piece.text)
-        if piece.tool is not None:
-            tool = piece.tool
-            call = {"call_id": tool.id, "name": tool.name, "arguments": ""}
-            yield from self._begin("function_call", "fc", call)
-            where = self._where()
-            yield self._event("response.function_call_arguments.delta", **where, delta=tool.arguments)
-            self._output[-1]["arguments"] = tool.arguments
-            done = {"name": tool.name, "arguments": tool.arguments}
-            yield self._event("response.function_call_arguments.done", **where, **done)
-            yield from self._close()
-        if piece.end is not None:
-            yield from self._close()
-            yield self._last(piece.end)
+    def _first(self) -> Events:
+        yield self._event("response.created", response=self.object)
+        yield self._event("response.in_progress", response=self.object)
+
+    def _reasoning(self, text: str) -> Events:
+        self._n_reasoning += 1
+        return self._more("reasoning", "reasoning_text", text)
+
+    def _text(self, text: str) -> Events:
+        return self._more("message", "output_text", text)
+
+    def _tool(self, tool: ToolDelta) -> Events:
+        yield from self._begin("function_call", "fc", {"call_id": tool.id, "name": tool.name, "arguments": ""})
+        where = self._where()
+        yield self._event("response.function_call_arguments.delta", **where, delta=tool.arguments)
+        self._blocks[-1]["arguments"] = tool.arguments
+        done = {"name": tool.name, "arguments": tool.arguments}
+        yield self._event("response.function_call_arguments.done", **where, **done)
 
     def _where(self) -> dict[str, Any]:
-        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
+        return {"item_id": self._blocks[-1]["id"], "output_index": self._number}
 
-    def _more(self, kind: str, part: str, text: str) -> Iterator[dict[str, Any]]:
-        if not self._open or self._output[-1]["type"] != kind:
+    def _more(self, kind: str, part: str, text: str) -> Events:
+        if not self._is_open or self._blocks[-1]["type"] != kind:
             is_message = kind == "message"
             more: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
             yield from self._begin(kind, "msg" if is_message else "rs", more | {"content": []})
@@ -210,31 +182,31 @@ class ResponseObject:
                 {"annotations": [], "logprobs": []} if is_message else {}
             )
             yield self._event("response.content_part.added", **self._where(), content_index=0, part=dict(empty))
-            self._output[-1]["content"] = [empty]
-        self._output[-1]["content"][0]["text"] += text
+            self._blocks[-1]["content"] = [empty]
+        self._blocks[-1]["content"][0]["text"] += text
         more = {"logprobs": []} if kind == "message" else {}
         yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **more)
 
-    def _begin(self, kind: str, prefix: str, what: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _begin(self, kind: str, prefix: str, what: Mapping[str, Any]) -> Events:
         yield from self._close()
-        self._open = True
-        self._output.append({"type": kind, "id": f"{prefix}_{secrets.token_hex(12)}", "status": "in_progress", **what})
-        where = {"output_index": len(self._output) - 1}
-        yield self._event("response.output_item.added", **where, item=dict(self._output[-1]))
+        self._is_open = True
+        self._blocks.append({"type": kind, "id": f"{prefix}_{secrets.token_hex(12)}", "status": "in_progress", **what})
+        item = dict(self._blocks[-1])
+        yield self._event("response.output_item.added", output_index=self._number, item=item)
 
-    def _close(self, status: str = "completed") -> Iterator[dict[str, Any]]:
-        if not self._open:
+    def _close(self) -> Events:
+        if not self._is_open:
             return
-        self._open, item = False, self._output[-1]
-        item["status"] = status
+        self._is_open, item = False, self._blocks[-1]
+        item["status"] = "completed"
         for part in item.get("content", ()):
             where = {**self._where(), "content_index": 0}
             more: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
             yield self._event(f"response.{part['type']}.done", **where, text=part["text"], **more)
             yield self._event("response.content_part.done", **where, part=part)
-        yield self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
+        yield self._event("response.output_item.done", output_index=self._number, item=item)
 
-    def _last(self, end: End) -> dict[str, Any]:
+    def _ended(self, end: End) -> dict[str, Any]:
         is_whole = end.reason != "length"
         usage = {
             "input_tokens": end.stats.prompt_tokens,
@@ -243,15 +215,15 @@ class ResponseObject:
             "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
             "total_tokens": end.stats.prompt_tokens + end.n_tokens,
         }
-        said = {
+        return {
             "status": "completed" if is_whole else "incomplete",
             "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
-            "output": self._output,
+            "output": self._blocks,
             "usage": usage,
-            "timings": timings(end.stats),
-            "seed": self._call.requests[0].seed,
         }
-        return self._event(f"response.{said['status']}", response=self._object | said)
+
+    def _last(self, end: End) -> Events:
+        yield self._event(f"response.{self.object['status']}", response=self.object)
 
 
 def error_event(error: ApiError) -> dict[str, Any]:

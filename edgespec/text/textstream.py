@@ -15,13 +15,13 @@ class TextStream:
     they are. Invalid bytes become U+FFFD as in `bytes.decode(errors="replace")`. The stop string that is complete first
     wins (of several that end together, the longest); a stop string may span tokens.
 
-    `stopped` becomes true with the token that completes a stop string; the text before it has been returned by then.
+    `stopped` becomes the stop string with the token that completes it; the text before it has been returned by then.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
         if any(not text for text in stop):
             raise UsageError("a stop string is empty", why="it would end every answer before its first character")
-        self.stopped = False
+        self.stopped = ""
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -40,19 +40,20 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + decoded
-        cut = _first_stop(text, self._stop)
-        if cut is not None:
-            self.stopped, self._held = True, ""
-            return text[:cut]
+        stop = _first_stop(text, self._stop)
+        if stop is not None:
+            self.stopped, self._held = text[stop], ""
+            return text[: stop.start]
         certain = len(text) - _undecided(text, self._stop)
         self._held = text[certain:]
         return text[:certain]
 
 
-def _first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """The start of the stop string that ends first."""
+def _first_stop(text: str, stop: Sequence[str]) -> slice | None:
+    """Where the stop string stands that ends first."""
     found = [(start + len(string), start) for string in stop if (start := text.find(string)) >= 0]
-    return min(found)[1] if found else None
+    end, start = min(found, default=(0, 0))
+    return slice(start, end) if found else None
 
 
 def _undecided(text: str, stop: Sequence[str]) -> int:

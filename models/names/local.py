@@ -59,11 +59,11 @@ def local_models(folders: Sequence[Path] = ()) -> Iterator[LocalModel]:
         with suppress(ModelNotFoundError):
             path = resolve(spec).path
             seen.add(os.path.realpath(path))
-            yield from _read(path, spec)
+            yield from read_model(path, spec)
     for path in gguf_files(folders):
         if (file := os.path.realpath(path)) not in seen:
             seen.add(file)
-            yield from _read(path, str(path))
+            yield from read_model(path, str(path))
 
 
 def local_model(spec: str) -> LocalModel:
@@ -76,7 +76,7 @@ def local_model(spec: str) -> LocalModel:
 # --- one file ---------------------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, spec: str) -> Iterator[LocalModel]:
+def read_model(path: Path, spec: str) -> Iterator[LocalModel]:
     """The model in a file, or what is wrong with it; nothing for files that accompany a model."""
     if "mmproj" in path.name.lower() or part_of(path.name)[0] > 1:
         return

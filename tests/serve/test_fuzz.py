@@ -134,12 +134,7 @@ def test_bytes_that_are_no_request_are_refused_at_once(server: Serving, data: by
     assert status.split()[1] in (b"400", b"403", b"404")
 
 
-def test_a_large_body_and_a_large_prompt_are_refused(server: Serving) -> None:
+def test_a_large_prompt_is_refused(server: Serving) -> None:
     with server.client() as client:
         response = client.post("/v1/completions", json={"prompt": "x" * 10_000_000, "max_tokens": 1})
         assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
-    host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as sock:
-        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        sock.sendall(head + b"Content-Length: 100000000\r\n\r\n" + b"x" * 1000)
-        assert sock.recv(4096).startswith(b"HTTP/1.1 413")

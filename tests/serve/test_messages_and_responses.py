@@ -13,7 +13,7 @@ from tiny_gguf import write_model
 
 from edgespec.core.stats import Stats
 from edgespec.runtime.worker import Worker
-from edgespec.serve.anthropic import Answer
+from edgespec.serve.anthropic import MessageObject
 from edgespec.serve.chat import Call, End, Piece, ToolDelta
 from edgespec.serve.responses import ResponseObject
 from edgespec.settings import LoadSettings, Request
@@ -190,11 +190,23 @@ PIECES = [
 ]
 
 
+def test_the_stop_sequence_that_was_met_is_named(server: Serving) -> None:
+    body = {"messages": ASKED, "max_tokens": 20, "temperature": 0}
+    text = posted(server, MESSAGES, body)["content"][0]["text"]
+    stops = ["\x00never", text[9:12], text[3:6]]
+    first = min(stops[1:], key=lambda stop: text.index(stop) + len(stop))
+    message = posted(server, MESSAGES, body | {"stop_sequences": stops})
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", first)
+    *_, delta, end = streamed(server, MESSAGES, body | {"stop_sequences": stops})
+    assert delta["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": first}
+    assert end == {"type": "message_stop"}
+
+
 def test_blocks_and_items_of_an_answer_with_everything() -> None:
-    answer = Answer(CALL)
+    answer = MessageObject(CALL)
     events = [event for piece in PIECES for event in answer._events(piece)]
-    assert [block["type"] for block in answer._content] == ["thinking", "text", "tool_use"]
-    assert answer._content[0]["thinking"] == "hm"
+    assert [block["type"] for block in answer.object["content"]] == ["thinking", "text", "tool_use"]
+    assert answer.object["content"][0]["thinking"] == "hm"
     starts = [event["index"] for event in events if event["type"] == "content_block_start"]
     assert starts == [event["index"] for event in events if event["type"] == "content_block_stop"] == [0, 1, 2]
     response = ResponseObject(CALL, {})

@@ -216,7 +216,8 @@ def test_every_endpoint_lets_a_request_say_how_to_draft(client: httpx2.Client, p
 
 def test_an_unknown_field_is_ignored_and_noted(server: Serving, client: httpx2.Client) -> None:
     post(client, CHAT, messages=HELLO, max_tokens=1, frobnicate=3)
-    assert any("'frobnicate'" in str(record.get("notes")) for record in server.records)
+    while not any("'frobnicate'" in str(record.get("notes")) for record in server.records):  # told behind the answer
+        time.sleep(0.01)
 
 
 def test_a_prompt_beyond_the_context_is_told_in_both_styles(client: httpx2.Client) -> None:
@@ -249,6 +250,21 @@ def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> 
     assert "llamacpp:tokens_predicted_total" in metrics
     assert "vllm:spec_decode_num_draft_tokens_total" in metrics
     assert client.get("/nowhere").json()["error"]["type"] == "not_found_error"
+
+
+def test_long_texts_are_read_beside_answers(server: Serving, client: httpx2.Client) -> None:
+    endless = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 900, "stream": True}
+    with client.stream("POST", TEXT, json=endless) as response, ThreadPoolExecutor(2) as threads:
+        lines = response.iter_lines()
+        next(lines)
+        with server.client() as one, server.client() as another:
+            ids = threads.submit(post, one, "/tokenize", content="x" * 400_000)
+            refusal = threads.submit(another.post, TEXT, json={"prompt": "x" * 400_000})
+            n_meanwhile = sum(1 for line in lines if line and not (ids.done() and refusal.done()))
+            assert len(ids.result()["tokens"]) == 100_000
+            assert refusal.result().json()["error"]["code"] == "context_length_exceeded"
+        assert n_meanwhile > 20
+    assert refused(client, "/tokenize", content="x" * 2_000_000)["param"] == "content"
 
 
 # --- clients that leave, queues, and workers that die -----------------------------------------------------------------

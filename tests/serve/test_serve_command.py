@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,14 +21,23 @@ posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 @contextmanager
 def program(home: Path, *args: str, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The server, and its URL."""
-    command = [*COMMAND, "serve", "-m", "demo", "--port", "0", "-t", "1", "--json", *args]
+    command = [
+        *COMMAND,
+        "serve",
+        "--port",
+        "0",
+        "-t",
+        "1",
+        "--json",
+        *(args if "-m" in args else ("-m", "demo", *args)),
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=environment(home, **variables)
     ) as process:
         try:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
-            assert ready["models"] == ["demo"]
+            assert ready["models"][0] == "demo"
             yield process, ready["url"]
         finally:
             process.kill()
@@ -67,6 +77,55 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             assert b"Ctrl-C again" in process.stderr.readline()
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 130
+
+
+@pytest.mark.cli
+def test_models_are_loaded_for_requests_and_the_log_says_so(tmp_path: Path) -> None:
+    with program(tmp_path, "-m", "demo", "-m", "demo:draft", "--only") as (process, url):
+        listed = httpx2.get(f"{url}/v1/models").json()["data"]
+        assert [(model["id"], model["status"]["value"]) for model in listed] == [
+            ("demo", "loaded"),
+            ("demo:draft", "unloaded"),
+        ]
+        body = {"prompt": "def f(", "max_tokens": 2, "model": "demo:draft"}
+        assert httpx2.post(f"{url}/v1/completions", json=body, timeout=60).json()["model"] == "demo:draft"
+        assert process.stdout is not None
+        lines = [json.loads(process.stdout.readline()) for _ in range(3)]
+        assert [line["event"] for line in lines] == ["request", "loaded", "request"]
+
+
+@posix
+@pytest.mark.cli
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_while_a_model_is_loaded(tmp_path: Path, signals: int) -> None:
+    with program(tmp_path) as (process, url):
+        body = {"prompt": "def f(", "max_tokens": 2, "model": "demo:draft"}
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(httpx2.post, f"{url}/v1/completions", json=body, timeout=60)
+            while httpx2.get(f"{url}/v1/models/demo:draft").json()["status"]["value"] == "unloaded":
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr is not None
+            while b"Ctrl-C again" not in process.stderr.readline():
+                pass
+            if signals == 2:
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(30) == 128 + signal.SIGTERM
+                assert answer.exception() is not None
+            else:
+                assert answer.result().json()["usage"]["completion_tokens"] == 2
+                assert process.wait(30) == 0
+
+
+@posix
+@pytest.mark.cli
+def test_a_signal_before_the_first_model_is_loaded_ends_the_command(tmp_path: Path) -> None:
+    command = [*COMMAND, "serve", "--port", "0", "-t", "1", "-v", "-m", "demo"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path, env=environment(tmp_path)) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # it has begun
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
 
 
 def test_nobody_beyond_this_machine_is_answered_without_a_key(tmp_path: Path) -> None:

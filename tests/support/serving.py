@@ -5,53 +5,73 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
-from edgespec.cli.commands.serve import uvicorn_server
 from edgespec.runtime.worker import Worker
 from edgespec.serve.app import make_app
 from edgespec.serve.guard import Rules
-from edgespec.serve.pool import Pool, Served
+from edgespec.serve.http import uvicorn_server
+from edgespec.serve.pool import Limits, Offer, Pool
+from edgespec.serve.served import Served
 from edgespec.settings import Request
 
 
 @dataclass(slots=True)
 class Serving:
-    """The server, its model, and what it has logged."""
+    """The server, its first model, and what it has logged."""
 
     url: str
-    served: Served
+    pool: Pool
+    name: str
     records: list[Mapping[str, Any]]
     notes: list[str]
+
+    @property
+    def served(self) -> Served:
+        found = self.pool._places[self.name].served
+        assert found is not None
+        return found
 
     def client(self, **options: Any) -> httpx2.Client:
         return httpx2.Client(base_url=self.url, timeout=60, **options)
 
 
 @contextmanager
-def serving(worker: Worker, *, rules: Rules | None = None, queue: int = 64, name: str = "demo") -> Iterator[Serving]:
-    """Serve a loaded model."""
-    found: list[Served] = []
+def serving(
+    worker: Worker,
+    *,
+    rules: Rules | None = None,
+    queue: int = 64,
+    name: str = "demo",
+    others: Sequence[Offer] = (),
+    models_max: int = 4,
+    idle_s: float | None = None,
+) -> Iterator[Serving]:
+    """Serve a loaded model, and others when they are asked for."""
+    found: list[Pool] = []
     records: list[Mapping[str, Any]] = []
     notes: list[str] = []
+    named = [Offer(name, worker.settings, Request(), idle_s), *others]
 
     def open_pool() -> Pool:
-        found.append(Served(name, worker, Request(), notes.append))
-        return Pool(found, queue)
+        pool = Pool(named, dict, Limits(models_max, queue), notes.append, records.append)
+        pool.adopt(name, worker)
+        found.append(pool)
+        return pool
 
-    with socket.create_server(("127.0.0.1", 0)) as sock:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as sock:
         server = uvicorn_server(make_app(open_pool, rules or Rules(), records.append))
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
         try:
             while not server.started and thread.is_alive():
                 time.sleep(0.01)
-            yield Serving(f"http://127.0.0.1:{sock.getsockname()[1]}", found[0], records, notes)
+            yield Serving(f"http://127.0.0.1:{sock.getsockname()[1]}", found[0], name, records, notes)
         finally:
             server.should_exit = True
             thread.join(30)

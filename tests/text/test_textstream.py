@@ -18,13 +18,14 @@ ANSWERS = st.one_of(
 STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3)
 
 
-def cut_by_definition(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """The shortest beginning that ends with a stop string, less the longest stop string at its end."""
+def cut_by_definition(text: str, stop: Sequence[str]) -> tuple[str, str]:
+    """The shortest beginning that ends with a stop string, less the longest stop string at its end, and that string."""
     for end in range(len(text) + 1):
         lengths = [len(string) for string in stop if text[:end].endswith(string)]
         if lengths:
-            return text[: end - max(lengths)], True
-    return text, False
+            start = end - max(lengths)
+            return text[:start], text[start:end]
+    return text, ""
 
 
 @given(answer=ANSWERS, stop=STOPS, data=st.data())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,26 +17,24 @@ from edgespec.cancel import CancelFlag
 from edgespec.cli.commands.batch import Parallel
 from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import Decorated, with_options
-from edgespec.cli.options.generation import ENDS, LARGEST, MODEL, SAID, SAMPLING, SPECULATION
-from edgespec.cli.options.given import load_settings, request
-from edgespec.cli.options.types import Integer, Text
-from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
+from edgespec.cli.options.generation import ENDS, LARGEST, MODEL, SAID, SAMPLING, SPECULATION, TARGET
+from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.types import Integer, ModelSpec, Number, Text
+from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.offered import IDLE_MINUTES, Offered, offered, settings_for
 from edgespec.cli.setup.reopened import ReopenedModel
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
-from edgespec.models.names.known import short_name
-from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES, check_load_settings, check_rule
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from edgespec.serve.guard import Rules
 
-BACKLOG = 1024  # connections that wait to be taken
+NAMED = 8  # other models that the first lines name
+OPEN_FILES = 8192
 SHOWN = ("model", "ctx_size", "draft_model")
 """The options of other commands that the help lists; the others work too, also in configuration files."""
 
@@ -66,14 +63,43 @@ SERVER = [
         help="Let web pages of ORIGIN (https://example.org, * for all) use this server. Repeatable.",
     ),
     _server(
+        "--models-max", type=Integer(1, 1024), default=4, show_default=True, metavar="N",
+        help="Models to keep loaded; for another one the one that was not used for longest is unloaded.",
+    ),
+    _server(
+        "--idle-unload", type=Number(0), metavar="MINUTES",
+        show_default=f"{IDLE_MINUTES:.0f}, but never those of -m",
+        help="Unload models that nobody has asked for so long; 0: never.",
+    ),
+    _server("--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
+    _server(
         "--parallel", type=Parallel(), default=4, metavar="auto|N", show_default=True,
-        help=f"Answers to decode together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
+        help=f"Answers of a model to decode together, up to {MAX_SEQUENCES}; auto: up to 16, as memory allows.",
     ),
     _server(
         "--queue", type=Integer(0, LARGEST), default=256, show_default=True, metavar="N",
         help="Answers that may wait for one of these; more are refused with status 503.",
     ),
 ]  # fmt: skip
+
+
+class Models(Option):
+    """Repeatable; in a configuration file or the environment it is one model."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        return self.resolve_envvar_value(ctx)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value, source = super().consume_value(ctx, opts)
+        return (value,) if isinstance(value, str) else value, source
+
+
+MODELS = click.option(
+    "-m", "--model", "model", cls=Models, section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2",
+    multiple=True,
+    help="Target model: a GGUF file, a name of the catalogue, a repository of the hub, or 'demo'. Repeatable: the "
+    "first one is loaded at once, the others, as other models of this machine, when a request names them.",
+)  # fmt: skip
 
 JSON = click.option(
     "--json", "as_json", cls=Option, section="Output", config=False, is_flag=True,
@@ -82,18 +108,21 @@ JSON = click.option(
 
 
 def serve_options(command: Decorated) -> Decorated:
-    return with_options(command, [*SERVER, *MODEL, *SPECULATION, *SAMPLING, *ENDS, JSON, *SAID])
+    return with_options(
+        command,
+        [*SERVER, MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS, JSON, *SAID],
+    )
 
 
 @click.command(cls=Command)
 @serve_options
 @click.pass_context
 def serve(ctx: click.Context, /, **values: Any) -> None:
-    """Serve a model to clients of OpenAI's API.
+    """Serve models to clients of OpenAI's and Anthropic's APIs.
 
-    Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /apply-template, /health,
-    /props, /slots, /metrics. The options of 'edgespec run' for sampling and drafting are taken too: they are what a
-    request leaves open. The first Ctrl-C lets answers finish, the second one ends.
+    A request names the model: one of -m, or another one that 'edgespec ls' lists; nothing is downloaded for requests.
+    The options of 'edgespec run' for sampling and drafting are taken too: they are what a request leaves open. The
+    first Ctrl-C lets answers finish, the second one ends.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
@@ -105,42 +134,49 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
         )
     interrupts = ctx.find_object(Interrupts) or Interrupts()
     with _listening(values["host"], values["port"]) as sock:  # before a model is loaded for nothing
-        values["model"] = values["model"] or default_model(ctx, output)
-        answer_as_catalogued(ctx, values)
-        fetch_models(ctx, load_settings(values), output, yes=values["yes"])
+        specs = list(dict.fromkeys(values["model"])) or [default_model(ctx, output)]
         alone = values["strict"] and ctx.get_parameter_source("parallel") is ParameterSource.DEFAULT
-        settings = replace(load_settings(values), sequences=1 if alone else values["parallel"])
-        check_load_settings(settings)
-        check_rule(settings, values["verify"])
+        values["sequences"] = 1 if alone else values["parallel"]
+        settings = settings_for(specs, load_settings(values | {"model": specs[0]}))
+        for each in settings:
+            fetch_models(ctx, each, output, yes=values["yes"])
+            check_load_settings(each)
+            check_rule(each, values["verify"])
+        models = offered(ctx, values, settings)
         try:
-            _run(output, interrupts, sock, settings, values)
+            _run(output, interrupts, sock, models, values)
         except LoadingStoppedError:
             interrupts.raise_if_received()
 
 
-def _run(output: Output, interrupts: Interrupts, sock: socket.socket, settings: Any, values: dict[str, Any]) -> None:
+def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Offered, values: dict[str, Any]) -> None:
     from edgespec.serve.app import make_app
     from edgespec.serve.guard import Rules
-    from edgespec.serve.pool import Pool, Served
+    from edgespec.serve.http import BACKLOG, uvicorn_server
+    from edgespec.serve.pool import Limits, Pool
 
-    defaults = request(values | {"system": None}, "", chat=False, seed=0)
+    named = list(models.named.values())
     cancel = CancelFlag()
-    with interrupts.cancelling(cancel):
-        model = ReopenedModel(settings, defaults, output, cancel)
-    name = short_name(resolve(settings.model).path)
+    with interrupts.cancelling(cancel), ThreadPoolExecutor(1) as threads:
+        here = threads.submit(models.look)  # meanwhile
+        model = ReopenedModel(named[0].settings, named[0].defaults, output, cancel)
     url = _url(values["host"], sock)
     beyond = values["api_key"] and not _is_loopback(values["host"]) and not values["hosts"]
     rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
+    show = _shower(output, as_json=values["as_json"])
 
     def open_pool() -> Pool:
-        return Pool([Served(name, model.worker, defaults, output.note)], values["queue"])
+        pool = Pool(named, models.look, Limits(values["models_max"], values["queue"]), output.note, show)
+        pool.adopt(named[0].name, model.worker)
+        return pool
 
     try:
-        app = make_app(open_pool, rules, _shower(output, as_json=values["as_json"]))
-        server = uvicorn_server(app)
+        server = uvicorn_server(make_app(open_pool, rules, show))
         model.show_notes()
+        _allow_connections()
         sock.listen(BACKLOG)  # who reads that it is there may ask
-        _greet(output, url, name, rules, as_json=values["as_json"])
+        names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
+        _greet(output, url, [*names], len(named), rules, as_json=values["as_json"])
 
         def stop() -> None:
             output.note("answers in the making are finished; Ctrl-C again ends them")
@@ -152,50 +188,31 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, settings: 
         model.worker.close()
 
 
-def uvicorn_server(app: Any) -> uvicorn.Server:
-    """What speaks HTTP for an application, without a word on the terminal."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """One that leaves signals to the program."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        loop="asyncio",
-        lifespan="on",
-        log_config=None,
-        log_level=logging.ERROR,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=30,
-        backlog=BACKLOG,
-    )
-    return Server(config)
-
-
-def _greet(output: Output, url: str, name: str, rules: Rules, *, as_json: bool) -> None:
+def _greet(output: Output, url: str, names: list[str], n_named: int, rules: Rules, *, as_json: bool) -> None:
+    """`names` are those of models, the first `n_named` of -m."""
     if as_json:
-        output.json({"event": "ready", "url": url, "models": [name]})
+        output.json({"event": "ready", "url": url, "models": names[:n_named], "others": names[n_named:]})
         return
     key = " -H 'Authorization: Bearer KEY'" if rules.api_key else ""
-    body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hello!"}]})
-    output.line(f"{url}/v1 serves {name}; try:")
+    body = json.dumps({"model": names[0], "messages": [{"role": "user", "content": "Hello!"}]})
+    output.line(f"{url}/v1 serves {', '.join(names[:n_named])}; try:")
     output.line(f"  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'")
+    if others := names[n_named:]:
+        more = f", and {len(others) - NAMED} more (/v1/models)" if len(others) > NAMED else ""
+        output.line(f"Loaded when a request names them: {', '.join(others[:NAMED])}{more}")
 
 
 def _shower(output: Output, *, as_json: bool) -> Callable[[Mapping[str, Any]], None]:
-    """Shows the record of a request that has ended."""
+    """Shows the record of a request that has ended, or of a model that was loaded or unloaded."""
 
     def show(record: Mapping[str, Any]) -> None:
         if as_json:
-            output.json({"event": "request"} | dict(record))
+            output.json(record)
+            return
+        if record["event"] != "request":
+            if record["event"] != "died":  # of which there is a note
+                more = f"in {record['seconds']:.1f} s" if "seconds" in record else f"({record['why']})"
+                output.note(f"{record['model']} {record['event']} {more}")
             return
         for note in record.get("notes", ()):
             output.note(note)
@@ -224,6 +241,17 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
         yield sock
+
+
+def _allow_connections() -> None:
+    """As many files, which connections are, as this process may open."""
+    if os.name == "posix":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _url(host: str, sock: socket.socket) -> str:

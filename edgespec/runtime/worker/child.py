@@ -2,7 +2,7 @@
 
 The main thread runs the models: between forward passes it takes in what was asked, and sleeps while there is nothing to
 do. Another one hears the parent, so that a cancel reaches a decode in the middle of native code, and a child whose
-parent is gone ends at once.
+parent is gone ends at once. A third one reads long prompts, which takes seconds, and answers questions about texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from edgespec.runtime.stream import Stream
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
+LONG = 2**15  # characters of a prompt that other answers are not to wait for
 ADD, CALL, CANCEL, CLOSE = "add", "call", "cancel", "close"
+READ = "read"  # a request of ADD, when its prompt is
+OF_TEXTS = "prompts."  # calls that need no engine
 LOADED = 0  # the id of the first reply
 WHILE_IDLE = ("draft_with", "forget")  # calls that would change answers in the making
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
@@ -99,6 +103,7 @@ class _Child:
         self._commands, self._replies, self._log_file = commands, replies, log_file
         self._sending = threading.Lock()
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="reading")
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open, or still in the inbox
         self._open: set[int] = set()
         self._checked: tuple[Request, Any] | None = None
@@ -131,6 +136,7 @@ class _Child:
                     stream.close()
                     stream = runtime.open()
                     self._tell_failure(error)
+            self._reading.shutdown(cancel_futures=True)
 
     def send(self, kind: str, value: Any) -> None:
         """One message to the parent, with the notes that are new."""
@@ -169,22 +175,43 @@ class _Child:
         kill_all(os.getpid())
         os._exit(1)
 
-    def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, message: bytes, tells: bool = False) -> None:
+    def _obey(self, runtime: Runtime, stream: Stream, kind: str, id: int, what: Any, tells: bool = False) -> None:
         os.ftruncate(2, 0)  # words about what went before are not the last ones
         try:
-            if kind == ADD:
-                request = pickle.loads(message)
-                checked, self._checked = self._checked, None
-                job = checked[1] if checked and checked[0] == request else runtime.prepared(request)
-                self._open.add(id)
-                stream.add(id, job, self._flags[id], tells=tells)
-            else:
-                self.send("done", (id, self._called(runtime, stream, *pickle.loads(message))))
-        except Exception as error:
             if kind == CALL:
-                self._fail(id, error)
-            else:
-                stream.put(id, _unexpected(error))
+                name, args, settings = pickle.loads(what)
+                if name.startswith(OF_TEXTS):
+                    self._reading.submit(self._answer, id, lambda: attrgetter(name)(runtime)(*args, **settings))
+                else:
+                    self._answer(id, lambda: self._called(runtime, stream, name, args, settings))
+                return
+            if kind == ADD:
+                what = pickle.loads(what)
+                checked, self._checked = self._checked, None
+                if checked and checked[0] == what:
+                    what = checked[1]
+                elif runtime.prompts.length(what) > LONG:
+                    self._reading.submit(self._read, runtime, id, what, tells)
+                    return
+                else:
+                    what = runtime.prepared(what)
+            self._open.add(id)
+            stream.add(id, what, self._flags[id], tells=tells)
+        except Exception as error:
+            stream.put(id, _unexpected(error))
+
+    def _answer(self, id: int, call: Callable[[], Any]) -> None:
+        try:
+            self.send("done", (id, call()))
+        except Exception as error:
+            self._fail(id, error)
+
+    def _read(self, runtime: Runtime, id: int, request: Request, tells: bool) -> None:
+        """In another thread than the engine's."""
+        job: Any = UsageError("nobody waits for this answer")
+        if not self._flags[id].is_set():
+            job = runtime.prepared(request)
+        self._inbox.put((READ, id, job, tells))
 
     def _called(
         self, runtime: Runtime, stream: Stream, name: str, args: tuple[Any, ...], settings: dict[str, Any]

@@ -1,0 +1,86 @@
+"""A loaded model: what requests have to know of it, and its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from edgespec.batch.vocabulary import Vocabulary
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import GenerationError
+from edgespec.events import TokenEvent
+from edgespec.gguf_file.header import read_header
+from edgespec.runtime.worker import Worker
+from edgespec.serve.answers import Answers
+from edgespec.serve.tools.formats import WORDS
+from edgespec.settings import LoadSettings, Request
+
+
+class Served:
+    """A model in a worker process: its `name` for clients, and its answers. `defaults` has what a request leaves open.
+    Made in any thread, used in that of one event loop."""
+
+    def __init__(self, name: str, worker: Worker, defaults: Request, note: Callable[[str], None]) -> None:
+        self.name, self.worker, self.defaults, self._note = name, worker, defaults, note
+        self.settings: LoadSettings = worker.settings
+        self.about = worker.describe()
+        self.created = int(time.time())
+        self.n_open = 0
+        self._vocabulary = Vocabulary(Path(self.about["model"]))
+        self.token_bytes = self._vocabulary.token_bytes
+        self.token_bytes(0)  # loads it, here rather than between two answers
+        self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
+        self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
+        self._answers: Answers | None = None
+        self._is_closed = False
+        self._n_noted = 0
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        return self.defaults.sampling
+
+    @property
+    def n_ctx(self) -> int:
+        return int(self.about["ctx_size"])
+
+    @property
+    def n_slots(self) -> int:
+        return int(self.about["sequences"])
+
+    async def answers(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, TokenEvent], None]:
+        """The events of these answers, each with the index of its request; closing this cancels them."""
+        if self._is_closed:
+            raise _closed(self.name)
+        if self._answers is None:
+            self._answers = Answers(self.worker)
+        async with aclosing(self._answers.of(requests)) as events:
+            async for event in events:
+                yield event
+        self.show_notes()
+
+    async def ask(self, question: Callable[[Worker], Any]) -> Any:
+        """What the worker says, which may have to finish a forward pass first."""
+        return await asyncio.to_thread(question, self.worker)
+
+    def show_notes(self) -> None:
+        """Pass on the worker's new notes."""
+        notes = self.worker.notes
+        for note in notes[self._n_noted :]:
+            self._note(note)
+        self._n_noted = len(notes)
+
+    async def close(self) -> None:
+        """End the answers and the worker."""
+        self._is_closed = True
+        if self._answers is not None:
+            self._answers.close(_closed(self.name))
+        await asyncio.to_thread(self.worker.close)
+        self._vocabulary.close()
+
+
+def _closed(name: str) -> GenerationError:
+    return GenerationError(f"the worker process of {name} has ended", why="another one is started by the next request")

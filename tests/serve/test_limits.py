@@ -1,0 +1,135 @@
+"""Clients that are slow, stuck, or send too much: each is told or cut off, and none of them holds up others."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serving import Serving, serving
+
+from edgespec.runtime.worker import Worker
+from edgespec.serve.guard import Rules
+from edgespec.settings import LoadSettings
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+pytestmark = [pytest.mark.native, pytest.mark.cli]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    settings = LoadSettings("demo", threads=1, sequences=2, store=False, spec_type="none")
+    with Worker(settings) as worker, serving(worker, rules=Rules(max_held=2**21)) as found:
+        yield found
+
+
+def connected(server: Serving, *, window: int = 0) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    sock = socket.socket()
+    if window:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    sock.settimeout(60)
+    sock.connect((host, int(port)))
+    return sock
+
+
+def sent(body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
+    return HEAD + f"Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+def all_of(sock: socket.socket) -> bytes:
+    """Everything until the server closes the connection."""
+    parts = []
+    while part := sock.recv(2**16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def is_well(server: Serving) -> bool:
+    with server.client() as client:
+        return client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+def test_hundreds_of_idle_connections_keep_nobody_waiting(server: Serving) -> None:
+    idle = [connected(server) for _ in range(300)]
+    try:
+        assert is_well(server)
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+@pytest.mark.parametrize("sent_first", [b"", b"POST /v1/comp", sent({"prompt": "x", "max_tokens": 1}) + b"GET /hea"])
+def test_a_connection_that_sends_no_whole_head_is_closed(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, sent_first: bytes
+) -> None:
+    monkeypatch.setattr("edgespec.serve.http.REQUEST_S", 0.5)
+    with connected(server) as sock:
+        sock.sendall(sent_first)
+        try:
+            found = all_of(sock)
+        except ConnectionResetError:
+            return
+        assert found.count(b"HTTP/1.1") == sent_first.startswith(HEAD)
+
+
+def test_a_body_that_trickles_in_is_refused(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BODY_S", "DRAIN_S"):
+        monkeypatch.setattr(f"edgespec.serve.guard.{name}", 0.1)
+    with connected(server) as sock:
+        sock.sendall(HEAD + b'Content-Length: 100\r\n\r\n{"prompt"')
+        assert all_of(sock).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_body_of_100_mb_is_refused_and_its_sender_can_read_why(server: Serving, chunked: bool) -> None:
+    part = b"x" * 2**20
+    with connected(server) as sock:
+        length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % (100 * len(part))
+        sock.sendall(HEAD + length + b"\r\n\r\n")
+        for _ in range(100):  # as clients do that read nothing before they have sent it
+            sock.sendall(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part)
+        sock.sendall(b"0\r\n\r\n" if chunked else b"")
+        assert all_of(sock).startswith(b"HTTP/1.1 " + (b"503" if chunked else b"413"))
+
+
+def test_bodies_that_are_held_have_a_limit_together(server: Serving) -> None:
+    opened = [connected(server) for _ in range(2)]
+    for sock in opened:
+        sock.sendall(HEAD + b"Content-Length: 1100000\r\n\r\n" + b" " * 1_000_000)
+    with connected(server) as sock:
+        sock.sendall(sent({"prompt": "x" * 200_000}))
+        found = all_of(sock)
+    for sock in opened:
+        sock.close()
+    assert b"HTTP/1.1 503" in found or b"HTTP/1.1 400" in found  # unless the others have not arrived
+    while not is_well(server):
+        time.sleep(0.05)
+
+
+def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.serve.http.READ_S", 0.2)
+    with connected(server, window=4096) as sock:
+        body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True}
+        sock.sendall(sent(body))
+        while not server.served.n_open:
+            time.sleep(0.01)
+        while server.served.n_open:  # the answer is cancelled, although the client is still there
+            time.sleep(0.05)
+    assert server.records[-1].get("tokens", 0) < 16 * 900
+    assert is_well(server)
+
+
+def test_a_client_that_closes_its_half_has_left(server: Serving) -> None:
+    with connected(server) as sock:
+        sock.sendall(sent({"prompt": "x", "max_tokens": 900, "ignore_eos": True, "stream": True}))
+        assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        sock.shutdown(socket.SHUT_WR)
+        all_of(sock)
+    while server.served.n_open:
+        time.sleep(0.01)
+    assert is_well(server)

@@ -1,0 +1,189 @@
+"""Several models: loaded when requests name them, unloaded for others or when idle, and each alone when it dies."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+from serving import Serving, serving
+
+from edgespec.errors import OutOfMemoryError
+from edgespec.runtime.worker import Worker
+from edgespec.serve.pool import Offer
+from edgespec.serve.shelf import name_for, offers_here
+from edgespec.settings import LoadSettings, Request
+
+TEXT = "/v1/completions"
+SETTINGS = LoadSettings("demo", threads=1, sequences=2, ctx_size=512, store=False, spec_type="none")
+ENDLESS = {"prompt": "def f(", "ignore_eos": True, "max_tokens": 450, "stream": True}
+pytestmark = [pytest.mark.native, pytest.mark.cli]
+
+
+def offer(name: str, spec: str = "demo:draft", idle_s: float | None = None) -> Offer:
+    return Offer(name, LoadSettings(**{**vars_of(SETTINGS), "model": spec}), Request(), idle_s)
+
+
+def vars_of(settings: LoadSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+
+
+@contextmanager
+def serving_demo(**options: Any) -> Iterator[Serving]:
+    with Worker(SETTINGS) as worker, serving(worker, **options) as server:
+        yield server
+
+
+def states(server: Serving) -> dict[str, str]:
+    with server.client() as client:
+        return {model["id"]: model["status"]["value"] for model in client.get("/v1/models").json()["data"]}
+
+
+def ask(server: Serving, model: str, **body: Any) -> httpx2.Response:
+    with server.client() as client:
+        return client.post(TEXT, json={"prompt": "def f(", "max_tokens": 2, "model": model} | body)
+
+
+def events(server: Serving, *kinds: str) -> list[tuple[str, str]]:
+    return [(record["event"], record["model"]) for record in server.records if record["event"] in kinds]
+
+
+def pid_of(server: Serving, name: str) -> int:
+    served = server.pool._places[name].served
+    assert served is not None
+    pid = served.worker._pipes.process.pid
+    assert pid is not None
+    return pid
+
+
+@contextmanager
+def answering(server: Serving, model: str) -> Iterator[Iterator[str]]:
+    """While a model makes a long answer: the lines of it."""
+    with server.client() as client, client.stream("POST", TEXT, json=ENDLESS | {"model": model}) as response:
+        assert response.status_code == 200, response.read()
+        lines = response.iter_lines()
+        next(lines)
+        yield lines
+
+
+def wait_for(server: Serving, model: str, state: str) -> None:
+    while states(server)[model] != state:
+        time.sleep(0.02)
+
+
+def test_a_model_is_loaded_when_a_request_names_it() -> None:
+    with serving_demo(others=[offer("small")]) as server:
+        assert states(server) == {"demo": "loaded", "small": "unloaded"}
+        with server.client() as client:
+            assert client.get("/props", params={"model": "small"}).json()["is_sleeping"] is True
+            assert client.get("/slots", params={"model": "small"}).json() == []
+            assert client.get("/v1/models/small").json()["status"] == {"value": "unloaded"}
+        with ThreadPoolExecutor(4) as threads:  # which wait for one load
+            answers = list(threads.map(lambda _: ask(server, "small"), range(4)))
+        assert [answer.json()["model"] for answer in answers] == ["small"] * 4
+        assert events(server, "loaded") == [("loaded", "small")]
+        assert states(server) == {"demo": "loaded", "small": "loaded"}
+        assert ask(server, "").json()["model"] == "demo"
+        with server.client() as client:
+            assert client.post("/tokenize", json={"content": "x", "model": "small"}).json()["tokens"]
+            assert client.get("/props", params={"model": "small"}).json()["total_slots"] == 2
+            metrics = client.get("/metrics").text
+        assert "edgespec:models_loaded 2" in metrics
+        assert 'edgespec:model_loads_total{model="small"} 1' in metrics
+
+
+def test_a_stream_that_waits_for_a_load_is_pinged(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_S", "PING_S"):
+        monkeypatch.setattr(f"edgespec.serve.sse.{name}", 0.01)
+    with serving_demo(others=[offer("small"), offer("broken", "nowhere")]) as server, server.client() as client:
+        with client.stream("POST", TEXT, json=ENDLESS | {"model": "small", "max_tokens": 3}) as response:
+            lines = [line for line in response.iter_lines() if line]
+        assert lines[0] == ": ping"
+        assert lines[-1] == "data: [DONE]"
+        assert ask(server, "broken").status_code == 503
+        assert client.get("/v1/models/broken").json()["status"] == {"value": "unloaded", "failed": True}
+
+
+def test_the_model_that_was_not_used_for_longest_makes_room() -> None:
+    with serving_demo(others=[offer("b"), offer("c")], models_max=2) as server:
+        assert ask(server, "b").status_code == 200
+        assert ask(server, "demo").status_code == 200
+        assert ask(server, "c").status_code == 200
+        assert states(server) == {"demo": "loaded", "b": "unloaded", "c": "loaded"}
+        with answering(server, "demo"), answering(server, "c"):
+            refusal = ask(server, "b")
+            assert refusal.status_code == 503
+            assert refusal.headers["retry-after"]
+            assert refusal.json()["error"]["code"] == "models_busy"
+        assert events(server, "loaded", "unloaded") == [("loaded", "b"), ("unloaded", "b"), ("loaded", "c")]
+
+
+def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
+    with serving_demo(others=[offer("small", idle_s=0.05)]) as server:
+        with answering(server, "small"):
+            wait_for(server, "small", "loaded")
+        wait_for(server, "small", "unloaded")
+        assert ask(server, "small").status_code == 200
+        assert states(server)["demo"] == "loaded"
+        assert events(server, "unloaded")[0] == ("unloaded", "small")
+
+
+def test_a_worker_that_is_killed_fails_its_own_requests_alone() -> None:
+    with serving_demo(others=[offer("small")]) as server:
+        assert ask(server, "small").status_code == 200
+        with answering(server, "demo") as others, answering(server, "small") as lines:
+            psutil.Process(pid_of(server, "small")).kill()
+            said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+            assert said[-1]["error"]["code"] == "engine_error"
+            assert ask(server, "small").status_code == 200  # restarted while the other one answers
+            assert [line for line in others if line][-1] == "data: [DONE]"
+        assert events(server, "died", "loaded") == [("loaded", "small"), ("died", "small"), ("loaded", "small")]
+        assert states(server) == {"demo": "loaded", "small": "loaded"}
+
+
+def test_short_memory_unloads_what_is_idle_and_says_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worker(settings: LoadSettings, **options: Any) -> Worker:
+        if settings.must_fit:
+            raise OutOfMemoryError("a context does not fit", why="it needs 2 GB, 1 GB are free")
+        return Worker(settings, **options)
+
+    monkeypatch.setattr("edgespec.serve.pool.Worker", worker)
+    with serving_demo(others=[offer("small")]) as server:
+        with answering(server, "demo"):
+            refusal = ask(server, "small")
+        assert refusal.status_code == 503
+        assert refusal.headers["retry-after"]
+        assert "it needs 2 GB" in refusal.json()["error"]["message"]
+        assert ask(server, "small").status_code == 200
+        assert states(server) == {"demo": "unloaded", "small": "loaded"}
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "./demo", "../models/demo/target.gguf", "hf:owner/name", "qwen2.5-7b"])
+def test_no_request_names_a_path_or_downloads_anything(name: str) -> None:
+    with serving_demo() as server:
+        assert ask(server, name).json()["error"]["code"] == "model_not_found"
+
+
+def test_the_models_of_this_machine_have_names_and_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path))
+    from edgespec.models.names.spec import resolve
+
+    (tmp_path / "own.gguf").write_bytes(resolve("demo:draft").path.read_bytes())
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    named = {str(tmp_path / "own.gguf"): offer("own")}
+    names = offers_here({}, offer)
+    assert {"demo", "demo:draft", "own"} <= set(names)
+    assert not {name for name in names if name.startswith(("/", ".", "~")) or "broken" in name}
+    assert names["own"].settings.model == str(tmp_path / "own.gguf")
+    only = offers_here(named, None)
+    assert [*only] == ["own"]
+    assert only["own"] is next(iter(named.values()))
+    assert name_for(str(tmp_path / "own.gguf")) == "own"
+    assert name_for("demo") == "demo"
