@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -248,7 +249,10 @@ async def _slots(server: Server, request: Request) -> Response:
 
 async def _metrics(server: Server, request: Request) -> Response:
     processing, deferred = server.pool.load
-    text = server.metrics.text(processing=processing, deferred=deferred)
+    cache = Counter[str]()
+    for model in server.pool.models:
+        cache.update(await model.prefix_cache())
+    text = server.metrics.text(processing=processing, deferred=deferred, cache=cache)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

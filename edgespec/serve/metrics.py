@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from edgespec.core.stats import Stats
 
@@ -21,8 +21,9 @@ class Metrics:
         self.stats.add(stats)
         self.answers[reason] += 1
 
-    def text(self, *, processing: int, deferred: int) -> str:
-        """Prometheus' format; how many answers are made and wait is what the pool knows."""
+    def text(self, *, processing: int, deferred: int, cache: Mapping[str, int]) -> str:
+        """Prometheus' format; how many answers are made and wait is what the pool knows, `cache` what the engines'
+        prefix caches say of themselves."""
         stats = self.stats
         lines = [
             *_counter("llamacpp:prompt_tokens_total", stats.prompt_tokens - stats.cached_tokens),
@@ -35,6 +36,12 @@ class Metrics:
             *_gauge("llamacpp:requests_processing", processing),
             *_gauge("llamacpp:requests_deferred", deferred),
             *_counter("edgespec:prompt_tokens_cached_total", stats.cached_tokens),
+            *_gauge("edgespec:prefix_cache_bytes", cache["bytes"]),
+            *_gauge("edgespec:prefix_cache_limit_bytes", cache["limit_bytes"]),
+            *_gauge("edgespec:prefix_cache_states", cache["states"]),
+            *_gauge("edgespec:prefix_cache_checkpoints", cache["checkpoints"]),
+            *_counter("edgespec:prefix_cache_hits_total", cache["hits"]),
+            *_counter("edgespec:prefix_cache_restored_tokens_total", cache["restored_tokens"]),
         ]
         for prefix in ("llamacpp", "vllm"):
             lines += _counter(f"{prefix}:spec_decode_num_drafts_total", sum(stats.proposed_per_pos[:1]))

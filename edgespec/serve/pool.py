@@ -64,6 +64,13 @@ class Served:
         await self._ready()
         return await asyncio.to_thread(question, self.worker)
 
+    async def prefix_cache(self) -> dict[str, int]:
+        """What its prefix cache says of itself; nothing if the worker has ended."""
+        try:
+            return dict(await asyncio.to_thread(Worker.prefix_cache, self.worker)) if self.worker.is_alive else {}
+        except EdgespecError:
+            return {}
+
     async def close(self) -> None:
         """End the answers and the worker."""
         if self._answers is not None:

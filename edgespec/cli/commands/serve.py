@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
 
 BACKLOG = 1024  # connections that wait to be taken
-SHOWN = ("model", "ctx_size", "draft_model")
+SHOWN = ("model", "ctx_size", "draft_model", "cache_ram")
 """The options of other commands that the help lists; the others work too, also in configuration files."""
 
 
