@@ -35,6 +35,7 @@ MAX_STRICT_DRAFT = 15
 # Default limit of a draft's tokens: the policy finds out how many pay off. --strict pads every pass for them.
 DRAFT_N_MAX, STRICT_DRAFT_N_MAX = 31, 3
 SHARED_DRAFT_TOKENS = 64  # of all sequences in a pass; each costs a row of logits, and more do not pay off on CPUs
+MOST_CACHE_RAM = 1 << 24  # MiB
 MAX_LEAVES = 16  # each costs a row of logits and a sequence id
 
 
@@ -74,7 +75,9 @@ class LoadSettings:
     pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
     the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
     context of `ctx_size` tokens. With `must_fit` a model too large for the free memory is an error, neither slow nor
-    loaded with a smaller context. Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
+    loaded with a smaller context. `cache_ram` is how many MiB of main memory may hold what the KV cache loses: prompts
+    whose slot another one takes, and checkpoints of models whose memory cannot be cut (None: an eighth of the free
+    memory, up to 8192; 0: none). Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
     (`..._draft`) it and None mean "as for the target".
     """
 
@@ -105,6 +108,7 @@ class LoadSettings:
     flash_attention: Literal["auto", "on", "off"] = "auto"
     sequences: int = 1
     must_fit: bool = False
+    cache_ram: int | None = None
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -224,6 +228,8 @@ def check_load_settings(settings: LoadSettings) -> None:
         ("sequences", 0, MAX_SEQUENCES),
     ):
         _check_integer(name, getattr(settings, name), least, most)
+    if settings.cache_ram is not None:
+        _check_integer("cache_ram", settings.cache_ram, 0, MOST_CACHE_RAM)
     types = tuple(CACHE_TYPES)
     for name, choices in (
         ("flash_attention", ("auto", "on", "off")),

@@ -26,8 +26,8 @@ from edgespec.llama.context import CacheFullError, CancelledError, Context
 
 class Engine:
     """Steps over as many sequences as the target's context holds. Passes are padded to `least_width` tokens, those that
-    verify drafts have at most `most_rows`; `watch` is told of the flag that may break off a pass, native code included.
-    See `Speculator` for the others."""
+    verify drafts have at most `most_rows`; what slots lose may be kept in `cache_bytes` of main memory; `watch` is told
+    of the flag that may break off a pass, native code included. See `Speculator` for the others."""
 
     def __init__(
         self,
@@ -39,11 +39,12 @@ class Engine:
         tree_width: int = 1,
         least_width: int = 1,
         most_rows: int | None = None,
+        cache_bytes: int = 0,
         warn: Callable[[str], None] = logger.warning,
         watch: Callable[[CancelFlag | None], None] = lambda flag: None,
     ) -> None:
         self.context, self.least_width, self.watch = context, least_width, watch
-        self.scheduler = Scheduler(context, min(most_rows or context.n_batch, context.n_batch))
+        self.scheduler = Scheduler(context, min(most_rows or context.n_batch, context.n_batch), cache_bytes)
         self.runner = TargetRunner(context, self.scheduler, least_width)
         self.speculator = Speculator(
             self.scheduler, drafters, n_max=draft_n_max, pace=pace, tree_width=tree_width, warn=warn

@@ -9,28 +9,31 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
+from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
-from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
+from edgespec.engine.slots import LAST, LEFT_OUT, WIDE, Prefix, Reuse, Slot
 from edgespec.llama.context import Context
 
 LEAST_SHARED = 16  # tokens of a prompt
+BETWEEN_STOPS = 2 * WIDE  # tokens at least that are read before a checkpoint
 
 
 class Scheduler:
     """Sequences that wait, and those that are `active`, with a slot each. Passes that verify drafts have at most
-    `most_rows` tokens.
+    `most_rows` tokens. What slots lose may be kept in `cache_bytes` of main memory.
 
     In an exact context a token's logits depend on its own sequence alone: what is generated never shares a pass with
     prompts, and these none with each other. So while some generate their passes take turns with prompts, of which they
     read a piece at a time.
     """
 
-    def __init__(self, context: Context, most_rows: int) -> None:
+    def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0) -> None:
         self.context, self.most_rows = context, most_rows
         self.active: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.slots = [Slot(number) for number in range(context.sequences)]
+        self.cache = PrefixCache(context, self.slots, cache_bytes)
         self.costs = ReadingCosts(WIDE if context.exact else 2 * WIDE)  # llama.cpp's own kernels gain more from width
         self._n_read = self._n_others = 0  # tokens of the last pass, of prompts and others
         self._held_up = 0  # tokens of prompts since those that generate had a pass
@@ -76,6 +79,8 @@ class Scheduler:
         slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
         self._uses += 1
         slot.last_use = self._uses
+        if sequence.stats.rounds and sequence.stats.cached_tokens < sequence.n_prompt // 2:
+            self.cache.observe_read(sequence.n_prompt - sequence.stats.cached_tokens, sequence.stats.prompt_s)
         if not slot.tokens:
             slot.clear()
 
@@ -103,7 +108,8 @@ class Scheduler:
         ]
 
     def forget(self) -> None:
-        """Somebody else has used the cache."""
+        """Somebody else has used the cache, or what comes next is to find nothing."""
+        self.cache.clear()
         for slot in self.slots:
             slot.clear()
 
@@ -112,6 +118,8 @@ class Scheduler:
         steps, so that all have their turn where a pass is too narrow; prompts fill up, of which little is read at a
         time while others generate."""
         self.mark_cancelled()
+        for sequence in self.active:
+            self._mark(sequence)
         going_on = [sequence for sequence in self.active if sequence.finish is None and not self._waits(sequence)]
         sequences = sorted(going_on, key=lambda one: (len(one.tokens) - one.n_decoded, one.round))
         prompts = [sequence for sequence in sequences if sequence.is_prefill]
@@ -142,9 +150,9 @@ class Scheduler:
         return scheduled
 
     def _piece(self, sequence: Sequence, most: int, room: int) -> int:
-        """How many of a prompt's tokens to read now. In an exact context no piece of a wide read is narrow, neither
-        this one, which may be larger for that, nor the last one."""
-        n_left = len(sequence.tokens) - sequence.n_decoded
+        """How many of a prompt's tokens to read now, up to where it stops. In an exact context no piece of a wide read
+        is narrow, neither this one, which may be larger for that, nor the last one."""
+        n_left = (sequence.stops[0] if sequence.stops else len(sequence.tokens)) - sequence.n_decoded
         n = max(0, min(most, n_left))
         if not self.context.exact or not 0 < n_left - n < WIDE:
             return n
@@ -155,33 +163,51 @@ class Scheduler:
         self.costs.observe(self._n_read, self._n_others, seconds)
 
     def keep(self, sequence: Sequence, length: int) -> None:
-        """Cut the slot's cache to `length` tokens, or to none when this memory cannot be cut."""
-        if self.context.truncate(sequence.slot, length):
+        """Cut the slot's cache to `length` tokens; to a checkpoint, or none, when this memory cannot be cut."""
+        slot = self.slots[sequence.slot]
+        if self.context.truncate(slot.number, length):  # nearly always, and once a step
             sequence.n_decoded = length
-        else:
-            self.context.forget(sequence.slot)
-            sequence.n_decoded = 0
+            return
+        places = sorted((place for place in slot.checkpoints if place <= length), reverse=True)
+        sequence.n_decoded = next((place for place in places if cut(self.context, slot, place)), 0)
+        if not sequence.n_decoded:
+            self.context.forget(slot.number)
 
     # --- prompts that begin alike ---------------------------------------------------------------------------------
 
     def _place(self, sequence: Sequence) -> None:
         """Take the free slot that holds most of a prompt if this goes on there or asks again; else the one that was not
-        used for longest, with a copy. Where a running sequence reads more of the same prompt, it waits for that."""
+        used for longest, with a copy. Where a running sequence reads more of the same prompt, it waits for that; where
+        more of it was saved, that is restored."""
+        sequence.started_s = sequence.first_token_s = perf_counter()
+        shared = self.cache.shared(sequence.prompt)
         free = [slot for slot in self.slots if slot.running is None]
         slot = min(free, key=lambda slot: slot.last_use)
         source, prefix = self._longest(sequence, free)
+        found = self.cache.find(sequence.prompt, sequence.reuse, prefix.length)
         if source.is_repeated_in(sequence.prompt):
             slot = source
         elif source is not slot:
             _, own = self._longest(sequence, [slot])
             if prefix.length < own.length + self._least_copied:
                 source, prefix = slot, own
+        if not slot.is_repeated_in(sequence.prompt):
+            self.cache.save(slot, prefix.length if slot is source else 0)
         slot.running, sequence.slot = sequence, slot.number
-        self._begin(sequence, source, prefix)
+        if found is None or not self._restore(sequence, *found):
+            self._begin(sequence, source, prefix)
+        self._plan_stops(sequence, shared)
         sequence.shares = self._shared_prompt(sequence)
-        sequence.started_s = sequence.first_token_s = perf_counter()
         if sequence.max_tokens <= 0:
             sequence.finish = "length"
+
+    def _restore(self, sequence: Sequence, saved: Saved, prefix: Prefix) -> bool:
+        """Let a sequence's slot hold that prefix, which was saved."""
+        slot = self.slots[sequence.slot]
+        slot.tokens, slot.reads = sequence.tokens, prefix.reads
+        done = self.cache.restore(saved, slot, prefix.length)
+        sequence.n_decoded = sequence.stats.cached_tokens = prefix.length if done else 0
+        return done
 
     @property
     def _least_copied(self) -> int:
@@ -190,26 +216,49 @@ class Scheduler:
 
     def _begin(self, sequence: Sequence, source: Slot, prefix: Prefix) -> None:
         """Let a sequence's slot hold that prefix, which is in the cache of `source`."""
-        slot = self.slots[sequence.slot]
-        if slot is source or not prefix.length:
-            self.keep(sequence, prefix.length)
-        else:
+        slot, length = self.slots[sequence.slot], prefix.length
+        if slot is not source:
             self.context.forget(slot.number)
-            self.context.copy(source.number, slot.number, 0, prefix.length)
-            sequence.n_decoded = prefix.length
+            slot.checkpoints = {}
+            if length:
+                self._copy(source, slot, length)
+        if not length or not cut(self.context, slot, length):
+            self.context.forget(slot.number)
+            slot.checkpoints, length, prefix = {}, 0, Prefix(0, [(0, sequence.n_prompt)])
         slot.tokens, slot.reads = sequence.tokens, prefix.reads
-        sequence.stats.cached_tokens = sequence.n_decoded
+        sequence.n_decoded = sequence.stats.cached_tokens = length
+        sequence.stops = [stop for stop in sequence.stops if stop - length >= BETWEEN_STOPS]
+
+    def _copy(self, source: Slot, slot: Slot, length: int) -> None:
+        if self._cuttable:
+            self.context.copy(source.number, slot.number, 0, length)
+            return
+        # A recurrent state may be one that llama.cpp has set back to, which it does not copy.
+        state = source.checkpoints.get(length)
+        if state is None:
+            state = self.context.save(source.number, partial=True)
+        self.context.copy(source.number, slot.number, 0, length)
+        if not state.size or not self.context.restore(slot.number, state, partial=True):
+            self.context.forget(slot.number)
+        slot.checkpoints = {place: state for place, state in source.checkpoints.items() if place <= length}
 
     def _longest(self, sequence: Sequence, slots: list[Slot]) -> tuple[Slot, Prefix]:
         """Which of these slots holds, or is to hold, most of what a prompt begins with; an empty one if none."""
         best, longest = Slot(NO_SLOT), Prefix(0, [(0, sequence.n_prompt)])
-        for slot in slots if self.context.model.can_roll_back else ():
+        for slot in slots:
             if slot.running is None and sequence.reuse == "running":
                 continue
-            prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
+            prefix = self._prefix(sequence, slot)
             if prefix.length > longest.length:
                 best, longest = slot, prefix
         return best, longest
+
+    def _prefix(self, sequence: Sequence, slot: Slot) -> Prefix:
+        return slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact, cuttable=self._cuttable)
+
+    @property
+    def _cuttable(self) -> bool:
+        return bool(self.context.model.can_roll_back)
 
     def _shared_prompt(self, sequence: Sequence) -> tuple[Sequence, Prefix] | None:
         """The unfinished one of the sequences before it that begins with the same tokens, as a sample of one prompt."""
@@ -227,10 +276,34 @@ class Scheduler:
             is_going_on = slot.running is other and other.finish is None
             if is_going_on and other.n_decoded < prefix.length:
                 return True
-            if not is_going_on:
-                prefix = slot.prefix(sequence.prompt, sequence.reuse, exact=self.context.exact)
+            if not is_going_on or not self._cuttable:
+                prefix = self._prefix(sequence, slot)
             if prefix.length > sequence.n_decoded and slot.running in (other, None):
                 self._begin(sequence, slot, prefix)
             # If it ended too soon, another one may have more of the prompt.
             sequence.shares = None if is_going_on else self._shared_prompt(sequence)
         return False
+
+    # --- memories that cannot be cut ------------------------------------------------------------------------------
+
+    def _plan_stops(self, sequence: Sequence, shared: int) -> None:
+        """Where to make checkpoints: before the end of the prompt, from where an answer can be made again, and a chat
+        goes on whose template leaves out some of the answer; and behind the `shared` tokens that another text begins
+        with too."""
+        if sequence.reuse == "running" or not self.cache.makes_checkpoints:
+            return
+        is_wide = self.context.exact and sequence.n_prompt - self.slots[sequence.slot].reads[-1][0] >= WIDE
+        last = sequence.n_prompt - (WIDE if is_wide else max(LAST, LEFT_OUT))
+        at = sequence.n_decoded
+        if at - max((*self.slots[sequence.slot].checkpoints, 0)) >= BETWEEN_STOPS > last - at:
+            sequence.stops.append(at)
+        for stop, end in ((shared, last - BETWEEN_STOPS), (last, last)):
+            if at + BETWEEN_STOPS <= stop <= end:
+                sequence.stops.append(at := stop)
+
+    def _mark(self, sequence: Sequence) -> None:
+        """Make the checkpoint where a sequence has come to."""
+        while sequence.stops and sequence.n_decoded >= sequence.stops[0]:
+            stop, slot = sequence.stops.pop(0), self.slots[sequence.slot]
+            if sequence.n_decoded == stop and sequence.finish is None:
+                self.cache.mark(slot, stop, stop - max((*slot.checkpoints, 0)))

@@ -45,7 +45,7 @@ class Sequence:
     `rule` is how drafts are judged, `kind` that and how tokens are chosen, `reuse` what of the cache it may begin with,
     `drafting` where its drafts are made in another way than others', `off` names the drafters that failed, `finish` is
     set when the sequence is over, `error` where that is why. `shares` is a sequence that reads the same prompt, and
-    what of it this one waits for.
+    what of it this one waits for. `stops` are the places in the prompt where a pass is to end for a checkpoint.
     """
 
     tokens: list[int]
@@ -62,6 +62,7 @@ class Sequence:
     n_prompt: int = 0
     off: set[str] = field(default_factory=set)
     shares: tuple[Sequence, Prefix] | None = None
+    stops: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
     error: GenerationError | None = None
     started_s: float = 0.0

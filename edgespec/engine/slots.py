@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.core.prefix import common_prefix
 from edgespec.llama.kernels import NARROW
 
@@ -21,6 +24,9 @@ was generated, as a chat that goes on does."""
 
 Read = tuple[int, int]
 """A prompt, or the end of one, that was read at once: from where to where."""
+
+State = NDArray[np.uint8]
+"""What `Context.save` gives."""
 
 
 class Prefix(NamedTuple):
@@ -47,21 +53,37 @@ class Slot:
     reads: list[Read] = field(default_factory=list)
     running: Sequence | None = None
     last_use: int = 0
+    checkpoints: dict[int, State] = field(default_factory=dict)
 
     def clear(self) -> None:
         """What the cache held is not known any more."""
-        self.tokens, self.reads, self.last_use = [], [], 0
+        self.tokens, self.reads, self.last_use, self.checkpoints = [], [], 0, {}
+
+    def places(self) -> list[int]:
+        """Where a prompt can go on if this memory cannot be cut, or will be able to."""
+        return [*self.checkpoints, *(self.running.stops if self.running else [len(self.tokens)])]
 
     def is_repeated_in(self, prompt: list[int]) -> bool:
         """Whether a prompt begins with all that was read here, so that it can lose no more than an answer."""
         n_read = min(self.reads[-1][1], len(self.tokens)) if self.reads else 0
         return n_read > 0 and common_prefix(self.tokens, prompt) >= n_read - LEFT_OUT
 
-    def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool) -> Prefix:
+    def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool, cuttable: bool = True) -> Prefix:
         """What of a prompt need not be decoded again. Its last two tokens are: a pass over one would verify a draft."""
-        common, end = common_prefix(self.tokens, prompt), len(prompt)
+        common = common_prefix(self.tokens, prompt)
         if self.running is not None and self.running.finish is not None:
             common = min(common, self.running.n_decoded)
+        if cuttable:
+            return self._prefix(common, len(prompt), reuse, exact=exact)
+        for place in sorted(self.places(), reverse=True):
+            if place <= common:
+                found = self._prefix(place, len(prompt), reuse, exact=exact)
+                if found.length == place:
+                    return found
+        return Prefix(0, [(0, len(prompt))])
+
+    def _prefix(self, common: int, end: int, reuse: Reuse, *, exact: bool) -> Prefix:
+        """The same for a prompt of `end` tokens that begins with `common` tokens of this slot."""
         reads = [read for read in self.reads if read[0] <= common]
         if not reads:
             return Prefix(0, [(0, end)])

@@ -7,7 +7,6 @@ computes as if each were alone. Batches, output rows, cancel flags and return co
 from __future__ import annotations
 
 import ctypes
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import perf_counter
@@ -21,14 +20,16 @@ from edgespec.closable import Closable
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama import kernels
-from edgespec.llama.batch import NativeBatch
+from edgespec.llama.batch import NativeBatch, pointer
 from edgespec.llama.features import check_layers, inputs, states, switch, switch_states
-from edgespec.llama.library import api, complaints, default_threads, first_complaint
+from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
+from edgespec.llama.window import joined
 from edgespec.settings import CACHE_TYPES, CacheType
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -122,7 +123,7 @@ class Context(Closable):
         params.ctx_other = other and other._handle
         params.ctx_type = _MTP if mtp else 0
         self._idle = CancelFlag()
-        params.abort_callback = _IS_SET
+        params.abort_callback = IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
         with complaints() as lines:
             self._native = api.llama_init_from_model(model.handle, params)
@@ -135,6 +136,8 @@ class Context(Closable):
         self._rollback = int(api.llama_n_rs_seq(self._native))
         self._last_start: dict[int, int] = {}
         self._unknown: set[int] = set()
+        self._has_windows = model.has_sliding_window and model.can_roll_back
+        self.can_save = model.can_roll_back or not (model.has_sliding_window and exact)
         self._batch = NativeBatch(n_batch, sequences + branches)
         self.layers: set[int] = set()
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
@@ -156,7 +159,7 @@ class Context(Closable):
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop decodes from now on, natively and without the interpreter lock; None stops watching."""
         self._watched = cancel or self._idle
-        api.llama_set_abort_callback(self._handle, _IS_SET, ctypes.addressof(self._watched.buffer))
+        api.llama_set_abort_callback(self._handle, IS_SET, ctypes.addressof(self._watched.buffer))
 
     def decode(
         self,
@@ -287,6 +290,53 @@ class Context(Closable):
         else:
             api.llama_memory_seq_cp(self._memory(), source, destination, start, end)
 
+    def saved_bytes(self, sequence: int, *, partial: bool = False) -> int:
+        """About how many bytes `save` gives; 0 if it gives none."""
+        if not self.can_save or sequence in self._unknown:
+            return 0
+        size = int(api.llama_state_seq_get_size_ext(self._handle, sequence, _PARTIAL if partial else 0))
+        if not partial and self._has_windows:
+            n_windows = max(1, self.length(sequence) // self.model.sliding_window)
+            size += (n_windows - 1) * self.saved_bytes(sequence, partial=True)
+        return size
+
+    def save(self, sequence: int, *, partial: bool = False) -> NDArray[np.uint8]:
+        """The memory of a sequence as bytes, for `restore`; empty if it cannot be had, and then the sequence may be.
+
+        `partial` leaves out what can be cut, the cells of layers with attention to all."""
+        if not self.saved_bytes(sequence, partial=True):
+            return np.empty(0, np.uint8)
+        if partial or not self._has_windows:
+            return self._saved(sequence, _PARTIAL if partial else 0)
+        state = joined(
+            self.length(sequence),
+            lambda: self._saved(sequence, 0),
+            lambda: self._saved(sequence, _PARTIAL),
+            lambda length: self.truncate(sequence, length),
+        )
+        if not state.size or not self.restore(sequence, state):
+            self.can_save = False
+            self.forget(sequence)
+        return state if self.can_save else state[:0]
+
+    def restore(self, sequence: int, state: NDArray[np.uint8], *, partial: bool = False) -> bool:
+        """Let a sequence hold what was saved, instead of what it holds; False if it has no room, then it is empty.
+        What `partial` leaves out stays as it is, cells behind the saved position included: `truncate` cuts them."""
+        self._last_start.pop(sequence, None)
+        address, flags = pointer(state, ctypes.c_uint8), _PARTIAL if partial else 0
+        with complaints():
+            n = api.llama_state_seq_set_data_ext(self._handle, address, state.size, sequence, flags)
+        if n != state.size:
+            self.forget(sequence)
+        self._unknown.discard(sequence)
+        return bool(n == state.size)
+
+    def _saved(self, sequence: int, flags: int) -> NDArray[np.uint8]:
+        handle = self._handle
+        state = np.empty(api.llama_state_seq_get_size_ext(handle, sequence, flags), np.uint8)
+        n = api.llama_state_seq_get_data_ext(handle, pointer(state, ctypes.c_uint8), state.size, sequence, flags)
+        return state[:n]
+
     @property
     def free_branches(self) -> int:
         return len(self._branches)
@@ -344,15 +394,3 @@ def _row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
         raise ValueError("no logits were requested for this batch index")
     # Five times faster than numpy.ctypeslib.as_array, which matters once a token.
     return np.frombuffer(array_type.from_address(ctypes.addressof(pointer.contents)), np.float32)
-
-
-def _is_set_function() -> Any:
-    """An abort callback that checks whether a C string is not empty: `strlen` over the flag's one byte.
-
-    llama.cpp calls it for every graph node, where a Python function would slow decoding down.
-    """
-    libc = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
-    return ctypes.cast(libc.strlen, api.ggml_abort_callback)
-
-
-_IS_SET = _is_set_function()

@@ -190,3 +190,15 @@ def _ggml_function(name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(libggml, name)
     function.restype, function.argtypes = result, list(arguments)
     return function
+
+
+def _is_set_function() -> Any:
+    """An abort callback that checks whether a C string is not empty: `strlen` over the flag's one byte.
+
+    llama.cpp calls it for every graph node, where a Python function would slow decoding down.
+    """
+    libc = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
+    return ctypes.cast(libc.strlen, api.ggml_abort_callback)
+
+
+IS_SET = _is_set_function()

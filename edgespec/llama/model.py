@@ -50,6 +50,7 @@ class Model(Closable):
         params.vocab_only = vocabulary_only
         params.use_extra_bufts = use_extra_bufts
         params.load_mtp = with_mtp
+        self.is_copied = copied
         if copied:
             params.load_mode = _READ
         params.n_gpu_layers = self.gpu_layers = gpu_layers
@@ -168,8 +169,13 @@ class Model(Closable):
         return not (api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
 
     @cached_property
+    def sliding_window(self) -> int:
+        """Tokens that layers with a window look back; 0 without."""
+        return int(api.llama_model_n_swa(self.handle))
+
+    @property
     def has_sliding_window(self) -> bool:
-        return int(api.llama_model_n_swa(self.handle)) > 0
+        return self.sliding_window > 0
 
     @cached_property
     def chat_template(self) -> str | None:

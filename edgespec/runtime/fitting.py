@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgespec.errors import OutOfMemoryError
@@ -21,6 +21,8 @@ from edgespec.text.figures import size_of
 
 # Wider passes cost as much more as they do: see what `calibrate` assumes. Each sequence takes its own context's memory.
 MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
+
+CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for what slots lose
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,18 @@ def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draf
         return any(each > max(0, MEMORY_SHARE * left) for each, left in zip(more, room, strict=True))
 
     return 1 + bisect_right(range(2, MOST_SEQUENCES + 1), False, key=too_many)
+
+
+def cache_bytes(cache_ram: int | None, models: Iterable[Model], note: Callable[[str], None]) -> int:
+    """How many bytes of main memory may keep what the KV cache loses (`LoadSettings.cache_ram`), once all is loaded:
+    no more than is free beside the weights of these models, which may be mapped."""
+    weights = sum(model.size_bytes for model in models if not (model.is_copied or model.is_offloaded))
+    free = max(0, available_memory_bytes() - weights)
+    if cache_ram is None:
+        return min(free // CACHE_SHARE, MOST_CACHE_BYTES)
+    if cache_ram << 20 > free:
+        note(f"--cache-ram {cache_ram} is more memory than is free; using {size_of(free)} for it")
+    return min(cache_ram << 20, free)
 
 
 def _times(plan: Plan, sequences: int) -> Plan:

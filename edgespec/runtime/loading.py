@@ -43,7 +43,7 @@ from edgespec.runtime.draft_model import (
     say_if_nobody_overlaps,
 )
 from edgespec.runtime.drafting import LoadedDrafters
-from edgespec.runtime.fitting import can_be_exact, fitted, open_model, sequences_that_fit
+from edgespec.runtime.fitting import cache_bytes, can_be_exact, fitted, open_model, sequences_that_fit
 from edgespec.settings import (
     HEADS,
     MAX_LEAVES,
@@ -173,6 +173,7 @@ class ModelSession(Closable):
             self.context,
             least_width=(self._widths.exact_from if self._widths and settings.strict else None) or 1,
             most_rows=self._narrow,
+            cache_bytes=cache_bytes(settings.cache_ram, self._models, self._note),
             warn=self._note,
             watch=self.watch,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -239,7 +240,11 @@ async def _slots(server: Server, request: Request) -> Response:
 
 
 async def _metrics(server: Server, request: Request) -> Response:
-    text = server.metrics.text(server.pool)
+    cache = Counter[str]()
+    for place in await server.pool.places():
+        if place.living is not None:
+            cache.update(await place.living.prefix_cache())
+    text = server.metrics.text(server.pool, cache)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

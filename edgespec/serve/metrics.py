@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from edgespec.core.stats import Stats
 from edgespec.serve.pool import Pool
@@ -22,8 +22,8 @@ class Metrics:
         self.stats.add(stats)
         self.answers[reason] += 1
 
-    def text(self, pool: Pool) -> str:
-        """Prometheus' format."""
+    def text(self, pool: Pool, cache: Mapping[str, int]) -> str:
+        """Prometheus' format; `cache` is what the engines' prefix caches say of themselves."""
         stats, (processing, deferred) = self.stats, pool.load
         lines = [
             *_counter("llamacpp:prompt_tokens_total", stats.prompt_tokens - stats.cached_tokens),
@@ -37,6 +37,12 @@ class Metrics:
             *_gauge("llamacpp:requests_deferred", deferred),
             *_counter("edgespec:prompt_tokens_cached_total", stats.cached_tokens),
             *_gauge("edgespec:models_loaded", pool.n_loaded),
+            *_gauge("edgespec:prefix_cache_bytes", cache["bytes"]),
+            *_gauge("edgespec:prefix_cache_limit_bytes", cache["limit_bytes"]),
+            *_gauge("edgespec:prefix_cache_states", cache["states"]),
+            *_gauge("edgespec:prefix_cache_checkpoints", cache["checkpoints"]),
+            *_counter("edgespec:prefix_cache_hits_total", cache["hits"]),
+            *_counter("edgespec:prefix_cache_restored_tokens_total", cache["restored_tokens"]),
         ]
         for what, counted in (("loads", pool.loads), ("unloads", pool.unloads), ("deaths", pool.deaths)):
             lines += _labelled(f"edgespec:model_{what}_total", {f"model={_quoted(n)}": c for n, c in counted.items()})

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import GenerationError
+from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.worker import Worker
@@ -65,6 +65,13 @@ class Served:
     async def ask(self, question: Callable[[Worker], Any]) -> Any:
         """What the worker says, which may have to finish a forward pass first."""
         return await asyncio.to_thread(question, self.worker)
+
+    async def prefix_cache(self) -> dict[str, int]:
+        """What its prefix cache says of itself; nothing if the worker has ended."""
+        try:
+            return dict(await self.ask(Worker.prefix_cache)) if self.worker.is_alive else {}
+        except EdgespecError:
+            return {}
 
     def show_notes(self) -> None:
         """Pass on the worker's new notes."""

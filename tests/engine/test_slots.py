@@ -3,70 +3,21 @@
 from __future__ import annotations
 
 import random
-from itertools import count
-from typing import Any, cast, get_args
+from typing import get_args
 
 import pytest
 from fake_context import FakeContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import Steps, text
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.sampler import Sampler
-from edgespec.core.sampling import SamplingSettings
 from edgespec.engine.reading import FEW, ReadingCosts
-from edgespec.engine.scheduler import LEAST_SHARED, Scheduler
-from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence
+from edgespec.engine.scheduler import LEAST_SHARED
+from edgespec.engine.sequence import NO_SLOT, Sequence
 from edgespec.engine.slots import WIDE, Prefix, Reuse, Slot
 
-SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
 SHORT, LONG = WIDE - 10, 2 * WIDE
-
-
-class Steps:
-    """A scheduler over a fake context; what is generated are numbers that come once."""
-
-    def __init__(self, **context: Any) -> None:
-        self.context = FakeContext(**context)
-        self.scheduler = Scheduler(cast(Any, self.context), 64)
-        self._news = count(10**6)
-
-    def add(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None) -> Sequence:
-        sequence = self.scheduler.add(tokens, SAMPLER, n, cancel or CancelFlag(), reuse=reuse)
-        self.scheduler.admit()
-        return sequence
-
-    def step(self) -> None:
-        self.scheduler.admit()
-        self.run_pass(self.scheduler.schedule())
-
-    def run_pass(self, scheduled: list[Scheduled]) -> None:
-        for part in scheduled:
-            sequence = part.sequence
-            pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
-            self.context.decode(sequence.slot, pending)
-            sequence.n_decoded += part.n_pending
-            assert self.context.held[sequence.slot] == sequence.tokens[: sequence.n_decoded]
-            if part.is_complete:
-                sequence.tokens.append(next(self._news))
-                sequence.stats.rounds += 1
-                sequence.finish = "length" if sequence.remaining <= 0 else None
-
-    def run(self) -> None:
-        """All that is there to its end."""
-        while self.scheduler.active or self.scheduler.waiting:
-            self.step()
-            for sequence in self.scheduler.finished():
-                self.scheduler.remove(sequence)
-
-    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers") -> Sequence:
-        sequence = self.add(tokens, n, reuse=reuse)
-        self.run()
-        return sequence
-
-
-def text(n: int, seed: int = 0) -> list[int]:
-    return [seed * 1000 + place for place in range(n)]
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
@@ -200,9 +151,11 @@ def test_a_beginning_that_the_slot_has_itself_is_not_copied(monkeypatch: pytest.
     assert not copies
 
 
-def test_a_memory_that_cannot_be_cut_holds_nothing_for_others() -> None:
+def test_a_memory_that_cannot_be_cut_is_of_use_to_what_goes_on_behind_all_of_it() -> None:
     steps = Steps(sequences=2, can_roll_back=False)
     first = steps.answer(text(100))
+    second = steps.answer([*first.tokens, *text(20, 1)])
+    assert second.stats.cached_tokens == 103
     assert steps.answer([*first.tokens, *text(20, 1)]).stats.cached_tokens == 0
     steps.add(text(50)), steps.add(text(50))
     steps.run()
@@ -331,12 +284,22 @@ def test_what_is_cancelled_before_its_turn_takes_no_slot_and_nothing_from_the_ca
     assert steps.answer([*first.tokens, 5]).stats.cached_tokens > 100
 
 
-@given(seed=st.integers(0, 2**32), exact=st.booleans(), sequences=st.integers(1, 5), can_roll_back=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    exact=st.booleans(),
+    sequences=st.integers(1, 5),
+    can_roll_back=st.booleans(),
+    n_bytes=st.sampled_from([0, 3000, 10**6]),
+)
 @settings(max_examples=60, deadline=None)
-def test_no_slot_is_lost_whatever_comes_and_goes(seed: int, exact: bool, sequences: int, can_roll_back: bool) -> None:
+def test_no_slot_is_lost_whatever_comes_and_goes(
+    seed: int, exact: bool, sequences: int, can_roll_back: bool, n_bytes: int
+) -> None:
     """And what a slot holds is what its record says: `Steps.step` compares."""
     chance = random.Random(seed)
-    steps = Steps(sequences=sequences, exact=exact, can_roll_back=can_roll_back, n_ctx=2048, n_batch=128)
+    steps = Steps(
+        sequences=sequences, exact=exact, can_roll_back=can_roll_back, n_ctx=2048, n_batch=128, cache_bytes=n_bytes
+    )
     running: list[tuple[Sequence, CancelFlag]] = []
     texts = [text(40), text(200), text(300, 1)]
     for _ in range(150):
@@ -351,10 +314,11 @@ def test_no_slot_is_lost_whatever_comes_and_goes(seed: int, exact: bool, sequenc
         for sequence in steps.scheduler.finished():
             texts[chance.randrange(3)] = sequence.tokens
             steps.scheduler.remove(sequence)
+        assert steps.scheduler.cache.n_bytes <= n_bytes
     steps.run()
     assert all(sequence.finish for sequence, _ in running)
     assert all(slot.running is None for slot in steps.scheduler.slots)
     assert not steps.scheduler.active and not steps.scheduler.waiting
     for held in steps.scheduler.slots:
-        if can_roll_back and held.tokens:
+        if held.tokens:
             assert steps.context.held[held.number] == held.tokens

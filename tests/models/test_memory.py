@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from edgespec.models.memory.offload import placed
 from edgespec.models.memory.what_fits import QUANT_BITS, largest_context, what_would_fit
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import fitting
-from edgespec.runtime.fitting import copies
+from edgespec.runtime.fitting import cache_bytes, copies
 from edgespec.text.figures import size_of
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
@@ -404,3 +405,19 @@ def test_where_nothing_alone_does_all_of_it_is_named() -> None:
 def test_where_nothing_fits_nothing_is_named() -> None:
     assert what_would_fit(PAIR, 10**6) == []
     assert largest_context(PAIR, 10**6) == 0
+
+
+def test_what_slots_lose_has_a_share_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    gib, notes = 1 << 30, list[str]()
+    mapped, copied, offloaded = (
+        cast(Any, SimpleNamespace(size_bytes=4 * gib, is_copied=kind == 1, is_offloaded=kind == 2)) for kind in range(3)
+    )
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 20 * gib)
+    assert cache_bytes(None, [copied, offloaded], notes.append) == 20 * gib // 8
+    assert cache_bytes(None, [mapped], notes.append) == 2 * gib
+    assert cache_bytes(100, [mapped], notes.append) == 100 << 20
+    assert cache_bytes(0, [mapped], notes.append) == 0 and not notes
+    assert cache_bytes(17 << 10, [mapped], notes.append) == 16 * gib
+    assert notes == ["--cache-ram 17408 is more memory than is free; using 17.2 GB for it"]
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 100 * gib)
+    assert cache_bytes(None, [], notes.append) == 8 * gib

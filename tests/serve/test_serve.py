@@ -249,6 +249,7 @@ def test_tokens_templates_and_the_state_of_the_server(client: httpx2.Client) -> 
     metrics = client.get("/metrics").text
     assert "llamacpp:tokens_predicted_total" in metrics
     assert "vllm:spec_decode_num_draft_tokens_total" in metrics
+    assert "edgespec:prefix_cache_hits_total 0" in metrics and "edgespec:prefix_cache_limit_bytes" in metrics
     assert client.get("/nowhere").json()["error"]["type"] == "not_found_error"
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(slots=True)
 class FakeContext:
@@ -23,16 +26,31 @@ class FakeContext:
 
     @property
     def model(self) -> Any:
-        return SimpleNamespace(can_roll_back=self.can_roll_back)
+        return SimpleNamespace(can_roll_back=self.can_roll_back, is_offloaded=False, n_params=10**10)
 
     def decode(self, sequence: int, tokens: Sequence[int]) -> None:
         self.held.setdefault(sequence, []).extend(tokens)
         self.n_decoded += len(tokens)
 
     def truncate(self, sequence: int, length: int) -> bool:
-        if not self.can_roll_back and length > 0:
+        if not self.can_roll_back and 0 < length < self.length(sequence):
             return False
         del self.held.setdefault(sequence, [])[length:]
+        return True
+
+    def length(self, sequence: int) -> int:
+        return len(self.held.get(sequence, []))
+
+    def saved_bytes(self, sequence: int, *, partial: bool = False) -> int:
+        return 4 * self.length(sequence)
+
+    def save(self, sequence: int, *, partial: bool = False) -> NDArray[np.uint8]:
+        return np.array(self.held[sequence], np.int32).view(np.uint8)
+
+    def restore(self, sequence: int, state: NDArray[np.uint8], *, partial: bool = False) -> bool:
+        held: list[int] = state.view(np.int32).tolist()
+        assert not partial or self.held[sequence][: len(held)] == held
+        self.held[sequence] = held
         return True
 
     def forget(self, sequence: int) -> None:

@@ -52,6 +52,7 @@ from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES, Request, check_load_settings, check_rule
 
 SHOWN_S = 0.25  # how often progress is shown
+CACHE_RAM = 256  # MiB; what rows have in common is in the slots
 
 
 class Parallel(ParamType):
@@ -199,6 +200,8 @@ def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterato
     answer_as_catalogued(ctx, values)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     settings = replace(load_settings(values), sequences=values["parallel"])
+    if settings.cache_ram is None:
+        settings = replace(settings, cache_ram=CACHE_RAM)
     check_load_settings(settings)
     check_rule(settings, values["verify"])
     found = resolve(settings.model)

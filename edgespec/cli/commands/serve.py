@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NAMED = 8  # other models that the first lines name
 OPEN_FILES = 8192
-SHOWN = ("model", "ctx_size", "draft_model")
+SHOWN = ("model", "ctx_size", "draft_model", "cache_ram")
 """The options of other commands that the help lists; the others work too, also in configuration files."""
 
 

@@ -37,6 +37,7 @@ from edgespec.settings import (
     MAX_LEAVES,
     MAX_SEQUENCES,
     MAX_THREADS,
+    MOST_CACHE_RAM,
     STRICT_DRAFT_N_MAX,
     LoadSettings,
     Request,
@@ -119,6 +120,12 @@ GPU_LAYERS_DRAFT = _model(
     help="Layers of the draft model on the GPU; 'auto' is all, or none if not all fit.",
 )  # fmt: skip
 
+CACHE_RAM = _model(
+    "--cache-ram", "cache_ram", type=Integer(0, MOST_CACHE_RAM), default=None, metavar="MIB",
+    show_default="an eighth of the free memory, at most 8192",
+    help="Main memory for prompts and chats that the KV cache has no room for, which are then not read again; 0: none.",
+)  # fmt: skip
+
 HELD = [
     _model(
         "-t", "--threads", "threads", type=Integer(1, MAX_THREADS), default=None, metavar="N",
@@ -162,7 +169,7 @@ FETCHING = [
     ),
 ]  # fmt: skip
 
-MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD, *FETCHING]
+MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD, CACHE_RAM, *FETCHING]
 
 DRAFT_MODEL = _speculation(
     "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL|auto",

@@ -122,6 +122,10 @@ class Worker(Closable):
         """What each slot holds and does, as plain data."""
         return list(self._call("engine.scheduler.describe"))
 
+    def prefix_cache(self) -> dict[str, int]:
+        """What main memory keeps of prompts that have lost their slot, and what it was good for."""
+        return dict(self._call("engine.scheduler.cache.describe"))
+
     def forget(self) -> None:
         """Let the next answer find nothing in a cache that the last one has left."""
         self._call("forget")

@@ -1,0 +1,209 @@
+"""What slots have held, in main memory: states of prompts whose slot was given to another, and checkpoints.
+
+A state is saved and restored only where that takes much less time than reading its tokens again, by the times that both
+have taken so far. What was not used for longest goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TypeVar
+
+from edgespec.core.prefix import common_prefix
+from edgespec.engine.slots import LEFT_OUT, Prefix, Reuse, Slot, State
+from edgespec.llama.context import Context
+
+LEAST_SAVED = 64  # tokens
+MOST_CHECKPOINTS = 8  # of a slot
+SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading takes
+BYTES_PER_S = 2e9  # until it was measured
+FLOPS_PER_S, FLOPS_PER_S_OFFLOADED = 1e11, 1e13
+LEAST_TIMED, LEAST_TIMED_BYTES = 32, 1 << 18
+MOST_USELESS, STILL_SAVED = 8, 7  # after so many states that nobody asked for, only each seventh is saved
+
+Made = TypeVar("Made")
+
+
+@dataclass(slots=True, eq=False)
+class Saved:
+    """A slot as it was, and the state behind its last token."""
+
+    slot: Slot
+    state: State
+    is_used: bool = False
+
+    @property
+    def states(self) -> list[State]:
+        return [self.state, *self.slot.checkpoints.values()]
+
+
+class PrefixCache:
+    """States of at most `most_bytes`, those in the checkpoints of `slots` included."""
+
+    def __init__(self, context: Context, slots: Sequence[Slot], most_bytes: int) -> None:
+        self._context, self._slots, self.most_bytes = context, slots, most_bytes
+        self._saved: list[Saved] = []  # those used last come last
+        self._bytes_per_s, self._token_s = BYTES_PER_S, 0.0
+        self._can_cut = bool(context.model.can_roll_back)
+        self._n_useless = self._n_skipped = 0
+        self.hits, self.restored_tokens = 0, 0
+
+    def describe(self) -> dict[str, int]:
+        """Its size in bytes and in states, and what it was good for."""
+        return {
+            "bytes": self.n_bytes,
+            "limit_bytes": self.most_bytes,
+            "states": len(self._saved),
+            "checkpoints": sum(len(slot.checkpoints) for slot in self._slots),
+            "hits": self.hits,
+            "restored_tokens": self.restored_tokens,
+        }
+
+    @property
+    def n_bytes(self) -> int:
+        """Checkpoints that slots share count once."""
+        states = [state for saved in self._saved for state in saved.states]
+        states += [state for slot in self._slots for state in slot.checkpoints.values()]
+        return sum({id(state): state.nbytes for state in states}.values())
+
+    def clear(self) -> None:
+        self._saved = []
+
+    # --- states ---------------------------------------------------------------------------------------------------
+
+    def save(self, slot: Slot, n_kept: int) -> None:
+        """Keep what a slot holds, whose memory is about to lose all but `n_kept` tokens."""
+        tokens, n_lost = slot.tokens, len(slot.tokens) - n_kept
+        if not self.most_bytes or n_lost < LEAST_SAVED or not self._is_known(slot):
+            return
+        if self._can_cut and any(common_prefix(saved.slot.tokens, tokens) == len(tokens) for saved in self._saved):
+            return
+        n_bytes = self._context.saved_bytes(slot.number)
+        if not self._is_worth(n_lost, n_bytes, SAVE_SHARE) or self._is_in_vain():
+            return
+        if not self._has_room(n_bytes + sum(state.nbytes for state in slot.checkpoints.values()), [slot]):
+            return
+        state = self._timed(n_bytes, lambda: self._context.save(slot.number))
+        if state.size:
+            kept = Slot(slot.number, [*tokens], [*slot.reads], checkpoints={**slot.checkpoints})
+            if self._can_cut:
+                self._saved = [one for one in self._saved if not _begins(one.slot.tokens, tokens)]
+            self._saved.append(Saved(kept, state))
+
+    def find(self, prompt: list[int], reuse: Reuse, n_held: int) -> tuple[Saved, Prefix] | None:
+        """What holds most of a prompt, if that is more than `n_held` tokens and worth to be restored."""
+        best: tuple[Saved, Prefix] | None = None
+        for saved in self._saved if reuse != "running" else ():
+            found = saved.slot.prefix(prompt, reuse, exact=self._context.exact, cuttable=self._can_cut)
+            if found.length > max(n_held, best[1].length if best else 0):
+                best = saved, found
+        if best is None or not self._is_worth(best[1].length - n_held, best[0].state.nbytes, RESTORE_SHARE):
+            return None
+        return best
+
+    def restore(self, saved: Saved, slot: Slot, length: int) -> bool:
+        """Let a slot's memory hold the first `length` tokens of a state, and the slot its checkpoints."""
+        held = saved.slot
+        done = self._timed(saved.state.nbytes, lambda: self._context.restore(slot.number, saved.state))
+        slot.checkpoints = {**held.checkpoints}
+        if not done or not cut(self._context, slot, length):
+            slot.checkpoints = {}
+            return False
+        self.hits += 1
+        self.restored_tokens += length
+        self._n_useless, self._n_skipped, saved.is_used = 0, 0, True
+        if saved in self._saved:  # or else it went for what the slot held
+            self._saved.remove(saved)
+            if length < len(held.tokens) - LEAST_SAVED:
+                self._saved.append(saved)  # others may need the rest
+        return True
+
+    # --- checkpoints ----------------------------------------------------------------------------------------------
+
+    @property
+    def makes_checkpoints(self) -> bool:
+        return self.most_bytes > 0 and not self._can_cut
+
+    def shared(self, prompt: list[int]) -> int:
+        """How many tokens a prompt has in common with the text of a slot or of a state, if checkpoints are made."""
+        if not self.makes_checkpoints:
+            return 0
+        texts = [slot.tokens for slot in (*self._slots, *(saved.slot for saved in self._saved))]
+        return max(common_prefix(text, prompt) for text in texts)
+
+    def mark(self, slot: Slot, length: int, n_read: int) -> None:
+        """Make a checkpoint behind the `length` tokens that a slot's memory holds, `n_read` of which were read since
+        the one before."""
+        n_bytes = self._context.saved_bytes(slot.number, partial=True)
+        if not self._is_worth(n_read, n_bytes, SAVE_SHARE) or not self._has_room(n_bytes, []):
+            return
+        state = self._timed(n_bytes, lambda: self._context.save(slot.number, partial=True))
+        if state.size:
+            while len(slot.checkpoints) >= MOST_CHECKPOINTS:
+                del slot.checkpoints[sorted(slot.checkpoints)[1]]  # the first one may be of what all begin with
+            slot.checkpoints[length] = state
+
+    # --- costs ----------------------------------------------------------------------------------------------------
+
+    def observe_read(self, n_tokens: int, seconds: float) -> None:
+        """A prompt was read, so many tokens of it in that time."""
+        if n_tokens >= LEAST_TIMED:
+            token_s = seconds / n_tokens
+            self._token_s = token_s if not self._token_s else 0.8 * self._token_s + 0.2 * token_s
+
+    @property
+    def _read_s(self) -> float:
+        """Seconds that a token of a prompt takes."""
+        model = self._context.model
+        flops_per_s = FLOPS_PER_S_OFFLOADED if model.is_offloaded else FLOPS_PER_S
+        return self._token_s or 2 * model.n_params / flops_per_s
+
+    def _is_worth(self, n_tokens: int, n_bytes: int, share: float) -> bool:
+        return n_bytes > 0 and n_bytes / self._bytes_per_s <= share * n_tokens * self._read_s
+
+    def _timed(self, n_bytes: int, copy: Callable[[], Made]) -> Made:
+        started_s = perf_counter()
+        made = copy()
+        if n_bytes >= LEAST_TIMED_BYTES:
+            rate = n_bytes / max(1e-9, perf_counter() - started_s)
+            self._bytes_per_s = 0.8 * self._bytes_per_s + 0.2 * rate
+        return made
+
+    def _is_known(self, slot: Slot) -> bool:
+        return self._context.length(slot.number) == len(slot.tokens)
+
+    def _is_in_vain(self) -> bool:
+        """Whether the last states were of no use, as in a batch; now and then one is saved all the same."""
+        self._n_skipped += self._n_useless >= MOST_USELESS
+        return self._n_skipped % STILL_SAVED > 0
+
+    def _has_room(self, n_bytes: int, keep: list[Slot]) -> bool:
+        """Drop states until so many bytes are free, and then checkpoints of slots that wait for a prompt."""
+        if n_bytes > self.most_bytes:
+            return False
+        while self.n_bytes + n_bytes > self.most_bytes:
+            idle = [slot for slot in self._slots if slot.checkpoints and slot.running is None and slot not in keep]
+            if self._saved:
+                self._n_useless += not self._saved.pop(0).is_used
+            elif idle:
+                min(idle, key=lambda slot: slot.last_use).checkpoints.popitem()
+            else:
+                return False
+        return True
+
+
+def cut(context: Context, slot: Slot, length: int) -> bool:
+    """Let a slot's memory hold `length` tokens: cut it, or go back to a checkpoint; False if neither is possible."""
+    state = slot.checkpoints.get(length)
+    is_cut = context.length(slot.number) >= length and context.truncate(slot.number, length)
+    if not is_cut and state is not None and context.restore(slot.number, state, partial=True):
+        is_cut = context.truncate(slot.number, length)
+    slot.checkpoints = {place: state for place, state in slot.checkpoints.items() if place <= length and is_cut}
+    return is_cut
+
+
+def _begins(beginning: list[int], tokens: list[int]) -> bool:
+    """Whether a text begins with all of another, but perhaps for what templates leave out."""
+    return common_prefix(beginning, tokens) >= len(beginning) - LEFT_OUT

@@ -1,0 +1,63 @@
+"""The scheduler over a context without a model, and texts for it."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any, cast
+
+from fake_context import FakeContext
+
+from edgespec.cancel import CancelFlag
+from edgespec.core.sampler import Sampler
+from edgespec.core.sampling import SamplingSettings
+from edgespec.engine.scheduler import Scheduler
+from edgespec.engine.sequence import Scheduled, Sequence
+from edgespec.engine.slots import Reuse
+
+SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
+
+
+class Steps:
+    """A scheduler over a fake context; what is generated are numbers that come once."""
+
+    def __init__(self, cache_bytes: int = 0, **context: Any) -> None:
+        self.context = FakeContext(**context)
+        self.scheduler = Scheduler(cast(Any, self.context), 64, cache_bytes)
+        self._news = count(10**6)
+
+    def add(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None) -> Sequence:
+        sequence = self.scheduler.add(tokens, SAMPLER, n, cancel or CancelFlag(), reuse=reuse)
+        self.scheduler.admit()
+        return sequence
+
+    def step(self) -> None:
+        self.scheduler.admit()
+        self.run_pass(self.scheduler.schedule())
+
+    def run_pass(self, scheduled: list[Scheduled]) -> None:
+        for part in scheduled:
+            sequence = part.sequence
+            pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
+            self.context.decode(sequence.slot, pending)
+            sequence.n_decoded += part.n_pending
+            assert self.context.held[sequence.slot] == sequence.tokens[: sequence.n_decoded]
+            if part.is_complete:
+                sequence.tokens.append(next(self._news))
+                sequence.stats.rounds += 1
+                sequence.finish = "length" if sequence.remaining <= 0 else None
+
+    def run(self) -> None:
+        """All that is there to its end."""
+        while self.scheduler.active or self.scheduler.waiting:
+            self.step()
+            for sequence in self.scheduler.finished():
+                self.scheduler.remove(sequence)
+
+    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers") -> Sequence:
+        sequence = self.add(tokens, n, reuse=reuse)
+        self.run()
+        return sequence
+
+
+def text(n: int, seed: int = 0) -> list[int]:
+    return [seed * 1000 + place for place in range(n)]
