@@ -404,3 +404,16 @@ def test_where_nothing_alone_does_all_of_it_is_named() -> None:
 def test_where_nothing_fits_nothing_is_named() -> None:
     assert what_would_fit(PAIR, 10**6) == []
     assert largest_context(PAIR, 10**6) == 0
+
+
+def test_weights_that_are_too_large_are_an_error_only_where_they_must_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe")), n_ctx=256)
+    needed = estimate(plan)
+    assert needed.mapped
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: needed.allocated + needed.mapped - 1)
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
+    assert fitting.fitted(plan, lambda _: None).n_ctx == 256
+    with pytest.raises(OutOfMemoryError, match="does not fit into memory"):
+        fitting.fitted(plan, lambda _: None, must_fit=True)
