@@ -97,6 +97,7 @@ def load(
     cache_type_v_draft: str | None = None,
     flash_attention: Literal["auto", "on", "off"] = "auto",
     sequences: int = 1,
+    must_fit: bool = False,
     cache_ram: int | None = None,
 ) -> Runtime:
     """Load a target model (`"demo"`, another name or a path); `LoadSettings` describes the other settings.

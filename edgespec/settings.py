@@ -377,7 +377,7 @@ def check_request(request: Request, n_vocab: int) -> None:
 def shown(value: object) -> str:
     """A value in a message, not all of it if it is long."""
     try:
-        text = repr(value)
+        text = repr(value[:40] if isinstance(value, str | list) else value)
     except (RecursionError, ValueError):  # lists in lists, or a number of thousands of digits
         return f"a {type(value).__name__}"
     return text if len(text) <= 40 else f"{text[:37]}..."

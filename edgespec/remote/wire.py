@@ -65,7 +65,7 @@ def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[TokenEvent, None]:
     """The events of an answer, the last one with its statistics. Raises EdgespecError."""
-    made, last, cut = Partial(), None, False
+    made, last, cut = Partial(), None, ""
     async with aclosing(chunks):
         async for chunk in chunks:
             try:
@@ -76,7 +76,7 @@ async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator
                     made.add(event)
                     yield event
                 last = choice.get("finish_reason") or last
-                cut = cut or bool(chunk.get("cut"))
+                cut = cut or str(chunk.get("cut") or "")
                 if isinstance(timings := chunk.get("timings"), dict):
                     made.told = Stats.from_json({"timings": timings, **timings})
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

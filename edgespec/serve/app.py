@@ -104,6 +104,7 @@ def _endpoint(server: Server, path: str, handler: Handler) -> Callable[[Request]
         except (ApiError, EdgespecError) as error:
             told = error if isinstance(error, ApiError) else api_error(error)
             response = error_response(told, body_for(request.scope["path"], told))
+            del told  # or it would be kept by what it has passed, and with it the body, until the next collection
         except ClientLeft:
             response = Response(status_code=499)
         return _Recorded(response, lambda status: _record(server, request, path, status, perf_counter() - started_s))

@@ -70,6 +70,7 @@ class Guard:
                 await self._app(scope, receive, send_with_cors)
         finally:
             self._held -= scope["size"]
+            scope.pop("body", None)
 
     async def _passes(self, scope: Scope, receive: Receive, send: Send, *, may_ask_first: bool) -> bool:
         """Whether the application is to answer: nothing else has."""

@@ -19,17 +19,17 @@ from edgespec.serve.served import Served
 from edgespec.settings import LoadSettings, shown
 
 MOST_TOKENS = 2**17  # of one /detokenize
-MOST_CHARACTERS = 2**20  # of one /tokenize
+MOST_CHARACTERS, MOST_WITH_PIECES = 2**20, 2**17  # of one /tokenize
 
 
 async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """The ids of a text; with `with_pieces` also what each stands for."""
     fields = Fields(body)
     text = fields.text("content", fields.text("prompt"))
-    if len(text) > MOST_CHARACTERS:
-        raise BadFieldError("content", f"content must have at most {MOST_CHARACTERS:,} characters, not {len(text):,}")
     add_special, parse_special = fields.flag("add_special"), fields.flag("parse_special", True)
     with_pieces = fields.flag("with_pieces")
+    if len(text) > (most := MOST_WITH_PIECES if with_pieces else MOST_CHARACTERS):
+        raise BadFieldError("content", f"content must have at most {most:,} characters, not {len(text):,}")
     ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=parse_special))
     if not with_pieces:
         return {"tokens": ids}

@@ -37,6 +37,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> 
         for one in (task, gone):
             one.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+        del task, gone  # or an error would be kept by what it has passed, and with it a body, until the next collection
 
 
 async def _gone(receive: Receive) -> None:

@@ -421,3 +421,16 @@ def test_what_slots_lose_has_a_share_of_the_memory_that_is_left(monkeypatch: pyt
     assert notes == ["--cache-ram 17408 is more memory than is free; using 17.2 GB for it"]
     monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 100 * gib)
     assert cache_bytes(None, [], notes.append) == 8 * gib
+
+
+def test_weights_that_are_too_large_are_an_error_only_where_they_must_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe")), n_ctx=256)
+    needed = estimate(plan)
+    assert needed.mapped
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: needed.allocated + needed.mapped - 1)
+    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
+    assert fitting.fitted(plan, lambda _: None).n_ctx == 256
+    with pytest.raises(OutOfMemoryError, match="does not fit into memory"):
+        fitting.fitted(plan, lambda _: None, must_fit=True)

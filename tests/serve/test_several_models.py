@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -133,6 +134,27 @@ def test_an_idle_model_is_unloaded_and_loaded_again() -> None:
         assert ask(server, "small").status_code == 200
         assert states(server)["demo"] == "loaded"
         assert events(server, "unloaded")[0] == ("unloaded", "small")
+
+
+def test_the_server_ends_while_a_model_is_unloaded_or_loaded() -> None:
+    with serving_demo(others=[offer("small", idle_s=0.001), offer("other")]) as server:
+        assert ask(server, "small").status_code == 200
+        while ("unloaded", "small") not in events(server, "unloaded") and states(server)["small"] == "loaded":
+            pass
+    with serving_demo(others=[offer("small")]) as server, server.client() as client, ThreadPoolExecutor(1) as threads:
+        threads.submit(client.post, TEXT, json={"prompt": "x", "model": "small"}, timeout=0.3)
+        wait_for(server, "small", "loading")  # which goes on when its client has left
+
+
+def test_answers_of_a_model_that_is_closed_end_with_an_error() -> None:
+    with serving_demo(others=[offer("small")]) as server, answering(server, "small") as lines:
+        served = server.pool._places["small"].served
+        assert served is not None
+        assert served._answers is not None
+        asyncio.run_coroutine_threadsafe(served.close(), served._answers._loop).result()
+        said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert said[-1]["error"]["code"] == "engine_error"
+        assert ask(server, "small").status_code == 200
 
 
 def test_a_worker_that_is_killed_fails_its_own_requests_alone() -> None:

@@ -75,3 +75,4 @@ def serving(
         finally:
             server.should_exit = True
             thread.join(30)
+            assert not thread.is_alive()

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edgespec.cli.commands.serve import uvicorn_server
+from edgespec.serve.http import uvicorn_server
 
 PROPS = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 2, "chat_template": "yes"}
 ENGINE_ERROR = {"error": {"message": "the model process was killed", "type": "server_error", "code": "engine_error"}}

@@ -103,7 +103,7 @@ MODELS = click.option(
 
 JSON = click.option(
     "--json", "as_json", cls=Option, section="Output", config=False, is_flag=True,
-    help="Print a line of JSON for the start and for each request, on stdout.",
+    help="Print lines of JSON for requests, and for what becomes of models, on stdout.",
 )  # fmt: skip
 
 
@@ -181,9 +181,13 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
         def stop() -> None:
             output.note("answers in the making are finished; Ctrl-C again ends them")
             server.should_exit = True
+            if values["as_json"]:
+                output.json({"event": "stopping"})
 
         with interrupts.calling(stop):
             server.run([sock])
+        if values["as_json"]:
+            output.json({"event": "stopped"})
     finally:
         model.worker.close()
 
