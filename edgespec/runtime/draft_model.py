@@ -30,6 +30,7 @@ from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
+from edgespec.models.pair.shipped_heads import shipped_head
 from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
 
 
@@ -50,6 +51,8 @@ def find_draft(
         return resolve(settings.draft_model).path
     if default is not None and _can_be(settings, read_header(default)):
         return default
+    if settings.spec_type != "auto" and (head := shipped_head(header, settings.drafters)):
+        return head
     return _best_draft(settings, header, note) if settings.draft_model else None
 
 

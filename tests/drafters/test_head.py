@@ -17,13 +17,14 @@ import edgespec.drafters.head as heads
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.head import HeadDrafter
 from edgespec.errors import ModelFileError, PairError, UsageError
-from edgespec.gguf_file.head_check import check_draft_file, mtp_mismatch
+from edgespec.gguf_file.head_check import check_draft_file, kind_of_head, mtp_mismatch
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama import head_context
 from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
+from edgespec.models.pair import shipped_heads
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
 
@@ -434,3 +435,27 @@ def test_a_block_that_llama_cpp_does_not_run_is_not_tried(
 def test_a_model_without_an_mtp_block_says_so(deep: Path) -> None:
     with pytest.raises(PairError, match="it has no MTP block"):
         load(deep, None, spec_type="mtp")
+
+
+# --- heads that come with the program ---------------------------------------------------------------------------------
+
+
+def test_a_head_that_comes_with_the_program_is_found_by_its_kind(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped_heads, "FOLDER", tmp_path)
+    write_networks(tmp_path / "a.gguf", "hydra", n_vocab=999)  # of another model
+    write_networks(tmp_path / "b.gguf", "hydra")
+    with load(deep, None, spec_type="hydra") as llm:
+        assert llm.describe()["drafters"] == ["hydra"]
+    with load(deep, None, spec_type="auto") as llm:
+        assert "hydra" not in llm.describe()["drafters"]
+    with pytest.raises(UsageError, match="needs a draft head"):
+        load(deep, None, spec_type="medusa")
+
+
+def test_the_heads_that_come_with_the_program_are_whole_and_small() -> None:
+    files = [*shipped_heads.FOLDER.glob("*.gguf")]
+    assert {kind_of_head(check_draft_file(file)) for file in files} == {"eagle3", "hydra"}
+    assert sum(file.stat().st_size for file in files) <= 16_000_000
+    assert all("accepted" in file.with_suffix(".md").read_text(encoding="utf-8").lower() for file in files)
