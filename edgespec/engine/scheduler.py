@@ -47,11 +47,13 @@ class Scheduler:
         reuse: Reuse = "running",
         drafting: Drafting | None = None,
     ) -> Sequence:
-        """Let a prompt of at least one token wait for a slot."""
+        """Let a prompt of at least one token wait for a slot; where no token may follow it is over, and needs none."""
         room = self.context.n_ctx - len(tokens)
         kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
         sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse, drafting)
         sequence.n_prompt = sequence.stats.prompt_tokens = len(tokens)
+        if sequence.max_tokens <= 0:
+            sequence.finish = "length"
         self.waiting.append(sequence)
         return sequence
 
@@ -180,8 +182,6 @@ class Scheduler:
         self._begin(sequence, source, prefix)
         sequence.shares = self._shared_prompt(sequence)
         sequence.started_s = sequence.first_token_s = perf_counter()
-        if sequence.max_tokens <= 0:
-            sequence.finish = "length"
 
     @property
     def _least_copied(self) -> int:
