@@ -50,11 +50,13 @@ class Scheduler:
         reuse: Reuse = "running",
         drafting: Drafting | None = None,
     ) -> Sequence:
-        """Let a prompt of at least one token wait for a slot."""
+        """Let a prompt of at least one token wait for a slot; where no token may follow it is over, and needs none."""
         room = self.context.n_ctx - len(tokens)
         kind = kind_of(rule, sampler.settings, is_constrained=sampler.constraint is not None)
         sequence = Sequence(list(tokens), sampler, min(max_tokens, room), cancel, rule, kind, reuse, drafting)
         sequence.n_prompt = sequence.stats.prompt_tokens = len(tokens)
+        if sequence.max_tokens <= 0:
+            sequence.finish = "length"
         self.waiting.append(sequence)
         return sequence
 
@@ -198,8 +200,6 @@ class Scheduler:
             self._begin(sequence, source, prefix)
         self._plan_stops(sequence, shared)
         sequence.shares = self._shared_prompt(sequence)
-        if sequence.max_tokens <= 0:
-            sequence.finish = "length"
 
     def _restore(self, sequence: Sequence, saved: Saved, prefix: Prefix) -> bool:
         """Let a sequence's slot hold that prefix, which was saved."""

@@ -194,7 +194,7 @@ class Answering(Loop):
             answer.sequence.finish, answer.sequence.n_decoded = "error", 0
             self.engine.finish(answer.sequence)
             answer.stream.put(answer.number, answer.last_event())
-            answer.stream.fail(error)
+            answer.stream.fail(answer.number, error)
 
     def _remember(self, sequence: Sequence) -> None:
         """Keep what was answered for the next time that something like it comes."""

@@ -312,9 +312,9 @@ class Runtime(Closable):
         stream = self.open()
         return feed(stream, requests, self.context.sequences, cancel or CancelFlag(), self.prepared)
 
-    def open(self) -> Stream:
-        """A stream of events, to which `prepared` requests can be added."""
-        return Stream(self._answering)
+    def open(self, *, apart: bool = False) -> Stream:
+        """A stream of events, to which `prepared` requests can be added; `apart` each fails alone."""
+        return Stream(self._answering, apart=apart)
 
     def prepared(self, request: Request) -> Job:
         """A request with its prompt, or why it is refused."""

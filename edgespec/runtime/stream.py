@@ -113,10 +113,11 @@ class Loop(ABC):
 
 
 class Stream(Closable):
-    """The answers to some requests, for one reader. `open` are the numbers of those that are not over."""
+    """The answers to some requests, for one reader. `open` are the numbers of those that are not over. A failure of one
+    is that of all, unless they are `apart`."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, loop: Loop, *, apart: bool = False) -> None:
+        self._loop, self._apart = loop, apart
         self._arrived: deque[Event] = deque()
         self._failure: EdgespecError | None = None
         self.open: set[int] = set()
@@ -134,8 +135,11 @@ class Stream(Closable):
         if isinstance(event, EdgespecError) or event.is_last:
             self.open.discard(number)
 
-    def fail(self, error: EdgespecError) -> None:
-        """From the loop: no answer goes on."""
+    def fail(self, number: int, error: EdgespecError) -> None:
+        """From the loop: an answer has broken off, behind its last event."""
+        if self._apart:
+            self.put(number, error)
+            return
         self._failure = error
         self.open.clear()
 

@@ -304,6 +304,44 @@ def test_a_step_that_fails_ends_the_answers_in_it(llm: Runtime, monkeypatch: pyt
     assert llm.complete(PROMPTS[0], max_tokens=4, ignore_eos=True).finish_reason == "length"
 
 
+def fail_once(*_: object) -> None:
+    """In place of a context's `decode`, in a worker."""
+    for context in [thing for thing in gc.get_objects() if isinstance(thing, Context)]:
+        vars(context).pop("decode", None)
+    raise GenerationError("decoding failed")
+
+
+def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(worker: Worker) -> None:
+    answers = [worker.submit(replace(LONG, seed=number)) for number in range(6)]
+    for answer in answers[:4]:
+        next(answer)
+    worker._call("context.__setattr__", "decode", fail_once)
+    for answer in answers[:4]:
+        with pytest.raises(GenerationError, match="decoding failed"):
+            list(answer)
+    for answer in answers[4:]:
+        assert not next(answer).is_last  # it had no slot then
+        answer.close()
+    assert Completion.of(worker.answer(request(1, 4))).finish_reason == "length"
+    stream = worker.stream([replace(LONG, seed=number) for number in range(3)])
+    next(stream)
+    worker._call("context.__setattr__", "decode", fail_once)
+    with pytest.raises(GenerationError, match="decoding failed"):
+        list(stream)
+    assert Completion.of(worker.answer(request(1, 4))).finish_reason == "length"
+
+
+def test_an_answer_of_no_tokens_waits_for_no_slot(llm: Runtime) -> None:
+    others = [llm.submit(replace(LONG, seed=number)) for number in range(4)]
+    for other in others:
+        assert not next(other).is_last
+    (end,) = llm.submit(request(1, 0))
+    assert end.finish_reason == "length" and end.stats and end.stats.prompt_tokens > 0
+    assert not any(next(other).is_last for other in others)
+    for other in others:
+        other.close()
+
+
 def test_a_grammar_that_fails_behind_the_last_token_ends_as_at_any_other_limit(
     llm: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

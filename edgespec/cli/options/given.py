@@ -33,7 +33,9 @@ def request(values: Mapping[str, Any], prompt: str, *, chat: bool, seed: int) ->
     texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
     what = {"prompt": "" if chat else prompt, "messages": (*turns, Message("user", prompt)) if chat else ()}
     how = {"sampling": sampling_settings(values), "seed": seed}
-    return Request(**_given(Request, values) | texts | what | how)
+    loading = _given(LoadSettings, values)  # how to draft is settled there, for all answers
+    given = {name: value for name, value in _given(Request, values).items() if name not in loading}
+    return Request(**given | texts | what | how)
 
 
 def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:

@@ -125,16 +125,16 @@ class _Child:
         with runtime:
             self._notes = runtime.notes
             self.send("done", (LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe())))
-            stream = runtime.open()
+            stream = runtime.open(apart=True)
             while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:
                 if command is not None:
                     self._obey(runtime, stream, *command)
                     continue
                 try:
                     self._tell(stream.take())
-                except Exception as error:  # which has ended all answers
+                except Exception as error:  # nobody knows what of: it ends all answers
                     stream.close()
-                    stream = runtime.open()
+                    stream = runtime.open(apart=True)
                     self._tell_failure(error)
             self._reading.shutdown(cancel_futures=True)
 

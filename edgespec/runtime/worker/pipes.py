@@ -39,12 +39,13 @@ logging.getLogger("edgespec").addHandler(logging.NullHandler())
 
 @dataclass(slots=True)
 class _Asked:
-    """A request that the child has, and whether it knows of its cancel."""
+    """A request that the child has, whether it knows of its cancel, and whether its answer has broken off."""
 
     stream: Stream
     number: int
     cancel: CancelFlag
     is_told: bool = False
+    is_broken: bool = False
 
 
 class _Call:
@@ -201,9 +202,14 @@ class Pipes(Loop):
             if asked is None:  # its reader has left
                 continue
             event = _error(row) if isinstance(row[0], type) else TokenEvent(*row)
+            if isinstance(event, EdgespecError) and asked.is_broken:
+                self._fail([id], event)
+                continue
             if isinstance(event, EdgespecError) or event.is_last:
                 if isinstance(event, EdgespecError) or event.finish_reason != "error":  # behind which comes the reason
                     del self._asked[id]
+                else:
+                    asked.is_broken = True
                 self.stats = getattr(event, "stats", None) or self.stats
             asked.stream.put(asked.number, event)
 
@@ -211,7 +217,7 @@ class Pipes(Loop):
         for id in ids:
             asked = self._asked.pop(id, None)
             if asked is not None:
-                asked.stream.fail(error)
+                asked.stream.fail(asked.number, error)
 
     # --- the child ----------------------------------------------------------------------------------------------------
 
