@@ -150,13 +150,25 @@ class Draft:
             confidence.append(other.confidence[node])
             distributions.append(other.distributions[node])
             sources.append(other.source_of(node))
-        return Draft(tokens, parents, confidence, distributions, self.source, sources=sources)
+        return Draft(tokens, parents, confidence, distributions, self.source, sources=sources).depth_first()
+
+    def depth_first(self) -> Draft:
+        """The same tree, with what hangs below a node right behind it: the cells of the first path then lie side by
+        side in the target's cache, as they would without a draft."""
+        children: dict[int, list[int]] = {}
+        for node in reversed(range(len(self))):
+            children.setdefault(self.parents[node], []).append(node)
+        order, pending = list[int](), children.get(-1, [])
+        while pending:
+            order.append(node := pending.pop())
+            pending += children.get(node, [])
+        return self._only(order)
 
     def source_of(self, node: int) -> str:
         return self.sources[node] if self.sources else self.source
 
     def _only(self, kept: Sequence[int]) -> Draft:
-        """The subtree of these nodes, ascending, with their parents renumbered."""
+        """The subtree of these nodes, parents before children, which are renumbered."""
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
         return Draft(
             [self.tokens[node] for node in kept],

@@ -84,24 +84,15 @@ class Tree:
 
     def draft(self, source: str) -> Draft:
         """The best draft within the budget, its most likely path first."""
-        children: dict[int, list[int]] = {ROOT: []}
-        for node in self.kept():
-            children[self.parents[node]].append(node)
-            children[node] = []
-        order: list[int] = []
-        pending = children[ROOT][::-1]
-        while pending:
-            node = pending.pop()
-            order.append(node)
-            pending += children[node][::-1]
-        place = {node: index for index, node in enumerate(order)} | {ROOT: ROOT}
+        kept = self.kept()
+        place = {node: index for index, node in enumerate(kept)} | {ROOT: ROOT}
         return Draft(
-            [self.tokens[node] for node in order],
-            [place[self.parents[node]] for node in order],
-            [self._confidence[node] for node in order],
-            [self._distributions[node] for node in order],
+            [self.tokens[node] for node in kept],
+            [place[self.parents[node]] for node in kept],
+            [self._confidence[node] for node in kept],
+            [self._distributions[node] for node in kept],
             source,
-        )
+        ).depth_first()
 
     def kept(self) -> list[int]:
         """The nodes of largest path probability within the budget, best first. Expanded nodes that dropped out are

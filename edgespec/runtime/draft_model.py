@@ -33,6 +33,8 @@ from edgespec.models.pair.check import overlap_of, vocabulary_difference
 from edgespec.models.pair.shipped_heads import shipped_head
 from edgespec.settings import AUTO_DRAFT, HEADS, MODEL_DRAFTERS, MTP, LoadSettings
 
+WEAK = 0.6  # of the first draft tokens of an EAGLE head are right: others need no help from the table of successors
+
 
 def find_draft(
     settings: LoadSettings, header: Header, default: Path | None, progress: Progress, note: Callable[[str], None]
@@ -156,7 +158,9 @@ def model_drafter(
         context = HeadContext(draft, target, **threads, **plan.context)
         if draft is target.model:  # trained with the target: what other texts had would only make it worse
             return HeadDrafter(context, width, MTP)
-        return HeadDrafter(context, width, kind_of_head(draft.header), successors)
+        accepted = draft.header.numbers("edgespec.head.acceptance")  # there where 'draft train' has made it
+        is_weak = bool(len(accepted)) and accepted[0] < WEAK
+        return HeadDrafter(context, width, kind_of_head(draft.header), successors if is_weak else None)
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
         raise PairError(

@@ -60,6 +60,16 @@ def test_a_merged_tree_has_the_paths_of_both_and_the_surer_confidence(a: Draft, 
     assert all(-1 <= parent < node for node, parent in enumerate(merged.parents))
 
 
+@given(trees(), trees(), st.integers(1, 9))
+def test_what_hangs_below_a_node_lies_right_behind_it(a: Draft, b: Draft, n: int) -> None:
+    """Also in a part of a merged tree: behind a gap the cells of the first path would be summed up in another order."""
+    draft = a.depth_first().merged(b).best(n).within(3)
+    open_nodes = [-1]
+    for node, parent in enumerate(draft.parents):
+        assert parent in open_nodes
+        open_nodes = [*open_nodes[: open_nodes.index(parent) + 1], node]
+
+
 @given(trees(), st.integers(1, 4))
 def test_within_fewer_leaves_is_what_reaches_farthest(draft: Draft, leaves: int) -> None:
     fewer = draft.within(leaves)
