@@ -82,9 +82,11 @@ def test_texts_stay_what_they_are(deep: Path, tmp_path: Path, spec_type: str, te
 
 
 def test_several_sequences_and_long_prompts_are_read(bigram: Path, tmp_path: Path) -> None:
-    """Prompts of several chunks of the target's and of the head's batches."""
+    """Prompts of several chunks of the target's and of the head's batches, which begin differently: of one that is
+    copied from another the head has not seen the beginning."""
     head = write_head(tmp_path / "head.gguf", knows_bigrams=True)
-    requests = [Request(prompt=PROMPT * times, max_tokens=30, ignore_eos=True) for times in (1, 25, 4, 2)]
+    texts = [f"{times} {PROMPT * times}" for times in (1, 25, 4, 2)]
+    requests = [Request(prompt=text, max_tokens=30, ignore_eos=True) for text in texts]
     with load(bigram, head, sequences=3, ctx_size=2048) as llm:
         answers: dict[int, list[edgespec.TokenEvent]] = {}
         for index, event in llm.stream(iter(requests)):
