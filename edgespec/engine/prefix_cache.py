@@ -118,6 +118,7 @@ class PrefixCache:
             self._saved.remove(saved)
             if length < len(held.tokens) - LEAST_SAVED:
                 self._saved.append(saved)  # others may need the rest
+        self._has_room(0, [])  # with its checkpoints, which are the slot's now
         return True
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
