@@ -246,11 +246,7 @@ def check_load_settings(settings: LoadSettings) -> None:
             _check_integer(name, getattr(settings, name), 0, 2**31 - 1)
     if settings.strict:
         for excluded, setting, why in (
-            (
-                settings.draft_n_max == 0,
-                "--spec-draft-n-max 0",
-                "passes are padded for drafts; use --spec-type none",
-            ),
+            (settings.draft_n_max == 0, "--spec-draft-n-max 0", "passes are padded for drafts; use --spec-type none"),
             (settings.spec_tree > 1, "a tree (--spec-tree)", "branches leave the cache in another order"),
             (settings.sequences > 1, "several sequences", "passes are padded for one sequence"),
             (settings.flash_attention == "on", "flash attention", "it rounds differently at different widths"),
@@ -287,11 +283,8 @@ def check_pace(pace: object) -> None:
     if pace in ("auto", "off"):
         return
     kind, _, length = pace.partition(":") if isinstance(pace, str) else ("", "", "")
-    if (
-        kind != "fixed"
-        or not (length.isascii() and length.isdigit() and len(length) < 4)
-        or not 1 <= int(length) <= MAX_DRAFT
-    ):
+    is_fixed = kind == "fixed" and length.isascii() and length.isdigit() and len(length) < 4
+    if not is_fixed or not 1 <= int(length) <= MAX_DRAFT:
         raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {shown(pace)}")
 
 

@@ -20,7 +20,7 @@ from edgespec.settings import LoadSettings, Request
 VERSION = 1
 N_PROBES, PROBE_BYTES = 64, 4096  # of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient"}
-_DRAFTING = {"spec_type", "pace", "draft_n_max"}
+_OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,8 @@ def texts_depend_on(
     of_model: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
 ) -> dict[str, Any]:
     """Everything but seeds that texts depend on, as plain data, `of_model` being what they do of the model."""
-    values = {
-        field.name: getattr(request, field.name) for field in fields(Request) if field.name not in _OF_A_ROW | _DRAFTING
-    }
+    names = [field.name for field in fields(Request) if field.name not in _OF_A_ROW | _OF_DRAFTS]
+    values = {name: getattr(request, name) for name in names}
     sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
     return {**of_model, "chat": chat, "system": system or "", "n": n, **values, **sampling}
 

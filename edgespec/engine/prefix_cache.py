@@ -73,8 +73,8 @@ class PrefixCache:
 
     # --- states ---------------------------------------------------------------------------------------------------
 
-    def save(self, slot: Slot, n_kept: int) -> None:
-        """Keep what a slot holds, whose memory is about to lose all but `n_kept` tokens."""
+    def save(self, slot: Slot, n_kept: int, source: Slot) -> None:
+        """Keep what a slot holds, whose memory is about to lose all but `n_kept` tokens for what `source` holds."""
         tokens, n_lost = slot.tokens, len(slot.tokens) - n_kept
         if not self.most_bytes or n_lost < LEAST_SAVED or not self._is_known(slot):
             return
@@ -83,7 +83,7 @@ class PrefixCache:
         n_bytes = self._context.saved_bytes(slot.number)
         if not self._is_worth(n_lost, n_bytes, SAVE_SHARE) or self._is_in_vain():
             return
-        if not self._has_room(n_bytes + sum(state.nbytes for state in slot.checkpoints.values()), [slot]):
+        if not self._has_room(n_bytes + sum(state.nbytes for state in slot.checkpoints.values()), [slot, source]):
             return
         state = self._timed(n_bytes, lambda: self._context.save(slot.number))
         if state.size:
@@ -118,6 +118,7 @@ class PrefixCache:
             self._saved.remove(saved)
             if length < len(held.tokens) - LEAST_SAVED:
                 self._saved.append(saved)  # others may need the rest
+        self._has_room(0, [])  # with its checkpoints, which are the slot's now
         return True
 
     # --- checkpoints ----------------------------------------------------------------------------------------------

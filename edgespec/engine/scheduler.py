@@ -194,7 +194,7 @@ class Scheduler:
             if prefix.length < own.length + self._least_copied:
                 source, prefix = slot, own
         if not slot.is_repeated_in(sequence.prompt):
-            self.cache.save(slot, prefix.length if slot is source else 0)
+            self.cache.save(slot, prefix.length if slot is source else 0, source)
         slot.running, sequence.slot = sequence, slot.number
         if found is None or not self._restore(sequence, *found):
             self._begin(sequence, source, prefix)

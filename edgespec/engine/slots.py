@@ -99,6 +99,7 @@ class Slot:
 
 def _read_alike(n_shared: int, n_read: int, n_prompt: int, *, exact: bool) -> int:
     """How many of `n_shared` tokens that a read of `n_read` begins with are as a read of `n_prompt` would give them."""
-    if exact and (n_prompt < WIDE) != (n_read < WIDE):
-        return 0
-    return min(n_shared, n_prompt - (WIDE if exact and n_prompt >= WIDE else LAST))
+    is_wide = exact and n_prompt >= WIDE
+    if exact and is_wide != (n_read >= WIDE):
+        n_shared = 0
+    return min(n_shared, n_prompt - (WIDE if is_wide else LAST))

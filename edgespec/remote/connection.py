@@ -20,7 +20,8 @@ from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
 
 CONNECT_S = 10.0
-SILENCE_S = 120.0  # servers send pings more often than that
+SILENCE_S = 120.0  # in streams servers send pings more often than that
+LOADING_S = 600.0  # for other answers, before which a model may have to be loaded
 RETRY_S, MOST_RETRY_S = 2.0, 60.0  # to a server that is busy, where it names no time
 POLL_S = 0.03  # how long a cancel may go unnoticed
 MOST_SAID = 500  # characters of an error
@@ -41,7 +42,6 @@ class Connection(Closable):
         self._client = httpx2.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
             limits=httpx2.Limits(max_connections=None),
             trust_env=not is_loopback(url),  # no proxy leads to this machine
         )
@@ -118,10 +118,12 @@ class Connection(Closable):
         query: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx2.Response]:
         """The response to a request that succeeded, once the server is not too busy for it."""
-        is_begun = False
+        is_begun, is_pinged = False, body is None or body.get("stream")
+        timeout = httpx2.Timeout(SILENCE_S if is_pinged else LOADING_S, connect=CONNECT_S, pool=None)
         try:
             while True:
-                async with self._client.stream(method, path, json=body, params=query or None) as response:
+                asked = self._client.stream(method, path, json=body, params=query or None, timeout=timeout)
+                async with asked as response:
                     wait_s = _busy_s(response)
                     if wait_s is None:
                         if response.status_code != 200:

@@ -224,7 +224,7 @@ class RemoteEngine(Closable):
         """The events of an answer; closing this ends it on the server too. Raises EdgespecError."""
         path, body = body_of(request, is_own=self.is_own)
         drafting = {DRAFTING[name]: value for name, value in self._drafting.items()}
-        body |= {"model": self.settings.model} | drafting
+        body = drafting | body | {"model": self.settings.model}  # what a request says for itself counts more
         seen = set[int]()
         async with aclosing(events(self.connection.stream(path, body, waiting))) as made:
             async for event in made:

@@ -227,7 +227,7 @@ class Pool:
                 self._tell({"event": "loaded", "model": name, "seconds": round(time.monotonic() - started_s, 3)})
                 served.show_notes()
                 return served
-        except (ApiError, EdgespecError):
+        except EdgespecError:  # not that there was no room for it
             place.has_failed = not self.is_closing
             raise
         finally:

@@ -253,7 +253,8 @@ def test_what_changes_no_texts_does_not_count(model: Path) -> None:
         "y", draft_model="z", spec_type="none", spec_draft_n_max=2, pace="off", store=False, ctx_size=512, threads=3,
         gpu_layers=0, sequences=8,
     )  # fmt: skip
-    assert names_of_changes(model, load=load) == []
+    request = Request(spec_type="none", pace="off", draft_n_max=2)
+    assert names_of_changes(model, load=load, request=request) == []
 
 
 def test_trees_count_where_flash_attention_comes_with_them(model: Path) -> None:

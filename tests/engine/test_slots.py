@@ -81,6 +81,20 @@ def test_the_last_tokens_are_always_decoded(
 
 
 @pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("n_later", [10, 100])
+def test_an_answer_that_is_continued_after_a_later_message_was_taken_back_has_something_to_decode(
+    n_later: int, exact: bool
+) -> None:
+    steps = Steps(sequences=1, exact=exact)
+    first = steps.answer(text(40))
+    read = first.tokens[: first.n_decoded]
+    steps.answer([*read, *text(n_later, 3)])
+    again = steps.answer(read)
+    assert 40 <= again.stats.cached_tokens < len(read)
+    assert again.stats.rounds
+
+
+@pytest.mark.parametrize("exact", [True, False])
 def test_two_chats_with_the_same_beginning_do_not_read_again(exact: bool) -> None:
     steps = Steps(sequences=4, exact=exact)
     system = text(150)
@@ -305,7 +319,8 @@ def test_no_slot_is_lost_whatever_comes_and_goes(
     for _ in range(150):
         if chance.random() < 0.4:
             known = chance.choice(texts)
-            prompt = [*known[: chance.randint(1, len(known))], *text(chance.randint(0, 90), chance.randint(5, 7))]
+            n_known = chance.choice([len(known), chance.randint(1, len(known))])
+            prompt = [*known[:n_known], *text(chance.choice([0, chance.randint(0, 400)]), chance.randint(5, 7))]
             flag, reuse = CancelFlag(), chance.choice(get_args(Reuse))
             running.append((steps.add(prompt[:1500], chance.randint(0, 6), reuse=reuse, cancel=flag), flag))
         if running and chance.random() < 0.15:

@@ -160,11 +160,14 @@ def test_how_to_draft_goes_with_requests(other: StandIn) -> None:
         [*engine.answer(Request("x"))]
         with pytest.raises(UsageError, match="spec-tree is up to the server"):
             engine.draft_with(spec_tree=2)
+        engine.is_own = True  # a server that knows all fields
+        [*engine.answer(Request("x", spec_type="none", draft_n_max=3))]
     asked = [{name: body.get(name) for name in ("spec_type", "pace", "draft_n_max")} for body in other.bodies]
     assert asked == [
         {"spec_type": None, "pace": "fixed:2", "draft_n_max": None},
         {"spec_type": "suffix", "pace": None, "draft_n_max": None},
         {"spec_type": "suffix", "pace": None, "draft_n_max": 4},
+        {"spec_type": "none", "pace": None, "draft_n_max": 3},
     ]
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -139,6 +140,22 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(tmp_path: Path) -
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = edgespec_here("serve", "-m", "nowhere", "--port", str(taken.getsockname()[1]), home=tmp_path)
+    assert done.returncode == 2
+    assert b"cannot listen on 127.0.0.1" in done.stderr
+
+
+@posix
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_told(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as other, ThreadPoolExecutor(1) as threads:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = str(other.getsockname()[1])
+        server = threads.submit(edgespec_here, "serve", "-m", "demo", "-t", "1", "--port", port, home=tmp_path)
+        time.sleep(0.5)
+        other.listen()
+        done = server.result()
     assert done.returncode == 2
     assert b"cannot listen on 127.0.0.1" in done.stderr
 

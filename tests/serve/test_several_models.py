@@ -123,6 +123,8 @@ def test_the_model_that_was_not_used_for_longest_makes_room() -> None:
             assert refusal.status_code == 503
             assert refusal.headers["retry-after"]
             assert refusal.json()["error"]["code"] == "models_busy"
+            with server.client() as client:  # which is no failure of this model
+                assert client.get("/v1/models/b").json()["status"] == {"value": "unloaded"}
         assert events(server, "loaded", "unloaded") == [("loaded", "b"), ("unloaded", "b"), ("loaded", "c")]
 
 

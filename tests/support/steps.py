@@ -12,7 +12,7 @@ from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled, Sequence
-from edgespec.engine.slots import Reuse
+from edgespec.engine.slots import WIDE, Reuse
 
 SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
 
@@ -37,6 +37,9 @@ class Steps:
     def run_pass(self, scheduled: list[Scheduled]) -> None:
         for part in scheduled:
             sequence = part.sequence
+            if self.context.exact and sequence.is_prefill:  # no piece of a wide read is narrow, nor the other way round
+                start, end = self.scheduler.slots[sequence.slot].reads[-1]
+                assert (part.n_pending >= WIDE) == (end - start >= WIDE)
             pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
             self.context.decode(sequence.slot, pending)
             sequence.n_decoded += part.n_pending

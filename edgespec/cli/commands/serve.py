@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -174,7 +174,8 @@ def _run(output: Output, interrupts: Interrupts, sock: socket.socket, models: Of
         server = uvicorn_server(make_app(open_pool, rules, show))
         model.show_notes()
         _allow_connections()
-        sock.listen(BACKLOG)  # who reads that it is there may ask
+        with _told(values["host"], values["port"]):  # others may have begun to listen there while models were loaded
+            sock.listen(BACKLOG)  # who reads that it is there may ask
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
         _greet(output, url, [*names], len(named), rules, as_json=values["as_json"])
 
@@ -234,17 +235,21 @@ def _shower(output: Output, *, as_json: bool) -> Callable[[Mapping[str, Any]], N
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens. Raises UsageError."""
-    what = f"cannot listen on {host}, port {port}"
-    with told_as(UsageError, what, hint="use another --port, 0 for any free one"):
+    """A socket that can listen. Raises UsageError."""
+    with _told(host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
     with sock:
-        with told_as(UsageError, what, hint="use another --port, 0 for any free one"):
+        with _told(host, port):
             if os.name == "posix":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
         yield sock
+
+
+def _told(host: str, port: int) -> AbstractContextManager[None]:
+    """Raises UsageError for an OSError within this block."""
+    return told_as(UsageError, f"cannot listen on {host}, port {port}", hint="use another --port, 0 for any free one")
 
 
 def _allow_connections() -> None:
