@@ -45,14 +45,14 @@ def test_tokens_are_returned_with_what_is_known_of_them(server: Serving, client:
     whole = post(client, TEXT, prompt="def f(", **asked)["choices"][0]
     assert [token["id"] for token in whole["tokens"]] == ids
     assert "".join(token["text"] for token in whole["tokens"]) == whole["text"]
-    assert (whole["logprobs"], whole["cut"]) == (None, False)
+    assert (whole["logprobs"], whole["cut"]) == (None, "")
     with client.stream("POST", CHAT, json=asked | {"messages": HELLO, "stream": True, "logprobs": True}) as response:
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: {")]
     chunks = [json.loads(line) for line in lines]
     tokens = [token for chunk in chunks for token in chunk.get("tokens", ())]
     assert len(tokens) == 20
     assert all({"id", "text", "round", "logprob"} <= token.keys() for token in tokens[-3:])
-    assert [chunk["cut"] for chunk in chunks if "cut" in chunk] == [False]
+    assert [chunk["cut"] for chunk in chunks if "cut" in chunk] == [""]
     assert "tokens" not in post(client, TEXT, prompt="x", max_tokens=2)["choices"][0]
 
 
