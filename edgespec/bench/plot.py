@@ -117,7 +117,7 @@ def _draw_speedups(axes: Axes, summary: Summary, modes: list[str]) -> None:
     axes.axvline(1.0, color=GREY, linewidth=1, linestyle="--", zorder=0)
     axes.set_yticks(range(len(modes)), modes, parse_math=False)
     axes.set_ylim(max(1, len(modes)) - 0.5, -0.5)
-    axes.set_xlabel("speedup over plain decoding (median over prompts, 95 % interval)")
+    axes.set_xlabel("speedup, median over prompts with 95 % interval")
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.9), max(high, 1.3))  # do not magnify noise
     legend_above(axes, 5)
