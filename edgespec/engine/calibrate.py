@@ -218,7 +218,7 @@ class CostModelCache:
             "version": VERSION,
             "facts": self._facts,
             "costs": self.costs.state(),
-            "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in self._paces.items()],
+            "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in [*self._paces.items()]],
             "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},
         }
         write_cache(self._name, json.dumps(state))
