@@ -87,29 +87,9 @@ def test_who_guessed_a_node_is_known_in_any_part_of_a_merged_tree() -> None:
 
 
 def test_all_that_are_possible_guess_if_one_says_so() -> None:
-    assert LoadSettings("demo", spec_type="auto").drafters == (
-        "grammar",
-        "suffix",
-        "recycling",
-        "mtp",
-        "medusa",
-        "hydra",
-        "eagle1",
-        "eagle3",
-        "draft",
-    )
-    assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == (
-        "grammar",
-        "suffix",
-        "recycling",
-        "corpus",
-        "mtp",
-        "medusa",
-        "hydra",
-        "eagle1",
-        "eagle3",
-        "draft",
-    )
+    cheap, weighty = ("grammar", "suffix", "recycling"), ("mtp", "medusa", "hydra", "eagle1", "eagle3", "draft")
+    assert LoadSettings("demo", spec_type="auto").drafters == cheap + weighty
+    assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == (*cheap, "corpus", *weighty)
     assert LoadSettings("demo", spec_type="draft,lookup").drafters == ("lookup", "draft")
     with edgespec.load("demo", spec_type="auto", threads=1) as llm:
         assert llm.describe()["drafters"] == ["grammar", "suffix", "recycling", "draft"]
