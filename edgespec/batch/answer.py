@@ -30,6 +30,8 @@ class Answer:
         if event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             self.stats = event.stats or self.stats
+            if self.pieces and not self.n_tokens:  # of a server that tells texts alone
+                self.n_tokens = self.stats.generated_tokens
 
     @property
     def content(self) -> str:

@@ -24,7 +24,7 @@ class Meter:
         self._started_s = perf_counter()
 
     def hear(self, event: TokenEvent | EdgespecError) -> None:
-        self.n_tokens += isinstance(event, TokenEvent) and event.id >= 0
+        self.n_tokens += isinstance(event, TokenEvent) and not event.is_last and (event.id >= 0 or event.text != "")
 
     def add(self, result: Result) -> None:
         self.n_rows += 1
