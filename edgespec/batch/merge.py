@@ -158,7 +158,8 @@ def _results(part: _Part) -> Iterator[tuple[int, int, bool]]:
         for number, text in enumerate(file, start=1):
             end, row = _END.search(text), parsed(text)
             if row is None or end is None:
-                raise UsageError(f"cannot merge {part.name}", why=f"its line {number} is not a result of a shard")
+                why = f"its line {number} is not a result of a shard"
+                raise UsageError(f"cannot merge {part.name}", why=why, hint="run its command again")
             if not 1 <= (line := int(end[1])) <= part.input["lines"]:
                 why = f"its line {number} answers line {line:,} of an input of {part.input['lines']:,}"
                 raise UsageError(f"cannot merge {part.name}", why=why, hint=ANEW)
