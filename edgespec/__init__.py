@@ -91,6 +91,7 @@ def load(
     threads_batch_draft: int = 0,
     gpu_layers: Offload = "auto",
     gpu_layers_draft: Offload = "auto",
+    rpc: tuple[str, ...] | list[str] = (),
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     cache_type_k_draft: str | None = None,

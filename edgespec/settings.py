@@ -74,11 +74,12 @@ class LoadSettings:
     widths of a pass with which the output is identical with and without drafting, where this build has them; `strict`
     pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
     the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
-    context of `ctx_size` tokens. With `must_fit` a model too large for the free memory is an error, neither slow nor
-    loaded with a smaller context. `cache_ram` is how many MiB of main memory may hold what the KV cache loses: prompts
-    whose slot another one takes, and checkpoints of models whose memory cannot be cut (None: an eighth of the free
-    memory, up to 8192; 0: none). Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
-    (`..._draft`) it and None mean "as for the target".
+    context of `ctx_size` tokens. `rpc` are the addresses (HOST:PORT) of workers that hold the last layers of the
+    target: `gpu_layers` of them, "auto" by free memory. With `must_fit` a model too large for the free memory is an
+    error, neither slow nor loaded with a smaller context. `cache_ram` is how many MiB of main memory may hold what the
+    KV cache loses: prompts whose slot another one takes, and checkpoints of models whose memory cannot be cut (None: an
+    eighth of the free memory, up to 8192; 0: none). Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for
+    the draft model (`..._draft`) it and None mean "as for the target".
     """
 
     model: str
@@ -101,6 +102,7 @@ class LoadSettings:
     threads_batch_draft: int = 0
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
+    rpc: tuple[str, ...] = ()
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     cache_type_k_draft: str | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.errors import GenerationError, OutOfMemoryError
+from edgespec.llama.workers import LOST, LOST_HINT
 from edgespec.settings import CACHE_TYPES, LoadSettings
 
 LEAST_CTX = 512  # tokens: less is no conversation
@@ -62,6 +63,8 @@ def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     name = _signal_name(code)
     cause = _SIGNALS.get(name) or _WINDOWS.get(code or 0)
     words = [line.strip() for line in said if line.strip()]
+    if lost := [line.partition(LOST)[2].strip() for line in words if LOST in line]:
+        return WorkerDiedError(LOST.rstrip(":"), why=lost[0], hint=LOST_HINT)
     last = words[-1].removeprefix("what():").strip() if words else ""  # C++ on an exception that nobody caught
     if cause in (None, "abort") and any(_NO_MEMORY.search(line) for line in words):
         cause = "memory"
