@@ -22,8 +22,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import harmonic_mean, median
 from typing import Any
 
 import edgespec
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--gbit", type=float, default=0, help="rate of each direction; 0: as it is")
     parser.add_argument("--delay-ms", type=float, default=0, help="delay of each direction")
     parser.add_argument("-ngl", dest="gpu_layers", default="auto", help="layers on the workers")
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("-n", type=int, default=64, help="tokens per answer")
     parser.add_argument("-t", type=int, default=1, help="threads of each process")
     parser.add_argument("--json", help="file to write figures to")
@@ -60,15 +62,14 @@ def main() -> int:
         if args.gbit or args.delay_ms:
             shape = args.gbit * 1e9 / 8, args.delay_ms / 1e3
             addresses = [stack.enter_context(relayed(address, *shape)) for address in addresses]
+        places: dict[str, tuple[Runtime, list[str]]] = {}
         for where, rpc in (("here", []), (f"{args.workers} workers", addresses)):
-            for mode, (spec_type, pace) in MODES.items():
-                settings: dict[str, Any] = {"spec_type": spec_type, "pace": pace, "store": False}
-                with edgespec.load(args.model, rpc=rpc, gpu_layers=layers, threads=args.t, **settings) as llm:
-                    if mode == "plain":
-                        print("\n".join(llm.notes))
-                    if mode == "chains of 4":
-                        figures[f"{where}, passes"] = passes(llm, rpc, where)
-                    figures[f"{where}, {mode}"] = answers(llm, rpc, args.n, f"{where}, {mode}")
+            how: dict[str, Any] = {"rpc": rpc, "gpu_layers": layers, "threads": args.t, "store": False}
+            places[where] = stack.enter_context(edgespec.load(args.model, **how)), rpc
+            print("\n".join(places[where][0].notes))
+        for where, (llm, rpc) in places.items():
+            figures[f"{where}, passes"] = passes(llm, rpc, where)
+        figures["answers"] = answers(places, args.n, args.turns)
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
     return 0
@@ -90,31 +91,41 @@ def passes(llm: Runtime, rpc: Sequence[str], where: str) -> dict[str, list[float
             context.logits(0)
             times.append(time.perf_counter() - started_s)
         sent, received = ((after - start) / PASSES for after, start in zip(traffic(rpc), before, strict=True))
-        found[name] = [1e3 * sum(times[len(widths) :]) / PASSES, sent, received]
-        print(f"{where}, width {name}: {found[name][0]:.2f} ms, {sent:,.0f} B sent, {received:,.0f} B received")
+        n = len(widths)
+        mean_ms = 1e3 * sum(median(times[n + place :: n]) for place in range(n)) / n
+        found[name] = [mean_ms, sent, received]
+        print(f"{where}, width {name}: {mean_ms:.2f} ms, {sent:,.0f} B sent, {received:,.0f} B received", flush=True)
     context.forget(0)
     return found
 
 
-def answers(llm: Runtime, rpc: Sequence[str], n: int, what: str) -> dict[str, float]:
-    """Tokens per second after the prompt, steps and bytes; the median of the prompts, each asked twice."""
-    rates, steps, tokens, moved = [], 0, 0, 0
-    for turn in range(2):
-        for seed, prompt in enumerate(PROMPTS):
-            llm.forget()
+def answers(places: dict[str, tuple[Runtime, list[str]]], n: int, turns: int) -> dict[str, dict[str, float]]:
+    """Tokens per second behind the prompt, by place and mode: of each prompt the median of its turns, and of these the
+    harmonic mean; places and modes take turns. The first turn does not count. Also tokens and bytes of a step."""
+    found: dict[str, dict[str, float]] = {}
+    rates: dict[tuple[str, int], list[float]] = {}
+    totals: dict[str, list[int]] = {}
+    for turn in range(-1, turns):
+        for (number, prompt), mode, (where, (llm, rpc)) in product(enumerate(PROMPTS), MODES, places.items()):
+            spec_type, pace = MODES[mode]
             before = sum(traffic(rpc))
-            stats = llm.complete([{"role": "user", "content": prompt}], max_tokens=n, temperature=0, seed=seed).stats
-            if turn:
-                moved += sum(traffic(rpc)) - before
-                steps, tokens = steps + stats.rounds, tokens + stats.generated_tokens
-                rates.append(stats.generated_tokens / stats.generation_s)
-    figures = {"tokens_per_s": median(rates), "tokens_per_step": tokens / steps, "bytes_per_step": moved / steps}
-    print(
-        f"{what}: {figures['tokens_per_s']:.1f} tok/s ({', '.join(f'{rate:.1f}' for rate in rates)}), "
-        f"{figures['tokens_per_step']:.2f} tokens and {figures['bytes_per_step']:,.0f} B a step (prompts included)",
-        flush=True,
-    )
-    return figures
+            messages = [{"role": "user", "content": prompt}]
+            stats = llm.complete(messages, max_tokens=n, temperature=0, spec_type=spec_type, pace=pace).stats
+            if turn >= 0:
+                what = f"{where}, {mode}"
+                rates.setdefault((what, number), []).append(stats.generated_tokens / stats.generation_s)
+                total = totals.setdefault(what, [0, 0, 0])
+                for index, more in enumerate((stats.generated_tokens, stats.rounds, sum(traffic(rpc)) - before)):
+                    total[index] += more
+    for what, (tokens, steps, moved) in totals.items():
+        middles = [median(rates[what, number]) for number in range(len(PROMPTS))]
+        figures = {"tokens_per_s": harmonic_mean(middles), "tokens_per_step": tokens / steps}
+        found[what] = figures | {"bytes_per_step": moved / steps}
+        print(
+            f"{what}: {figures['tokens_per_s']:.1f} tok/s ({', '.join(f'{rate:.1f}' for rate in middles)}), "
+            f"{tokens / steps:.2f} tokens and {moved / steps:,.0f} B a step"
+        )
+    return found
 
 
 def traffic(addresses: Sequence[str]) -> tuple[int, int]:

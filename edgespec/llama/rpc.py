@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from edgespec.errors import GenerationError, UsageError
@@ -103,11 +104,13 @@ def _on_abort(message: bytes) -> None:
     if not any(words in text for words in _LOSSES):
         os.write(2, f"{text}\n".encode())
         return
-    gone = [address for address in sorted(_used) if not _is_listening(address)]
-    which = f"{LOST} {gone[0]}" if gone else f"{LOST} (one of {', '.join(sorted(_used))})"
+    sleep(0.2)  # a process that dies closes one socket after the other
+    used = sorted(_used)
+    which = [address for address in used if not _is_listening(address)] or used
+    what = f"{LOST} {which[0]}" if len(which) == 1 else f"{LOST} one of {', '.join(which)}"
     with suppress(Exception):
         sys.stdout.flush()
-    os.write(2, f"\nedgespec: {which}\n  {LOST_HINT}\n".encode())
+    os.write(2, f"\nedgespec: {what}\n  {LOST_HINT}\n".encode())
     os._exit(GenerationError.exit_code)
 
 

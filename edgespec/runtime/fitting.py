@@ -75,6 +75,9 @@ def fitted(
         )
     if workers:
         note(where_layers_are(fit, [device.address for device in workers]))
+        if changed := _repacked(replace(fit, split=())).repacked.intersection(fit.header.weight_types):
+            types = ", ".join(sorted(changed))
+            note(f"{types} weights are not repacked beside workers: other texts than without --rpc, and slower")
     elif free_vram:
         where = placement(fit, free_vram)
         logger.info("%s", where)
@@ -155,8 +158,10 @@ def can_be_exact(gpu_layers: Offload = "auto", *, remote: bool = False) -> bool:
 
 
 def repacks(plan: Plan) -> bool:
-    """Whether weights may be repacked: not if that crashes, nor if exact passes would differ."""
-    return self_check() == "works" and not (plan.exact and repacking_differs(plan.header.weight_types))
+    """Whether weights may be repacked: not if that crashes, nor if exact passes would differ, nor beside workers, which
+    repack nothing: what is computed must not depend on which layers are where."""
+    differs = plan.exact and repacking_differs(plan.header.weight_types)
+    return self_check() == "works" and not differs and not any(plan.split)
 
 
 def copies(plan: Plan) -> bool:
