@@ -17,6 +17,7 @@ import pytest
 import edgespec
 from edgespec.errors import GenerationError
 from edgespec.llama.rpc import connections, has_rpc
+from edgespec.llama.workers import probe
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings, Request
