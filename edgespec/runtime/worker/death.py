@@ -38,6 +38,8 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
     As it was comes first, or last where the error is that memory ran out.
     """
     same, less = Remedy("unchanged", settings), []
+    if lost_workers(settings, error):
+        return [same]
     half = (settings.ctx_size or about.get("ctx_size", 0)) // 2
     if half >= LEAST_CTX:
         shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
@@ -56,6 +58,11 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
         isinstance(error, WorkerDiedError) and error.out_of_memory
     )
     return [*less, same] if short_of_memory else [same, *less]
+
+
+def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:
+    """Whether this model ended, or could not be loaded, because of workers that may come back."""
+    return bool(settings.rpc) and isinstance(error, GenerationError) and "worker" in error.what
 
 
 def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
