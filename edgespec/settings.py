@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -102,7 +102,7 @@ class LoadSettings:
     threads_batch_draft: int = 0
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
-    rpc: tuple[str, ...] = ()
+    rpc: Sequence[str] = ()
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     cache_type_k_draft: str | None = None

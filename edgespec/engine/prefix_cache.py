@@ -158,7 +158,7 @@ class PrefixCache:
     def _read_s(self) -> float:
         """Seconds that a token of a prompt takes."""
         model = self._context.model
-        flops_per_s = FLOPS_PER_S_OFFLOADED if model.gpu_layers else FLOPS_PER_S
+        flops_per_s = FLOPS_PER_S_OFFLOADED if model.is_offloaded else FLOPS_PER_S
         return self._token_s or 2 * model.n_params / flops_per_s
 
     def _is_worth(self, n_tokens: int, n_bytes: int, share: float) -> bool:

@@ -130,7 +130,7 @@ def sequences_that_fit(
 def cache_bytes(cache_ram: int | None, models: Iterable[Model], note: Callable[[str], None]) -> int:
     """How many bytes of main memory may keep what the KV cache loses (`LoadSettings.cache_ram`), once all is loaded:
     no more than is free beside the weights of these models, which may be mapped."""
-    weights = sum(model.size_bytes for model in models if not (model.is_copied or model.gpu_layers))
+    weights = sum(model.size_bytes for model in models if not (model.is_copied or model.is_offloaded))
     free = max(0, available_memory_bytes() - weights)
     if cache_ram is None:
         return min(free // CACHE_SHARE, MOST_CACHE_BYTES)
