@@ -32,7 +32,7 @@ from edgespec.llama.rpc import connections
 from edgespec.runtime.runtime import Runtime
 
 PASSES = 24
-DEPTH = 300
+DEPTH, CHUNK = 300, 60
 WIDTHS = {"1": [1], "4": [4], "8": [8], "1 and 4 in turn": [1, 4], "4 and 8 in turn": [4, 8]}
 MODES = {"plain": ("none", "auto"), "auto": ("auto", "auto"), "chains of 4": ("suffix,recycling", "fixed:4")}
 PROMPTS = (
@@ -79,7 +79,8 @@ def passes(llm: Runtime, rpc: Sequence[str], where: str) -> dict[str, list[float
     """Milliseconds, bytes sent and bytes received of a pass, by its widths."""
     context, found = llm.context, {}
     context.forget(0)
-    context.decode_filler(0, [False] * (DEPTH - 1) + [True])
+    for start in range(0, DEPTH, CHUNK):
+        context.decode_filler(start, [False] * (CHUNK - 1) + [True])
     for name, widths in WIDTHS.items():
         times = []
         for turn in range(-len(widths), PASSES):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.options.common import QUIET
+from edgespec.cli.options.command import Command
+from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError, UsageError
@@ -21,14 +22,15 @@ CAME, WENT = "Accepted client connection", "Client connection closed"  # what ll
 VISIT_S = 1.0  # clients connect a few times to ask before they stay
 
 
-@click.command("rpc-worker")
-@click.option("--host", type=Text(), default="127.0.0.1", show_default=True, help="IPv4 address to listen on.")
-@click.option("--port", type=Integer(1, 65535), default=50052, show_default=True, metavar="N", help="Port.")
-@click.option(
-    "-t", "--threads", type=Integer(1, MAX_THREADS), metavar="N", show_default="physical cores", help="CPU threads."
-)
-@click.option(
-    "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+@click.command("rpc-worker", cls=Command)
+@option("Server", "--host", type=Text(), default="127.0.0.1", show_default=True, help="IPv4 address to listen on.")
+@option("Server", "--port", type=Integer(1, 65535), default=50052, show_default=True, metavar="N", help="Port.")
+@option(
+    "Server", "-t", "--threads", type=Integer(1, MAX_THREADS), metavar="N", show_default="physical cores",
+    help="CPU threads.",
+)  # fmt: skip
+@option(
+    "Server", "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Keep received weights in FOLDER, so that the next client need not send those of 10 MiB and more again.",
 )  # fmt: skip
 @QUIET
