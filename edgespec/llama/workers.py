@@ -39,9 +39,10 @@ class RemoteDevice:
     max_size: int
 
 
-def parse_addresses(texts: Sequence[str]) -> tuple[str, ...]:
+def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
     """HOST:PORT of each, from a list whose entries may hold several with commas between them. Raises UsageError."""
     found = []
+    texts = [texts] if isinstance(texts, str) else texts
     for text in filter(None, (part.strip() for given in texts for part in given.split(","))):
         match = _ADDRESS.fullmatch(text)
         port = int(match[2] or DEFAULT_PORT) if match else 0

@@ -28,10 +28,9 @@ class Plan:
     """One model and its context, in the terms of `Context`, and its draft.
 
     `header` is from `check_model`, or a draft's. `gpu_layers` counts as llama.cpp does: the output first, then layers
-    from the last one down. `split` is how many layers each device of a worker has, of the last ones without the output;
-    an estimate counts them as if on GPUs. `repacked` are the weight types that the build repacks for the CPU. `mtp`
-    loads the model's MTP block, which then has a context of its own (`of_block`). `features` is how many floats a draft
-    head reads of what the target computes for a token.
+    from the last one down. `split` is how many layers each device of a worker has; estimates count these as on GPUs.
+    `repacked` are weight types that the build repacks. `mtp` loads the MTP block, which has a context of its own
+    (`of_block`). `features` is how many floats a draft head reads of a token.
     """
 
     header: Header
@@ -171,12 +170,10 @@ def estimate(plan: Plan) -> Estimate:
     weights = _Weights.of(plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2)
     kv = _cache(plan) + _states(plan)
     compute, inputs, work = _compute(plan, widths)
-    compute_on_gpu = 0
-    if any(plan.split):
-        compute_on_gpu = compute  # for what this machine does alone it needs about as much
-    elif on_gpu > n_layers:
+    compute_on_gpu = compute if any(plan.split) else 0
+    if plan.gpu_layers > n_layers:
         compute_on_gpu, compute, work = compute, compute + inputs, 0
-    elif on_gpu:
+    elif plan.gpu_layers:
         # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
         compute_on_gpu = compute + weights.largest_elsewhere
         compute += compute_on_gpu  # the CPU needs as much for its own layers

@@ -89,7 +89,7 @@ def test_a_worker_that_serves_another_program(replies: tuple[bytes, ...]) -> Non
 
 def test_addresses_may_be_a_list_or_several() -> None:
     assert parse_addresses(["a:1, b", "10.0.0.2:3"]) == ("a:1", f"b:{DEFAULT_PORT}", "10.0.0.2:3")
-    assert parse_addresses([]) == ()
+    assert parse_addresses([]) == () and parse_addresses("a:1") == ("a:1",)
 
 
 @pytest.mark.parametrize("text", ["a:0", "a:65536", "[::1]:5", "http://a:5", "a:b", ":5"])

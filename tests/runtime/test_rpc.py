@@ -17,8 +17,8 @@ import pytest
 import edgespec
 from edgespec.errors import GenerationError
 from edgespec.llama.rpc import connections, has_rpc
-from edgespec.llama.workers import probe
-from edgespec.runtime.worker import Worker, WorkerDiedError
+from edgespec.llama.workers import LOST, probe
+from edgespec.runtime.worker import Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings, Request
 
@@ -133,3 +133,10 @@ def test_a_worker_ends_at_ctrl_c_and_tells_of_a_port_in_use() -> None:
 def test_last_words_of_a_lost_worker() -> None:
     error = explained(1, ["", "edgespec: the connection to a worker broke off: 10.0.0.2:50052", "  start it again"])
     assert (error.what, error.why) == ("the connection to a worker broke off", "10.0.0.2:50052")
+
+
+def test_less_does_not_help_where_a_worker_was_lost() -> None:
+    settings = LoadSettings("demo", rpc=("10.0.0.2:50052",), ctx_size=4096)
+    lost = explained(1, [f"{LOST} 10.0.0.2:50052"])
+    assert [remedy.settings for remedy in remedies(settings, {}, error=lost)] == [settings]
+    assert len(remedies(settings, {}, error=explained(-9, []))) > 1
