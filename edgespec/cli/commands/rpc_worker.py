@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ import click
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import Integer, Text
+from edgespec.cli.terminal.interrupt import SIGNALS
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError, UsageError
 from edgespec.settings import MAX_THREADS
@@ -61,7 +63,15 @@ def rpc_worker(host: str, port: int, threads: int | None, cache: Path | None, qu
         output.note(f"{device.name} ({device.description}): {memory}")
     output.note(f"listening on {address}:{port} with {n_threads} threads; Ctrl-C ends")
     _tell_clients(output)
-    rpc.serve(address, port, handles, n_threads, str(cache) if cache else None)
+
+    def serve() -> None:
+        if os.name == "posix":  # a signal here would end llama.cpp's waiting, not the program
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        rpc.serve(address, port, handles, n_threads, str(cache) if cache else None)
+
+    server = threading.Thread(target=serve, name="server", daemon=True)
+    server.start()
+    server.join()
     raise GenerationError(f"cannot serve on {address}:{port}", why="llama.cpp gave up listening")
 
 
