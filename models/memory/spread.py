@@ -21,7 +21,7 @@ def spread(plan: Plan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_
     rooms = [_layers_that_fit(plan, free) for free in free_bytes]
     if gpu_layers == "auto":
         here = estimate(replace(plan, split=(n_layers,)))  # what does not come with a layer
-        own = max(0, own_free_bytes - here.ram - here.mapped)
+        own = max(0, own_free_bytes - here.ram)
         shares = _shared_out(n_layers, [*free_bytes, own])[:-1]
         left_over = max(0, n_layers - sum(min(pair) for pair in zip(shares, rooms, strict=True)))
         fits_here = int(own // _layer_bytes(plan))
