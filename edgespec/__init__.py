@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgespec.cancel import CancelFlag
     from edgespec.core.sampling import SamplingSettings
     from edgespec.core.stats import Stats
@@ -91,6 +93,7 @@ def load(
     threads_batch_draft: int = 0,
     gpu_layers: Offload = "auto",
     gpu_layers_draft: Offload = "auto",
+    rpc: Sequence[str] = (),
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     cache_type_k_draft: str | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -14,11 +14,7 @@ from edgespec.errors import UsageError
 
 Constraint = Literal["grammar", "json_schema", "regex"]
 "The fields of a request that constrain the answer."
-CONSTRAINTS: dict[Constraint, str] = {
-    "grammar": "grammar",
-    "json_schema": "JSON schema",
-    "regex": "regular expression",
-}
+CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
 # The cheap ones are asked first. A draft head and a draft model are both what `draft_model` names.
 HEADS, MTP = ("medusa", "hydra", "eagle1", "eagle3"), "mtp"
@@ -74,11 +70,11 @@ class LoadSettings:
     widths of a pass with which the output is identical with and without drafting, where this build has them; `strict`
     pads passes where it has not, and `measure_rounding` measures how far the output may differ otherwise. `store` lets
     the suffix drafter use answers of earlier runs. `sequences` is the number of answers decoded together, each with a
-    context of `ctx_size` tokens. With `must_fit` a model too large for the free memory is an error, neither slow nor
-    loaded with a smaller context. `cache_ram` is how many MiB of main memory may hold what the KV cache loses: prompts
-    whose slot another one takes, and checkpoints of models whose memory cannot be cut (None: an eighth of the free
-    memory, up to 8192; 0: none). Zero means "choose for me": `ctx_size`, `threads`, `sequences`; for the draft model
-    (`..._draft`) it and None mean "as for the target".
+    context of `ctx_size` tokens. `rpc` are addresses of workers (HOST:PORT), which hold `gpu_layers` of the target.
+    With `must_fit` a model too large for the free memory is an error, not slow and not loaded with less context.
+    `cache_ram` is how many MiB of main memory may hold what the KV cache loses: prompts that lose their slot, and
+    checkpoints of models whose memory cannot be cut (None: an eighth of the free memory, up to 8192; 0: none). Zero
+    means "choose for me": `ctx_size`, `threads`, `sequences`; `..._draft`: it and None mean "as for the target".
     """
 
     model: str
@@ -101,6 +97,7 @@ class LoadSettings:
     threads_batch_draft: int = 0
     gpu_layers: Offload = "auto"
     gpu_layers_draft: Offload = "auto"
+    rpc: Sequence[str] = ()
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     cache_type_k_draft: str | None = None

@@ -21,7 +21,7 @@ from supervised import CommandError, base_python, locked, minutes, read, run_log
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "installed"  # pyproject.toml, llama/, backend, compiler, root, perhaps dev: what .venv was made from
+STAMP = VENV / "installed"  # pyproject.toml, llama/, choices, root, perhaps dev: what .venv was made from
 BUILD = VENV / "llama-build"  # the name of the llama-cpp-python build in it
 LOG = VENV / "build.log"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -49,17 +49,20 @@ def install(dev: bool, torn: bool) -> None:
     """Makes the environment ready; quick when it is. `torn`: an earlier run was killed in the middle."""
     started = time.monotonic()
     wanted = os.environ.get("EDGESPEC_BACKEND", "").lower()
-    if is_ready(wanted, os.environ.get("EDGESPEC_COMPILER", "").lower(), dev) and not torn:
+    choices = {"backend": wanted, "compiler": os.environ.get("EDGESPEC_COMPILER", "").lower()}
+    if is_ready(choices | {"rpc": os.environ.get("EDGESPEC_RPC", "")}, dev) and not torn:
         say(".venv is up to date")
         return
-    compiler = llama_build.chosen_compiler({"EDGESPEC_COMPILER": read(STAMP / "compiler"), **os.environ})
+    environ = {"EDGESPEC_COMPILER": read(STAMP / "compiler"), "EDGESPEC_RPC": read(STAMP / "rpc"), **os.environ}
+    compiler, rpc = llama_build.chosen_compiler(environ), llama_build.with_rpc(environ)
     machine = llama_build.look({**os.environ, "EDGESPEC_COMPILER": compiler})
     backend = llama_build.choose_backend(machine, wanted or read(STAMP / "backend"))
     pip = [str(PYTHON), "-I", "-m", "pip", "--disable-pip-version-check"]
     moved = read(STAMP / "root") not in ("", str(ROOT))  # a virtual environment is full of absolute paths
     if torn or moved or not _succeeds([*pip, "--version"]):
         create_venv()
-    build, wheel = llama_wheel(pip, machine, backend, keep=not wanted)
+    environ["EDGESPEC_RPC"] = str(int(rpc))
+    build, wheel = llama_wheel(pip, machine, backend, environ, keep=not wanted)
     (STAMP / "pyproject.toml").unlink(missing_ok=True)  # from here on .venv is not ready
     if wheel:
         BUILD.unlink(missing_ok=True)
@@ -68,17 +71,16 @@ def install(dev: bool, torn: bool) -> None:
     run("installing edgespec and what it needs", [*pip, "install", "-e", ".[dev]" if dev else "."])
     if dev:
         link_for_mypy()
-    stamp(backend, compiler, dev)
+    stamp({"backend": backend, "compiler": compiler, "rpc": environ["EDGESPEC_RPC"]}, dev)
     say(f"ready after {minutes(time.monotonic() - started)} ({backend} build of llama.cpp)")
 
 
-def is_ready(backend: str, compiler: str, dev: bool) -> bool:
+def is_ready(choices: Mapping[str, str], dev: bool) -> bool:
     """Whether `.venv` was made from this pyproject.toml and these additions to llama.cpp, in this folder, with these
     choices ("" = whatever it has)."""
     same_project = read(STAMP / "pyproject.toml") == read(ROOT / "pyproject.toml")
     same_build = _contents(STAMP / "llama") == _contents(llama_build.ADDITIONS)
-    chosen = {"backend": backend, "compiler": compiler}
-    same_choices = all(choice in ("", read(STAMP / name)) for name, choice in chosen.items())
+    same_choices = all(choice in ("", read(STAMP / name)) for name, choice in choices.items())
     has_dev = not dev or (STAMP / "dev").exists()
     same_place = PYTHON.exists() and read(STAMP / "root") == str(ROOT)
     return same_project and same_build and same_choices and has_dev and same_place
@@ -93,21 +95,22 @@ def create_venv() -> None:
     run(f"creating .venv with Python {sys.version.split()[0]}", [base_python(), "-m", "venv", str(VENV)])
 
 
-def stamp(backend: str, compiler: str, dev: bool) -> None:
+def stamp(choices: Mapping[str, str], dev: bool) -> None:
     """Says that `.venv` is ready: all or nothing, by renaming a folder."""
     new = VENV / "installed.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     shutil.copyfile(ROOT / "pyproject.toml", new / "pyproject.toml")
     shutil.copytree(llama_build.ADDITIONS, new / "llama")
-    choices = {"backend": backend, "compiler": compiler, "root": str(ROOT)}
-    for name, text in {**choices, **({"dev": ""} if dev else {})}.items():
+    for name, text in {**choices, "root": str(ROOT), **({"dev": ""} if dev else {})}.items():
         (new / name).write_text(text + "\n", encoding="utf-8", newline="\n")
     shutil.rmtree(STAMP, ignore_errors=True)
     new.rename(STAMP)
 
 
-def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep: bool) -> tuple[str, Path | None]:
+def llama_wheel(
+    pip: list[str], machine: llama_build.Machine, backend: str, chosen: Mapping[str, str], keep: bool
+) -> tuple[str, Path | None]:
     """The name of the llama-cpp-python build to have, and its wheel; None when it is installed already.
 
     A wheel or an installation of the user's own is kept while no backend is asked for (`keep`). Ours come from the
@@ -120,7 +123,7 @@ def llama_wheel(pip: list[str], machine: llama_build.Machine, backend: str, keep
         return f"{own} (own)", Path(own).resolve()
     if keep and (not installed or installed.endswith("(own)")) and _installed_llama() == version:
         return installed or "(own)", None
-    environ = {**os.environ, **llama_build.build_environment(machine, backend, os.environ)}
+    environ = {**os.environ, **llama_build.build_environment(machine, backend, chosen)}
     build = llama_build.cache_name(version, machine, backend, environ)
     if build == installed:
         return build, None

@@ -68,6 +68,8 @@ def build_environment(machine: Machine, backend: str, environ: Mapping[str, str]
     options = {"cuda": "-DGGML_CUDA=on", "metal": "-DGGML_METAL=on", "vulkan": "-DGGML_VULKAN=on", "cpu": ""}[backend]
     if machine.system == "Darwin" and backend != "metal":
         options = f"-DGGML_METAL=off {options}"
+    if not with_rpc(environ):
+        options = f"-DGGML_RPC=off {options}".strip()
     if uses_zig(machine):
         options = f"-DGGML_OPENMP=OFF {options}".strip()  # the package has no OpenMP; llama.cpp brings its own threads
     chosen = {"CMAKE_ARGS": options} if options else {}
@@ -102,6 +104,14 @@ def chosen_compiler(environ: Mapping[str, str]) -> str:
     if wanted == "zig" and platform.system() == "Darwin":
         raise ValueError("EDGESPEC_COMPILER=zig: macOS builds need Apple's frameworks: xcode-select --install")
     return wanted
+
+
+def with_rpc(environ: Mapping[str, str]) -> bool:
+    """Whether layers can be put on other machines: unless EDGESPEC_RPC=0. Raises ValueError for what is no switch."""
+    wanted = environ.get("EDGESPEC_RPC", "") or "1"
+    if wanted not in ("0", "1"):
+        raise ValueError(f"EDGESPEC_RPC={wanted}: it must be 1 (the default) or 0")
+    return wanted == "1"
 
 
 def uses_zig(machine: Machine) -> bool:

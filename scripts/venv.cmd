@@ -11,6 +11,9 @@ set /p BACKEND=<"%INSTALLED%\backend"
 if defined EDGESPEC_BACKEND if /i not "%BACKEND%"=="%EDGESPEC_BACKEND%" goto make
 set /p COMPILER=<"%INSTALLED%\compiler"
 if defined EDGESPEC_COMPILER if /i not "%COMPILER%"=="%EDGESPEC_COMPILER%" goto make
+if not exist "%INSTALLED%\rpc" goto make
+set /p RPC=<"%INSTALLED%\rpc"
+if defined EDGESPEC_RPC if not "%RPC%"=="%EDGESPEC_RPC%" goto make
 exit /b 0
 
 :make

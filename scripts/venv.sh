@@ -1,14 +1,15 @@
 # Sourced by scripts/edgespec and scripts/test, which set $root: makes .venv where it is missing or out of date.
 
 # venv_is_ready: true in a few milliseconds when .venv was installed from this pyproject.toml and scripts/llama, here,
-# for this backend and with this compiler.
+# for this backend, with this compiler, with or without RPC.
 venv_is_ready() {
     installed=$root/.venv/installed
     [ -x "$root/.venv/bin/python" ] && cmp -s "$root/pyproject.toml" "$installed/pyproject.toml" || return 1
     read -r home <"$installed/root" && [ "$home" = "$root" ] || return 1
     diff -r "$root/scripts/llama" "$installed/llama" >/dev/null 2>&1 || return 1
     read -r backend <"$installed/backend" && [ "${EDGESPEC_BACKEND:-$backend}" = "$backend" ] || return 1
-    read -r compiler <"$installed/compiler" && [ "${EDGESPEC_COMPILER:-$compiler}" = "$compiler" ]
+    read -r compiler <"$installed/compiler" && [ "${EDGESPEC_COMPILER:-$compiler}" = "$compiler" ] || return 1
+    read -r rpc <"$installed/rpc" && [ "${EDGESPEC_RPC:-$rpc}" = "$rpc" ]
 }
 
 # make_venv [--dev]: the work itself, in Python; says what it does on stderr.

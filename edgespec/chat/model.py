@@ -19,6 +19,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.known import short_name
 from edgespec.models.names.spec import catalogued_settings, lasting, resolve
 from edgespec.runtime.worker import Remedy, WorkerDiedError, remedies
+from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
 
 Catalogued = Mapping[str, str | float]
@@ -82,6 +83,11 @@ class ChatModel:
         if wanted != self.settings:
             found.append(Remedy(f"back to {self.settings.model}", self.settings))
         return found
+
+    @property
+    def waits_for_workers(self) -> bool:
+        """Whether there is no model because of workers that may come back."""
+        return self._failed is not None and lost_workers(self._failed[0], self._failed[-1])
 
     @property
     def failure(self) -> str:

@@ -41,7 +41,7 @@ BY_BITS: tuple[tuple[float, Shape], ...] = (
 
 def assumed_shape(model: Model) -> Shape:
     """The cost curve that is assumed for a model before it was measured."""
-    if model.is_offloaded:
+    if model.gpu_layers:
         return OFFLOADED
     bits = 8 * model.size_bytes / max(1, model.n_params)
     return next(shape for least, shape in BY_BITS if bits >= least)

@@ -84,28 +84,38 @@ class Device:
 
 def devices() -> list[Device]:
     """All devices the build can use, the CPU among them."""
-    get = _ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    count = _ggml_function("ggml_backend_dev_count", ctypes.c_size_t)()
-    name = _ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    description = _ggml_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
-    kind = _ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    return [device for _, device in _devices()]
+
+
+def offered_devices() -> tuple[list[int], list[Device]]:
+    """llama.cpp's handles of the devices that a worker offers, and what they are: GPUs, or else the CPU."""
+    found = _devices()
+    chosen = [each for each in found if each[1].kind == "GPU"] or [each for each in found if each[1].kind == "CPU"]
+    return [handle for handle, _ in chosen], [device for _, device in chosen]
+
+
+def _devices() -> list[tuple[int, Device]]:
+    get = ggml_function("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    count = ggml_function("ggml_backend_dev_count", ctypes.c_size_t)()
+    name = ggml_function("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    description = ggml_function("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
     size_p = ctypes.POINTER(ctypes.c_size_t)
-    memory = _ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
+    memory = ggml_function("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)
     found = []
     for index in range(count):
         handle = get(index)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         memory(handle, ctypes.byref(free), ctypes.byref(total))
         kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
-        found.append(
-            Device(
-                name(handle).decode(),
-                description(handle).decode(),
-                kinds.get(kind(handle), "other"),
-                free.value,
-                total.value,
-            )
+        device = Device(
+            name(handle).decode(),
+            description(handle).decode(),
+            kinds.get(kind(handle), "other"),
+            free.value,
+            total.value,
         )
+        found.append((int(handle), device))
     return found
 
 
@@ -178,6 +188,10 @@ def available_memory_bytes() -> int:
     return min(free, limit - used + int(accounts.get("file", 0)) - int(accounts.get("shmem", 0)))
 
 
+def total_memory_bytes() -> int:
+    return int(psutil.virtual_memory().total)
+
+
 def _performance_cores() -> int:
     """The number of Apple's performance cores, which would wait for the efficiency cores; 0 elsewhere."""
     if sys.platform != "darwin":
@@ -186,7 +200,7 @@ def _performance_cores() -> int:
     return int(asked.stdout) if asked.stdout.strip().isdigit() else 0
 
 
-def _ggml_function(name: str, result: Any, *arguments: Any) -> Any:
+def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(libggml, name)
     function.restype, function.argtypes = result, list(arguments)
     return function

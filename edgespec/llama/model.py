@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header
+from edgespec.llama import rpc
 from edgespec.llama.library import api, complaints, first_complaint
+from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 
 SAMPLED_TOKENS = 1024  # that identify a vocabulary
@@ -27,8 +30,9 @@ class Model(Closable):
 
     The file's header is checked before llama.cpp sees it, unless it is given as one that was. Raises
     ModelNotFoundError or ModelFileError. `gpu_layers` of it, counted from the output down, go to a GPU, which must be
-    there. The file is mapped unless the weights are to be `copied` into memory. MTP blocks are left out unless
-    `with_mtp`. `progress` is called with 0..1 while they load.
+    there. `remote` layers, so many for each device of a worker, go to other machines instead: the last ones, without
+    the output, whose rows of logits would have to come back. The file is mapped unless the weights are to be `copied`
+    into memory. MTP blocks are left out unless `with_mtp`. `progress` is called with 0..1 while they load.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Model(Closable):
         use_extra_bufts: bool = True,
         copied: bool = False,
         with_mtp: bool = False,
+        remote: Sequence[tuple[RemoteDevice, int]] = (),
         vocabulary_only: bool = False,
         progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -54,19 +59,24 @@ class Model(Closable):
         if copied:
             params.load_mode = _READ
         params.n_gpu_layers = self.gpu_layers = gpu_layers
-        if not gpu_layers:  # or else wide passes would take memory of GPUs all the same
+        self.remote = [(device, layers) for device, layers in remote if layers]
+        kept_alive: object = None
+        if self.remote:
+            kept_alive = _on_workers(params, self.remote)
+            progress = _guarded(progress, [device.address for device, _ in self.remote])
+        elif not gpu_layers:  # or else wide passes would take memory of GPUs all the same
             params.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)
         # ctypes keeps no reference of its own to a callback.
         self._progress = _progress_callback(progress)
         params.progress_callback = self._progress
         with complaints() as lines:
             self._native = api.llama_model_load_from_file(os.fsencode(self.path), params)
+        del kept_alive
         if not self._native:
             if self.is_offloaded and "alloc" in first_complaint(lines):
+                where = "on the workers" if self.remote else "on the GPU"
                 raise OutOfMemoryError(
-                    f"{self.path.name} does not fit on the GPU",
-                    why=first_complaint(lines),
-                    hint="offload less (-ngl N)",
+                    f"{self.path.name} does not fit {where}", why=first_complaint(lines), hint="offload less (-ngl N)"
                 )
             raise ModelFileError(
                 f"cannot load {self.path}",
@@ -82,6 +92,9 @@ class Model(Closable):
             "gpu_layers": gpu_layers,
             "extra_buffers": use_extra_bufts,
         }
+        if self.remote:
+            kinds = [(device.address, device.total_bytes, device.alignment, n) for device, n in self.remote]
+            self.fingerprint["remote"] = kinds
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.n_vocab: int = api.llama_vocab_n_tokens(self.vocabulary_handle)
@@ -111,11 +124,14 @@ class Model(Closable):
 
     @property
     def is_offloaded(self) -> bool:
-        return self.gpu_layers > 0
+        """Whether decodes go on after the call that started them."""
+        return self.gpu_layers > 0 or bool(self.remote)
 
     @property
     def devices(self) -> frozenset[str]:
         """The kinds of devices that its layers are on, of which "gpu" includes the output layer."""
+        if self.remote:
+            return frozenset({"cpu", "rpc"})
         if not self.gpu_layers:
             return frozenset({"cpu"})
         return frozenset({"gpu"} if self.gpu_layers > self.n_layer else {"cpu", "gpu"})
@@ -262,6 +278,45 @@ class Model(Closable):
             if length >= 0:
                 return buffer.raw[:length]
             room = -length
+
+
+def _on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]]) -> object:
+    """Put so many layers on each of these devices, in this order, and the output in main memory; what is returned must
+    live until the model is loaded."""
+    devices = (ctypes.c_void_p * (len(remote) + 1))(*rpc.handles([device for device, _ in remote]), None)
+    # llama.cpp gives the next device the first layer that is beyond a share, the output being the last one.
+    shares = [float(layers) for _, layers in remote]
+    shares[0] -= 0.5
+    shares[-1] += 1.5
+    split = (ctypes.c_float * int(api.llama_max_devices()))(*shares)
+    overrides = (_Override * (len(_OUTPUT) + 1))(*(_Override(pattern, rpc.cpu_buffer_type()) for pattern in _OUTPUT))
+    params.n_gpu_layers = sum(layers for _, layers in remote) + 1
+    params.devices = ctypes.cast(devices, ctypes.c_void_p)
+    params.tensor_split = ctypes.cast(split, ctypes.POINTER(ctypes.c_float))
+    params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
+    return devices, split, overrides
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override"""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p))
+
+
+_OUTPUT = (rb"^output", rb"^token_embd\.")  # which may be both
+
+
+def _guarded(progress: Callable[[float], None] | None, addresses: Sequence[str]) -> Callable[[float], None]:
+    """`progress`, which also looks after the connections: they are there once weights are sent."""
+    waiting = [True]
+
+    def call(fraction: float) -> None:
+        if waiting and rpc.guard(addresses):
+            waiting.clear()
+        if progress is not None:
+            progress(fraction)
+
+    return call
 
 
 def described(header: Header) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.llama.kernels import have_bounds, repacking_differs
-from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu
+from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu, total_memory_bytes
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work, self_check
+from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.offload import GPU_RESERVE_BYTES, placed, placement
+from edgespec.models.memory.spread import spread, where_layers_are
 from edgespec.models.memory.what_fits import largest_context, what_would_fit, with_context
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
@@ -35,18 +37,23 @@ def fitted(
     *,
     may_shrink: bool = False,
     must_fit: bool = False,
+    workers: Sequence[RemoteDevice] = (),
 ) -> Plan:
-    """The plan to load: with layers on GPUs as requested, "auto" as many as fit, and with a smaller context if that one
-    does not fit and `may_shrink`.
+    """The plan to load: with layers on GPUs as requested, "auto" as many as fit, or on workers, and with a smaller
+    context if that one does not fit and `may_shrink`.
 
     Mapped weights do not count unless it `must_fit`: too large ones make it slow, not impossible. GPU drivers reject by
     themselves. `note` receives messages for the user. Raises OutOfMemoryError with what would fit.
     """
     free_vram = _free_vram()
     wanted = {gpu_layers, gpu_layers_draft} if plan.draft else {gpu_layers}
-    if not free_vram and wanted - {"auto", 0}:
+    if not free_vram and not workers and wanted - {"auto", 0}:
         note("this build of llama.cpp has no usable GPU: all layers stay on the CPU")
-    fit = _repacked(placed(plan, gpu_layers, gpu_layers_draft, free_vram))
+
+    def arranged(plan: Plan) -> Plan:
+        return _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
+
+    fit = arranged(plan)
     needed, free = estimate(fit), available_memory_bytes()
     if needed.allocated > free:
         n_ctx = largest_context(fit, free + needed.mapped)
@@ -57,7 +64,7 @@ def fitted(
                 hint="; ".join(what_would_fit(fit, free + needed.mapped)) or "use a smaller model",
             )
         note(f"a context of {plan.n_ctx} tokens does not fit into memory; using {n_ctx}")
-        fit = _repacked(placed(with_context(plan, n_ctx), gpu_layers, gpu_layers_draft, free_vram))
+        fit = arranged(with_context(plan, n_ctx))
     elif must_fit and needed.allocated + needed.mapped > free:
         needs = f"it needs {size_of(needed.allocated + needed.mapped)}, {size_of(free)} are free"
         raise OutOfMemoryError("the model does not fit into memory", why=needs)
@@ -66,7 +73,12 @@ def fitted(
             f"the weights take {size_of(needed.mapped)}, but only {size_of(free)} of memory are free: they will be "
             "read from disk again and again, which is very slow"
         )
-    if free_vram:
+    if workers:
+        note(where_layers_are(fit, [device.address for device in workers]))
+        if changed := _repacked(replace(fit, split=())).repacked.intersection(fit.header.weight_types):
+            types = ", ".join(sorted(changed))
+            note(f"{types} weights are not repacked beside workers: other texts than without --rpc, and slower")
+    elif free_vram:
         where = placement(fit, free_vram)
         logger.info("%s", where)
         if _is_left_out(fit, gpu_layers) or (fit.draft and _is_left_out(fit.draft, gpu_layers_draft)):
@@ -74,13 +86,37 @@ def fitted(
     return fit
 
 
-def sequences_that_fit(plan: Plan, gpu_layers: Offload = "auto", gpu_layers_draft: Offload = "auto") -> int:
+def _arranged(
+    plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_vram: list[int], workers: Sequence[RemoteDevice]
+) -> Plan:
+    """With workers the target's layers are there and on the CPU; a draft is on the CPU or on GPUs."""
+    if not workers:
+        return placed(plan, gpu_layers, gpu_layers_draft, free_vram)
+    free = [_steady(device.free_bytes, device.total_bytes) for device in workers]
+    here = available_memory_bytes()
+    return spread(placed(plan, 0, gpu_layers_draft, free_vram), gpu_layers, free, _steady(here, total_memory_bytes()))
+
+
+def _steady(free_bytes: int, total_bytes: int) -> int:
+    """Free memory in steps, so that layers are at the same place tomorrow; what is measured depends on it."""
+    step = max(1, total_bytes // 16)
+    return free_bytes // step * step or free_bytes
+
+
+def sequences_that_fit(
+    plan: Plan,
+    gpu_layers: Offload = "auto",
+    gpu_layers_draft: Offload = "auto",
+    workers: Sequence[RemoteDevice] = (),
+) -> int:
     """How many answers like the planned one can be decoded together: as many as a pass has room for, and as half of the
     remaining memory holds."""
     free_vram = _free_vram()
-    plan = _repacked(placed(plan, gpu_layers, gpu_layers_draft, free_vram))
+    plan = _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
     one = estimate(plan)
     vram = sum(free_vram) - GPU_RESERVE_BYTES * len(free_vram)
+    if workers:
+        vram = sum(device.free_bytes for device in workers)
     room = (available_memory_bytes() - one.allocated, vram - one.vram)
 
     def too_many(sequences: int) -> bool:
@@ -115,14 +151,17 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
     return wanted == "auto" and plan.gpu_layers < plan.n_layers
 
 
-def can_be_exact(gpu_layers: Offload = "auto") -> bool:
-    """Whether passes can give each token the logits of a single-token pass: not on GPUs, nor in all builds."""
-    return have_bounds() and (gpu_layers == 0 or not supports_gpu())
+def can_be_exact(gpu_layers: Offload = "auto", *, remote: bool = False) -> bool:
+    """Whether passes can give each token the logits of a single-token pass: not on GPUs, nor in all builds. What
+    `remote` workers compute with is not known before it is measured."""
+    return have_bounds() and (remote or gpu_layers == 0 or not supports_gpu())
 
 
 def repacks(plan: Plan) -> bool:
-    """Whether weights may be repacked: not if that crashes, nor if exact passes would differ."""
-    return self_check() == "works" and not (plan.exact and repacking_differs(plan.header.weight_types))
+    """Whether weights may be repacked: not if that crashes, nor if exact passes would differ, nor beside workers, which
+    repack nothing: what is computed must not depend on which layers are where."""
+    differs = plan.exact and repacking_differs(plan.header.weight_types)
+    return self_check() == "works" and not differs and not any(plan.split)
 
 
 def copies(plan: Plan) -> bool:
@@ -132,16 +171,25 @@ def copies(plan: Plan) -> bool:
     return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
 
 
-def open_model(plan: Plan, note: Callable[[str], None], progress: Callable[[float], None]) -> Model:
+def open_model(
+    plan: Plan,
+    note: Callable[[str], None],
+    progress: Callable[[float], None],
+    workers: Sequence[RemoteDevice] = (),
+) -> Model:
     """Load the weights of a plan in the way that works with this build. Raises ModelFileError, OutOfMemoryError."""
     header, gpu_layers = plan.header, plan.gpu_layers
-    extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
+    if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
+        extra_buffers = self_check() == "works" and repacks(plan)
+    else:
+        extra_buffers = extra_buffers_work(header.path, note, gpu_layers=gpu_layers) and repacks(plan)
     return Model(
         header,
         gpu_layers=gpu_layers,
         use_extra_bufts=extra_buffers,
         copied=copies(plan),
         with_mtp=plan.mtp,
+        remote=[*zip(workers, plan.split, strict=True)] if plan.split else (),
         progress=progress,
     )
 

@@ -24,13 +24,14 @@ from edgespec.events import Progress
 from edgespec.gguf_file.head_check import NETWORKS, check_draft_file, check_head_fits, is_head, layers_read
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
-from edgespec.llama import kernels
+from edgespec.llama import kernels, rpc
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.llama.template import ChatTemplate
+from edgespec.llama.workers import RemoteDevice, parse_addresses
 from edgespec.models.memory.defaults import usual_context, wanted_attention, with_room
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
@@ -117,6 +118,7 @@ class ModelSession(Closable):
         settings, progress, note = self._settings, self._progress, self._note
         found = resolve(settings.model)
         header = check_model(found.path)
+        self._workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
         draft_path = find_draft(settings, header, found.default_draft, progress, note)
         if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
             raise no_draft_model(settings, header, found.missing_draft)
@@ -130,7 +132,7 @@ class ModelSession(Closable):
         networks = draft_header if draft_header is not None and draft_header.architecture in NETWORKS else None
         plan = self._plan(header, draft_header, leaves, names)
         settings = self._settings
-        self.model = self._open_model(plan)
+        self.model = self._open_model(plan, self._workers)
         self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)
         corpus = self._open_corpus()
@@ -220,7 +222,15 @@ class ModelSession(Closable):
     def _say_what_is_inexact(self) -> None:
         if self.context.exact and not self.rounding:
             return
-        where = "on this CPU" if self.context.exact else "on a GPU" if supports_gpu() else "with this llama.cpp"
+        where = (
+            "over these workers"
+            if self._workers
+            else "on this CPU"
+            if self.context.exact
+            else "on a GPU"
+            if supports_gpu()
+            else "with this llama.cpp"
+        )
         self._note(
             f"logits depend on the width of a pass {where}: the same seed may give another text, with drafts or "
             "without (--strict prevents it, --fast accepts it)"
@@ -237,10 +247,11 @@ class ModelSession(Closable):
             self._settings = replace(settings, sequences=1)
             if not settings.strict:
                 one = self._wanted(header, draft, leaves, names)
-                self._settings = replace(settings, sequences=sequences_that_fit(one, *offload))
+                self._settings = replace(settings, sequences=sequences_that_fit(one, *offload, self._workers))
         wanted = self._wanted(header, draft, leaves, names)
         may_shrink = not settings.ctx_size and not settings.must_fit
-        return fitted(wanted, self._note, *offload, may_shrink=may_shrink, must_fit=settings.must_fit)
+        fits = {"may_shrink": may_shrink, "must_fit": settings.must_fit}
+        return fitted(wanted, self._note, *offload, **fits, workers=self._workers)
 
     def _wanted(self, header: Header, draft: Header | None, leaves: int, names: Sequence[str]) -> Plan:
         """The plan that the settings ask for."""
@@ -292,7 +303,7 @@ class ModelSession(Closable):
     @property
     def _is_exact(self) -> bool:
         """Whether passes must give each token the logits of a single-token pass."""
-        return self._settings.exact and can_be_exact(self._settings.gpu_layers)
+        return self._settings.exact and can_be_exact(self._settings.gpu_layers, remote=bool(self._workers))
 
     def _open_target_context(self, plan: Plan) -> Context:
         if plan.n_ctx > self.model.n_ctx_train:
@@ -356,7 +367,7 @@ class ModelSession(Closable):
         wanted = (leaves - 1) * self._settings.sequences
         return max(0, min(wanted, MAX_LEAVES - 1, MAX_SEQUENCES - 2 * self._settings.sequences))
 
-    def _open_model(self, plan: Plan) -> Model:
-        model = open_model(plan, self._note, lambda done: self._progress("loading", done))
+    def _open_model(self, plan: Plan, workers: Sequence[RemoteDevice] = ()) -> Model:
+        model = open_model(plan, self._note, lambda done: self._progress("loading", done), workers)
         self._models.append(model)
         return model

@@ -134,8 +134,9 @@ class Runtime(Closable):
             "exact": self.context.exact,
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
-            "offloaded": self.model.is_offloaded,
+            "offloaded": self.model.gpu_layers > 0,
             "gpu_layers": self.model.gpu_layers,
+            "workers": {device.address: layers for device, layers in self.model.remote},
             "opens_thinking": self._loaded.template.opens_thinking,
             "drops_thinking": self._loaded.template.drops_thinking,
         }

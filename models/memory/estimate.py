@@ -28,9 +28,9 @@ class Plan:
     """One model and its context, in the terms of `Context`, and its draft.
 
     `header` is from `check_model`, or a draft's. `gpu_layers` counts as llama.cpp does: the output first, then layers
-    from the last one down. `repacked` are the weight types that the build repacks for the CPU. `mtp` loads the model's
-    MTP block, which then has a context of its own (`of_block`). `features` is how many floats a draft head reads of
-    what the target computes for a token.
+    from the last one down. `split` is how many layers each device of a worker has; estimates count these as on GPUs.
+    `repacked` are weight types that the build repacks. `mtp` loads the MTP block, which has a context of its own
+    (`of_block`). `features` is how many floats a draft head reads of a token.
     """
 
     header: Header
@@ -47,6 +47,7 @@ class Plan:
     exact: bool = False
     streams: bool = False
     gpu_layers: int = 0
+    split: tuple[int, ...] = ()
     repacked: frozenset[str] = frozenset()
     draft: Plan | None = None
     mtp: bool = False
@@ -61,7 +62,7 @@ class Plan:
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, besides the model."""
-        others = ("header", "gpu_layers", "repacked", "draft", "mtp", "features")
+        others = ("header", "gpu_layers", "split", "repacked", "draft", "mtp", "features")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
@@ -164,15 +165,15 @@ def estimate(plan: Plan) -> Estimate:
     if header.architecture in NETWORKS:
         return _of_networks(plan)
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
-    on_gpu = min(plan.gpu_layers, n_layers + 1)
+    on_gpu = min(sum(plan.split) + 1 if any(plan.split) else plan.gpu_layers, n_layers + 1)
     widths = _Widths.of(header)
     weights = _Weights.of(plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2)
     kv = _cache(plan) + _states(plan)
     compute, inputs, work = _compute(plan, widths)
-    compute_on_gpu = 0
-    if on_gpu > n_layers:
+    compute_on_gpu = compute if any(plan.split) else 0
+    if plan.gpu_layers > n_layers:
         compute_on_gpu, compute, work = compute, compute + inputs, 0
-    elif on_gpu:
+    elif plan.gpu_layers:
         # Wide passes go through the GPU everywhere: weights of the other layers are copied there, one after the other.
         compute_on_gpu = compute + weights.largest_elsewhere
         compute += compute_on_gpu  # the CPU needs as much for its own layers
@@ -235,7 +236,7 @@ class _Weights:
             if first_unused <= layer < output_layer:
                 continue
             total += tensor.size_bytes
-            if layer >= first_on_gpu:
+            if layer >= first_on_gpu and not (layer == output_layer and any(plan.split)):
                 on_gpu += tensor.size_bytes
                 continue
             if layer >= 0:
@@ -245,7 +246,7 @@ class _Weights:
         embedding = header.tensors.get("token_embd.weight")
         if embedding is not None and "output.weight" not in header.tensors:
             # The embedding stays mapped for look-ups; an output tied to it is copied to a GPU, or repacked.
-            if first_on_gpu <= output_layer:
+            if first_on_gpu <= output_layer and not any(plan.split):
                 total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
             elif _is_repacked(embedding, plan.repacked):
                 mapped -= embedding.size_bytes

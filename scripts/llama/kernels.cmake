@@ -1,11 +1,14 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
-# use, and puts what kernels.h tells of into the CPU backend. The sources are those of the pinned version; another one
+# use, adds the RPC backend, and puts what kernels.h tells of into the CPU backend. The sources are those of the pinned version; another one
 # stops the build here instead of giving a library that silently lacks a bound.
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
     set(LLAVA_BUILD OFF) # images and sound
 elseif(PROJECT_NAME STREQUAL "llama.cpp")
     set(LLAMA_BUILD_COMMON OFF) # parsers and HTTP client of llama.cpp's own programs
+    if(NOT DEFINED GGML_RPC)
+        set(GGML_RPC ON) # layers on other machines: 3 s of the build and 190 KB
+    endif()
 endif()
 
 if(NOT PROJECT_NAME STREQUAL "ggml")

@@ -61,6 +61,7 @@ LANDS = [
     ("cache_type_k", ["--cache-type-k", "Q8_0"], "load.cache_type_k", "q8_0"),
     ("cache_type_v", ["-ctv", "q4_0"], "load.cache_type_v", "q4_0"),
     ("cache_type_v", ["--cache-type-v", "bf16"], "load.cache_type_v", "bf16"),
+    ("rpc", ["--rpc", "a:1", "--rpc", "b:2"], "load.rpc", ("a:1", "b:2")),
     ("cache_ram", ["--cache-ram", "512"], "load.cache_ram", 512),
     ("flash_attention", ["-fa", "on"], "load.flash_attention", "on"),
     ("flash_attention", ["--flash-attn", "off"], "load.flash_attention", "off"),

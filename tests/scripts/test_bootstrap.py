@@ -48,7 +48,7 @@ def test_without_a_compiler_the_command_that_does_without_is_named(
     for name in ("CC", "CXX", "CMAKE_ARGS", "EDGESPEC_LLAMA_WHEEL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(CommandError) as caught:
-        llama_wheel([sys.executable, "-c", "raise SystemExit('nothing may be compiled')"], BARE, "cpu", keep=False)
+        llama_wheel([sys.executable, "-c", "raise SystemExit('nothing may be compiled')"], BARE, "cpu", {}, keep=False)
     assert "no C++ compiler was found" in str(caught.value)
     assert "EDGESPEC_COMPILER=zig" in str(caught.value)
 
@@ -83,7 +83,7 @@ def test_a_compiler_of_the_system_needs_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a project whose `.venv` is ready."""
-    for name in ("EDGESPEC_BACKEND", "EDGESPEC_COMPILER"):
+    for name in ("EDGESPEC_BACKEND", "EDGESPEC_COMPILER", "EDGESPEC_RPC"):
         monkeypatch.delenv(name, raising=False)
     venv, llama = tmp_path / ".venv", tmp_path / "scripts" / "llama"
     places = {"ROOT": tmp_path, "VENV": venv, "STAMP": venv / "installed", "PYTHON": venv / "bin" / "python"}
@@ -95,7 +95,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (venv / "bin" / "python").touch(mode=0o755)
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     (llama / "kernels.c").write_text("int bounds;\n")
-    bootstrap.stamp("cpu", "system", dev=False)
+    bootstrap.stamp({"backend": "cpu", "compiler": "system", "rpc": "1"}, dev=False)
     return tmp_path
 
 
@@ -124,10 +124,22 @@ def choose_another_backend(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGESPEC_BACKEND", "cuda")
 
 
+def choose_no_rpc(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_RPC", "0")
+
+
+CHANGES = [
+    change_pyproject,
+    change_kernels,
+    add_kernels,
+    choose_another_compiler,
+    choose_another_backend,
+    choose_no_rpc,
+]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="scripts/venv.sh")
-@pytest.mark.parametrize(
-    "change", [change_pyproject, change_kernels, add_kernels, choose_another_compiler, choose_another_backend]
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_it_was_made_from_makes_it_again(made: Path, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     assert (is_ready(), is_ready_by_shell(made)) == (True, True)
     change(made, monkeypatch)
@@ -135,4 +147,5 @@ def test_what_it_was_made_from_makes_it_again(made: Path, monkeypatch: pytest.Mo
 
 
 def is_ready() -> bool:
-    return bootstrap.is_ready(os.environ.get("EDGESPEC_BACKEND", ""), os.environ.get("EDGESPEC_COMPILER", ""), False)
+    choices = {name: os.environ.get(f"EDGESPEC_{name.upper()}", "") for name in ("backend", "compiler", "rpc")}
+    return bootstrap.is_ready(choices, False)

@@ -22,6 +22,7 @@ from llama_build import (
     lacks_compiler,
     look,
     with_additions,
+    with_rpc,
     with_zig,
 )
 
@@ -187,6 +188,14 @@ def test_zig_builds_for_cpus_without_openmp_and_with_amx_which_it_compiles_well(
     with pytest.raises(ValueError, match="EDGESPEC_BACKEND=cpu"):
         choose_backend(ZIG_AMX, "cuda")
     assert build_environment(ZIG_AMX, "cpu", {}) == {"CMAKE_ARGS": "-DGGML_OPENMP=OFF"}
+
+
+def test_rpc_is_built_unless_it_is_switched_off() -> None:
+    assert build_environment(AMD, "cpu", {"EDGESPEC_RPC": "1"}) == {}
+    assert build_environment(AMD, "cpu", {"EDGESPEC_RPC": "0"}) == {"CMAKE_ARGS": "-DGGML_RPC=off"}
+    assert with_rpc({}) and not with_rpc({"EDGESPEC_RPC": "0"})
+    with pytest.raises(ValueError, match="EDGESPEC_RPC=on"):
+        with_rpc({"EDGESPEC_RPC": "on"})
 
 
 def test_another_compiler_is_another_build() -> None:

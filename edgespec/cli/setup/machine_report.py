@@ -41,6 +41,7 @@ def machine_facts() -> Facts:
 
     from edgespec.cli.setup.gpus import gpus_here
     from edgespec.llama import library
+    from edgespec.llama.rpc import has_rpc
     from edgespec.llama.trial import self_check
 
     facts: Facts = {
@@ -55,6 +56,7 @@ def machine_facts() -> Facts:
         "build": _backends(library.build_flags()),
         "devices": [asdict(device) for device in library.devices()],
         "gpu_offload": library.supports_gpu(),
+        "rpc": has_rpc(),
         "gpus": [asdict(gpu) for gpu in gpus_here()],
         "self_check": self_check(),
         "threads": library.default_threads(),

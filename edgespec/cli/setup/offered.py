@@ -64,9 +64,10 @@ def offered(ctx: click.Context, values: Mapping[str, Any], settings: Sequence[Lo
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:
-    """How several models are loaded: a draft model or corpus that is named is made for the first one."""
+    """How several models are loaded: a draft model or corpus that is named is made for the first one, and a worker can
+    hold layers of one model only."""
     return [first, *(replace(_shared(first), model=spec) for spec in specs[1:])]
 
 
 def _shared(first: LoadSettings) -> LoadSettings:
-    return replace(first, draft_model=AUTO_DRAFT if first.draft_model else None, corpus=None)
+    return replace(first, draft_model=AUTO_DRAFT if first.draft_model else None, corpus=None, rpc=())

@@ -76,6 +76,10 @@ class Repl:
             if is_command(text):
                 self.commands.run(text)
             else:
+                if self.session.model.waits_for_workers:
+                    self.load(self.session.load_settings)
+                    if self.session.engine is None:
+                        return
                 self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
         except EdgespecError as error:
             self._tell_error(error)
@@ -87,7 +91,9 @@ class Repl:
     def _tell_error(self, error: EdgespecError) -> None:
         self._failed = True
         self.output.error(str(error), trace=True)
-        if self.session.engine is None and self.session.model.remedies():
+        if self.session.model.waits_for_workers:
+            self.output.note("the next message loads the model again")
+        elif self.session.engine is None and self.session.model.remedies():
             self.commands.do_restart("")
 
     # --- what commands ask for ------------------------------------------------------------------------------------

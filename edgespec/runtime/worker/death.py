@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.errors import GenerationError, OutOfMemoryError
+from edgespec.llama.workers import LOST, LOST_HINT
 from edgespec.settings import CACHE_TYPES, LoadSettings
 
 LEAST_CTX = 512  # tokens: less is no conversation
@@ -37,6 +38,8 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
     As it was comes first, or last where the error is that memory ran out.
     """
     same, less = Remedy("unchanged", settings), []
+    if lost_workers(settings, error):
+        return [same]
     half = (settings.ctx_size or about.get("ctx_size", 0)) // 2
     if half >= LEAST_CTX:
         shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
@@ -57,11 +60,18 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
     return [*less, same] if short_of_memory else [same, *less]
 
 
+def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:
+    """Whether this model ended, or could not be loaded, because of workers that may come back."""
+    return bool(settings.rpc) and isinstance(error, GenerationError) and "worker" in error.what
+
+
 def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     """What to tell of a process that ended with `code` (minus a signal's number), its last words being these lines."""
     name = _signal_name(code)
     cause = _SIGNALS.get(name) or _WINDOWS.get(code or 0)
     words = [line.strip() for line in said if line.strip()]
+    if lost := [line.partition(LOST)[2].strip() for line in words if LOST in line]:
+        return WorkerDiedError(LOST.rstrip(":"), why=lost[0], hint=LOST_HINT)
     last = words[-1].removeprefix("what():").strip() if words else ""  # C++ on an exception that nobody caught
     if cause in (None, "abort") and any(_NO_MEMORY.search(line) for line in words):
         cause = "memory"

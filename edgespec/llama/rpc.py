@@ -1,0 +1,152 @@
+"""llama.cpp's RPC backend: devices of workers on other machines, and being such a worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.library import api, ggml_function
+from edgespec.llama.workers import LOST, LOST_HINT, MOST_WORKERS, RemoteDevice, probe
+
+# A worker that computes says nothing: this is longer than any pass should take. A machine that is gone, or a network
+# that is cut, is found out sooner.
+SILENCE_S, PROBE_AFTER_S, PROBES = 300, 5, 5
+_FILES = Path("/dev/fd")
+
+
+def has_rpc() -> bool:
+    """Whether this build of llama.cpp can use workers and be one."""
+    return bool(_backend())
+
+
+def offers(addresses: Sequence[str]) -> list[RemoteDevice]:
+    """The devices of all workers, with numeric addresses. Raises UsageError if this build has no RPC, GenerationError
+    with the address of a worker that cannot be used."""
+    if not has_rpc():
+        raise UsageError(
+            "this build of llama.cpp has no RPC backend, which --rpc needs",
+            hint="build it with EDGESPEC_RPC=1 ./scripts/edgespec (docs/rpc.md)",
+        )
+    found = [device for address in addresses for device in probe(address)]
+    if len(found) > MOST_WORKERS:
+        raise UsageError(f"the workers have {len(found)} devices", why=f"llama.cpp uses {MOST_WORKERS} at most")
+    return found
+
+
+def handles(devices: Sequence[RemoteDevice]) -> list[int]:
+    """llama.cpp's devices for these, which must have been probed: it ends the process if it cannot reach one.
+
+    They are not registered: only models that are loaded with them use them. Once one is lost, the process says so on
+    stderr and ends, instead of aborting.
+    """
+    _used.update(device.address for device in devices)
+    ggml_function("ggml_set_abort_callback", ctypes.c_void_p, ctypes.c_void_p)(_on_abort)
+    add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_procedure("ggml_backend_rpc_add_server"))
+    get = ggml_function("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return [int(get(add(device.address.encode()), device.index)) for device in devices]
+
+
+def guard(addresses: Sequence[str]) -> int:
+    """Let the connections to these workers fail when nothing comes for too long; returns how many there are.
+
+    Their sockets belong to llama.cpp, and have no time-outs by themselves.
+    """
+    n = 0
+    for connection in connections(addresses):
+        _set_limits(connection)
+        n += 1
+    return n
+
+
+def connections(addresses: Sequence[str]) -> Iterator[socket.socket]:
+    """This process's connections to these numeric addresses, on systems that list open files."""
+    wanted = {(host, int(port)) for host, _, port in (address.rpartition(":") for address in addresses)}
+    numbers = [int(path.name) for path in _FILES.iterdir()] if _FILES.is_dir() else []
+    for number in numbers:
+        with suppress(OSError):  # closed meanwhile, or not connected
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                with socket.socket(fileno=os.dup(number)) as connection:
+                    if connection.family == socket.AF_INET and connection.getpeername() in wanted:
+                        yield connection
+
+
+def _set_limits(connection: socket.socket) -> None:
+    limit = struct.pack("@ll", SILENCE_S, 0)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, limit)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    gone_ms = 1000 * PROBE_AFTER_S * (PROBES + 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_AFTER_S),
+        ("TCP_KEEPALIVE", PROBE_AFTER_S),  # the same on macOS
+        ("TCP_KEEPINTVL", PROBE_AFTER_S),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", gone_ms),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+def _on_abort(message: bytes) -> None:
+    """End the process with a reason: nothing can be done any more, and llama.cpp aborts after this."""
+    text = message.decode("utf-8", "replace")
+    if not any(words in text for words in _LOSSES):
+        os.write(2, f"{text}\n".encode())
+        return
+    sleep(0.2)  # a process that dies closes one socket after the other
+    used = sorted(_used)
+    which = [address for address in used if not _is_listening(address)] or used
+    what = f"{LOST} {which[0]}" if len(which) == 1 else f"{LOST} one of {', '.join(which)}"
+    with suppress(Exception):
+        sys.stdout.flush()
+    os.write(2, f"\nedgespec: {what}\n  {LOST_HINT}\n".encode())
+    os._exit(GenerationError.exit_code)
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+_LOSSES = ("Remote RPC server", "Failed to connect to", "RPC handshake failed")
+_used: set[str] = set()
+
+
+def serve(host: str, port: int, devices: Sequence[int], threads: int, cache: str | None) -> None:
+    """Serve these devices to one client after the other; returns only if it cannot listen. llama.cpp writes to stdout
+    when clients come and go."""
+    start = ctypes.CFUNCTYPE(
+        None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+    )(_procedure("ggml_backend_rpc_start_server"))
+    array = (ctypes.c_void_p * len(devices))(*devices)
+    start(f"{host}:{port}".encode(), os.fsencode(cache) if cache else None, threads, len(devices), array)
+
+
+def cpu_buffer_type() -> int:
+    """Where weights are that stay in main memory."""
+    return int(ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)())
+
+
+def _backend() -> Any:
+    by_name = ggml_function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)
+    return by_name(b"RPC") if api.llama_supports_rpc() else None
+
+
+def _procedure(name: str) -> int:
+    get = ggml_function("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+    return int(get(_backend(), name.encode()))
