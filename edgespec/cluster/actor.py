@@ -20,7 +20,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.remote.member import LostError
 from edgespec.runtime.gathered import Gathered
-from edgespec.runtime.worker import Worker
+from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.runtime.worker.child import error_row
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
@@ -119,7 +119,13 @@ class Actor:
             except EdgespecError as error:
                 raise LostError(error.what, why=error.why, hint=error.hint) from error
             assert self._answers is not None
-            return await asyncio.wrap_future(self._answers.of(request))
+            try:
+                return await asyncio.wrap_future(self._answers.of(request))
+            except WorkerDiedError as error:
+                note = f"{error.what}{f': {error.why}' if error.why else ''}; restarting it"
+                if note not in self._notes:
+                    self._notes.append(note)
+                raise
 
         return await self._told(answered)
 

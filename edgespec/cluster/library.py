@@ -66,7 +66,8 @@ class Ray:
             # What raylets report would be printed to stdout, where the results may go.
             vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
             logging.getLogger("ray").setLevel(logging.CRITICAL)
-            self.is_started_here = not address and not self._has_joined("auto")
+            wants_own = os.environ.get("RAY_ADDRESS") == "local"
+            self.is_started_here = not address and (wants_own or not self._has_joined("auto"))
             if address and not self._has_joined(address):
                 raise GenerationError(f"there is no Ray cluster at {address}")
             if self.is_started_here:

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -25,9 +26,8 @@ LOOK_S = 1.0  # between looks for new nodes
 SURVEY_S = 120.0  # for a node to tell of itself
 PLACED_S = 15.0  # before it is said that an actor waits for CPUs
 RETRY_S = 0.5  # to an actor that is being restarted
+PATIENCE_S = 30.0  # for another node, once all are lost
 GRACE_S = 4.0  # for workers to save what they learnt
-
-Heard = Callable[[str], None]
 
 
 class Nodes(Closable):
@@ -43,6 +43,7 @@ class Nodes(Closable):
         self._names: dict[str, str] = {}
         self._refusals: list[EdgespecError] = []
         self._n_coming = 0
+        self._alone_since_s = 0.0
         self._build = ""
         self._lock = threading.Lock()
         self._has_looked, self.is_closed = False, False
@@ -61,20 +62,31 @@ class Nodes(Closable):
         self.ray.close()
 
     @property
-    def are_expected(self) -> bool:
+    def are_coming(self) -> bool:
         """Whether some node is being prepared."""
         return bool(self._joined) or self._n_coming > 0
 
+    @property
+    def are_expected(self) -> bool:
+        """Whether some node is being prepared, or may still come: this is asked when there is none."""
+        if self.are_coming:
+            self._alone_since_s = 0.0
+            return True
+        self._alone_since_s = self._alone_since_s or monotonic()
+        return monotonic() - self._alone_since_s < PATIENCE_S
+
     def joined(self) -> Sequence[NodeMember]:
         """Those that have become ready since this was asked."""
-        return [self._joined.popleft() for _ in range(len(self._joined))]
+        found = [self._joined.popleft() for _ in range(len(self._joined))]
+        self._alone_since_s = 0.0 if found else self._alone_since_s
+        return found
 
     def first(self, cancel: CancelFlag) -> Sequence[NodeMember]:
         """Wait for somebody to be ready. Raises LoadingStoppedError, and what has kept every node from it."""
         while not (found := self.joined()):
             if cancel.is_set():
                 raise LoadingStoppedError("stopped waiting for the cluster")
-            if self._has_looked and not self.are_expected:
+            if self._has_looked and not self.are_coming:
                 if not self._refusals:
                     raise GenerationError("the cluster has no node with a CPU", hint="start nodes with: ray start")
                 raise self._refusals[0]
@@ -98,31 +110,34 @@ class Nodes(Closable):
                 return
             for node in nodes:
                 if node["NodeID"] not in self._names and _size(node, "CPU") >= 1:
-                    self.welcome(node)
+                    self._welcome(node)
             self._has_looked = True
             sleep(LOOK_S)
 
-    def welcome(self, node: Mapping[str, Any]) -> None:
+    def _welcome(self, node: Mapping[str, Any]) -> None:
         """Prepare a node, in a thread of its own."""
         id, name = str(node["NodeID"]), f"node {node['NodeManagerAddress']}"
         with self._lock:
             if name in self._names.values() and self._names.get(id) != name:
                 name = f"{name} ({id[:6]})"
             self._names.setdefault(id, name)
-        self._prepare(self._survey, node, self._names[id])
+        self._prepare(id, self._names[id], partial(self._survey, node))
 
-    def is_alive(self, id: str) -> Mapping[str, Any] | None:
-        """The node, if it is there."""
-        return next((node for node in self.ray.nodes() if node["NodeID"] == id), None)
+    def _has(self, node: str) -> bool:
+        """Whether a node is there."""
+        with suppress(Exception):
+            return any(each["NodeID"] == node for each in self.ray.nodes())
+        return False
 
-    def _prepare(self, work: Callable[..., None], node: Mapping[str, Any], name: str, *args: Any) -> None:
+    def _prepare(self, node: str, name: str, work: Callable[[str], None]) -> None:
         def prepared() -> None:
             try:
-                work(node, name, *args)
+                work(name)
             except EdgespecError as error:
                 self._refuse(name, error)
             except Exception as error:  # Ray's are of many kinds
-                self._refuse(name, GenerationError(f"{name} cannot be used", why=_why(error)))
+                why = _why(error) if self._has(node) else "it has left the cluster"
+                self._refuse(name, GenerationError("it cannot be used", why=why))
             finally:
                 with self._lock:
                     self._n_coming -= 1
@@ -167,43 +182,61 @@ class Nodes(Closable):
             settings = replace(settings, threads=int(cpus))
         for number in range(max(gpus, 1)):
             who = f"{name}, GPU {number}" if gpus > 1 else name
-            self._prepare(self._hire, node, who, settings, found.missing, cpus, min(gpus, 1))
+            hire = partial(self._hire, Post(id, settings, found.missing, cpus, min(gpus, 1)))
+            self._prepare(id, who, hire)
 
-    def _hire(
-        self, node: Mapping[str, Any], name: str, settings: LoadSettings, missing: Sequence[str], cpus: float, gpus: int
-    ) -> None:
+    def _hire(self, post: Post, name: str) -> None:
         """Let an actor load the model."""
-        actor = self.ray.actor(node["NodeID"], Actor, settings, missing, cpus=cpus, gpus=gpus)
-        member = NodeMember(self, actor, name, node["NodeID"])
+        actor = self.ray.actor(post.node, Actor, post.settings, post.missing, cpus=post.cpus, gpus=post.gpus)
+        member = NodeMember(self, actor, name, post)
         self._members.add(member)
         try:
             if not self.ray.api.wait([actor.ping.remote()], timeout=PLACED_S)[0]:
-                self.note(name, f"waiting for {cpus:.0f} CPUs, which other jobs of the cluster use")
+                self.note(name, "its actor has not started yet; other jobs of the cluster may use its CPUs")
             member.introduce()
         except BaseException:
-            member.close()
+            self.dismiss(member)
             raise
         self._joined.append(member)
 
-    def forget(self, member: NodeMember) -> None:
+    def dismiss(self, member: NodeMember) -> None:
+        """End an actor."""
         self._members.discard(member)
+        with suppress(Exception):
+            self.ray.api.kill(member.actor)
+
+    def replace(self, member: NodeMember) -> bool:
+        """Let another actor take the place of one that has ended, if its node is still there."""
+        is_there = self._has(member.post.node)
+        if is_there:
+            self._prepare(member.post.node, member.name, partial(self._hire, member.post))
+        return is_there
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What an actor gets: a node, by its id, what it loads there, and what of the node it takes."""
+
+    node: str
+    settings: LoadSettings
+    missing: Sequence[str]
+    cpus: float
+    gpus: int
 
 
 class NodeMember:
     """An actor on a node."""
 
-    def __init__(self, nodes: Nodes, actor: Any, name: str, node_id: str) -> None:
+    def __init__(self, nodes: Nodes, actor: Any, name: str, post: Post) -> None:
         self.actor, self.name, self.n_slots = actor, name, 1
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
         self.is_gone, self.why_lost = False, ""
-        self._nodes, self._ray, self._node_id = nodes, nodes.ray, node_id
+        self._nodes, self._ray, self.post = nodes, nodes.ray, post
         self._reviving: Future[None] | None = None
 
     def close(self) -> None:
         """End the actor."""
-        self._nodes.forget(self)
-        with suppress(Exception):
-            self._ray.api.kill(self.actor)
+        self._nodes.dismiss(self)
 
     def introduce(self) -> None:
         """Wait until the model is loaded, through restarts of the actor. Raises EdgespecError, also if this model is
@@ -282,11 +315,7 @@ class NodeMember:
         """Why this actor will not be back. If its node still is there, it gets another one."""
         if isinstance(error, EdgespecError):
             return f"{error.what}{f': {error.why}' if error.why else ''}"
-        with suppress(Exception):
-            if node := self._nodes.is_alive(self._node_id):
-                self._nodes.welcome(node)
-                return "its actor has ended"
-        return "it has left the cluster"
+        return "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
 
     def _heard(self, told: Told) -> Any:
         for note in told.notes:
