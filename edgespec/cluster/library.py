@@ -52,7 +52,9 @@ def checked_address(over: str) -> str:
 
 
 class Ray:
-    """The connection to a cluster; `api` is Ray's module. Raises GenerationError if there is no such cluster."""
+    """The connection to a cluster; `api` is Ray's module, `own_node` the id of the node it goes through.
+
+    Raises GenerationError if there is no such cluster."""
 
     def __init__(self, address: str) -> None:
         for name, value in SETTINGS.items():
@@ -60,7 +62,7 @@ class Ray:
         if address:
             _check_reachable(address)
         self._folder = ""
-        with _own_signals():
+        with _own_signals(), _silence():
             logging.getLogger("ray").setLevel(logging.CRITICAL)
             self.api: Any = importlib.import_module("ray")
             # What raylets report would be printed to stdout, where the results may go.
@@ -68,11 +70,12 @@ class Ray:
             logging.getLogger("ray").setLevel(logging.CRITICAL)
             wants_own = os.environ.get("RAY_ADDRESS") == "local"
             self.is_started_here = not address and (wants_own or not self._has_joined("auto"))
-            if address and not self._has_joined(address):
-                raise GenerationError(f"there is no Ray cluster at {address}")
+            if address:
+                self._has_joined(address)
             if self.is_started_here:
                 # Not the folder of Ray's that all its clusters share, so that nothing is left behind.
                 self._folder = tempfile.mkdtemp(prefix="edgespec-ray-")
+                _keep_others_out()
                 try:
                     self._init(
                         "local", object_store_memory=OBJECT_STORE, include_dashboard=False, _temp_dir=self._folder
@@ -80,6 +83,8 @@ class Ray:
                 except Exception as error:
                     self.close()
                     raise GenerationError("Ray cannot be started", why=_first_line(error)) from error
+
+        self.own_node = str(self.api.get_runtime_context().get_node_id())
 
     def close(self) -> None:
         """Leave the cluster; it ends if it was started here. All actors of this process end with it."""
@@ -117,7 +122,7 @@ class Ray:
         except ConnectionError as error:
             if address != "auto" or os.environ.get("RAY_ADDRESS"):
                 which = os.environ["RAY_ADDRESS"] if address == "auto" else address
-                hint = "is this machine a node of it?" if address == "auto" else ""
+                hint = "is this machine a node of it, and does it want a token (RAY_AUTH_MODE=token)?"
                 raise GenerationError(
                     f"cannot join the Ray cluster {which}", why=_first_line(error), hint=hint
                 ) from error
@@ -140,7 +145,7 @@ def _keep_others_out() -> None:
     """A cluster that is started here wants a token, which only its own processes know; Ray would write one for all
     clusters of this user into their home folder."""
     if not any(name.startswith("RAY_AUTH_") for name in os.environ):
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def _check_reachable(address: str) -> None:
@@ -151,6 +156,19 @@ def _check_reachable(address: str) -> None:
     except OSError as error:
         hint = "Ray Client listens there if ray[client] is installed on the head; its port is usually 10001"
         raise GenerationError(f"cannot reach {address}", why=error.strerror or str(error), hint=hint) from error
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Ray's native part writes to the process's stderr while it joins; what fails is told by an exception."""
+    nothing, kept = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 @contextmanager

@@ -46,7 +46,8 @@ class Nodes(Closable):
         self._alone_since_s = 0.0
         self._build = ""
         self._lock = threading.Lock()
-        self._has_looked, self.is_closed = False, False
+        self._alive: set[str] = set()
+        self._has_looked, self.is_closed, self.is_cut_off = False, False, False
         threading.Thread(target=self._look_out, name="nodes", daemon=True).start()
 
     def close(self) -> None:
@@ -64,7 +65,7 @@ class Nodes(Closable):
     @property
     def are_coming(self) -> bool:
         """Whether some node is being prepared."""
-        return bool(self._joined) or self._n_coming > 0
+        return bool(self._joined) or (self._n_coming > 0 and not self.is_cut_off)
 
     @property
     def are_expected(self) -> bool:
@@ -73,7 +74,7 @@ class Nodes(Closable):
             self._alone_since_s = 0.0
             return True
         self._alone_since_s = self._alone_since_s or monotonic()
-        return monotonic() - self._alone_since_s < PATIENCE_S
+        return not self.is_cut_off and monotonic() - self._alone_since_s < PATIENCE_S
 
     def joined(self) -> Sequence[NodeMember]:
         """Those that have become ready since this was asked."""
@@ -107,6 +108,12 @@ class Nodes(Closable):
             except Exception as error:  # the cluster is gone, or this process has left it
                 if not self.is_closed:
                     self.notes.append(f"the cluster does not answer: {_why(error)}")
+                    self.is_cut_off = True
+                return
+            self._alive = {str(node["NodeID"]) for node in nodes}
+            if self.ray.own_node not in self._alive:
+                self.notes.append("this machine's own node is lost")
+                self.is_cut_off = True
                 return
             for node in nodes:
                 if node["NodeID"] not in self._names and _size(node, "CPU") >= 1:
@@ -123,11 +130,9 @@ class Nodes(Closable):
             self._names.setdefault(id, name)
         self._prepare(id, self._names[id], partial(self._survey, node))
 
-    def _has(self, node: str) -> bool:
+    def has(self, node: str) -> bool:
         """Whether a node is there."""
-        with suppress(Exception):
-            return any(each["NodeID"] == node for each in self.ray.nodes())
-        return False
+        return node in self._alive and not self.is_cut_off
 
     def _prepare(self, node: str, name: str, work: Callable[[str], None]) -> None:
         def prepared() -> None:
@@ -136,7 +141,7 @@ class Nodes(Closable):
             except EdgespecError as error:
                 self._refuse(name, error)
             except Exception as error:  # Ray's are of many kinds
-                why = _why(error) if self._has(node) else "it has left the cluster"
+                why = _why(error) if self.has(node) else "it has left the cluster"
                 self._refuse(name, GenerationError("it cannot be used", why=why))
             finally:
                 with self._lock:
@@ -207,7 +212,7 @@ class Nodes(Closable):
 
     def replace(self, member: NodeMember) -> bool:
         """Let another actor take the place of one that has ended, if its node is still there."""
-        is_there = self._has(member.post.node)
+        is_there = self.has(member.post.node)
         if is_there:
             self._prepare(member.post.node, member.name, partial(self._hire, member.post))
         return is_there
@@ -243,7 +248,7 @@ class NodeMember:
         another one; and Ray's errors."""
         while True:
             try:
-                depend_on, self.n_slots = self._heard(self._ray.api.get(self.actor.introduce.remote()))
+                depend_on, self.n_slots = self._heard(self._patiently(self.actor.introduce.remote()))
                 break
             except Exception as error:
                 if isinstance(error, EdgespecError) or self._ray.is_final(error) or self._nodes.is_closed:
@@ -254,6 +259,13 @@ class NodeMember:
         if name is not None:
             why = f"{name} is {depend_on.get(name)!r} there, {here.get(name)!r} here"
             raise UsageError(f"{self.name} would not give the same texts", why=why)
+
+    def _patiently(self, asked: Any) -> Any:
+        """What an actor returns, which may take as long as its node is there."""
+        while not self._ray.api.wait([asked], timeout=LOOK_S)[0]:
+            if self._nodes.is_closed or not self._nodes.has(self.post.node):
+                raise LostError("it has left the cluster")
+        return self._ray.api.get(asked)
 
     def check_settings(self, request: Request) -> None:
         """Raises UsageError."""

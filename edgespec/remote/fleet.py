@@ -60,8 +60,8 @@ class Fleet(Closable):
 
     A member that is lost is asked for a sign of life a few times, and now and then later on; its rows go to others.
     Rows at which the engine fails, or that were with two lost members, are retried alone, elsewhere if there is such a
-    place; what fails then gets an error. `notes` says what happened. Raises UsageError if members differ in what texts
-    depend on.
+    place; what fails then gets an error. `notes` says what happened; `tell` is called when there are new ones. Raises
+    UsageError if members differ in what texts depend on.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class Fleet(Closable):
                 raise UsageError(f"{members[0].name} and {other.name} would not give the same texts", why=unlike)
         self._places = [self._place(member) for member in members]
         self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
-        self._tokens = 0
+        self._tokens = self._n_told = 0
+        self.tell: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -242,6 +243,9 @@ class Fleet(Closable):
                 member.close()
             else:
                 self._probe(place, REVIVE_S)
+        if len(self.notes) > self._n_told:
+            self._n_told = len(self.notes)
+            self.tell()
         are_dead = all(place.is_dead for place in self._places)
         if are_dead and not (self._recruits is not None and self._recruits.are_expected):
             which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"

@@ -21,6 +21,7 @@ from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, 
 from edgespec.events import TokenEvent
 from edgespec.remote import fleet
 from edgespec.remote.fleet import Fleet
+from edgespec.remote.member import LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 
@@ -85,7 +86,8 @@ class FakeRay:
     """As much of `edgespec.cluster.library.Ray` as is used."""
 
     def __init__(self, *found: Node) -> None:
-        self.found, self.actors = list(found), list[FakeActor]()
+        self.has_own = True
+        self.found, self.actors, self.own_node = list(found), list[FakeActor](), "own"
         self.api = SimpleNamespace(
             wait=lambda refs, **_: (refs, []), get=lambda ref: ref.future().result(), kill=self._kill
         )
@@ -94,7 +96,8 @@ class FakeRay:
         actor.is_killed = True
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [
+        own = {"NodeID": self.own_node, "NodeManagerAddress": "own", "Resources": {}}
+        return [own] * self.has_own + [
             {"NodeID": node.id, "NodeManagerAddress": node.id, "Resources": {"CPU": node.cpus, "GPU": node.gpus}}
             for node in self.found
             if node.is_alive
@@ -206,6 +209,15 @@ def test_rows_of_a_node_that_leaves_go_to_one_that_joins() -> None:
                 ray.found.append(Node("b"))
         assert found == {number: str(number) for number in range(30)}
         assert "node a is lost (it has left the cluster)" in str(engine.notes)
+
+
+def test_without_its_own_node_a_job_ends() -> None:
+    ray = FakeRay(Node("a", dies=5))
+    with opened(ray) as nodes, Fleet(nodes.first(CancelFlag()), kind="node", recruits=nodes) as engine:
+        ray.has_own = False
+        with pytest.raises(LostError, match="every node is lost"):
+            list(engine.stream(Request(prompt=str(number)) for number in range(30)))
+        assert "this machine's own node is lost" in engine.notes
 
 
 def test_waiting_for_nodes_can_be_stopped() -> None:

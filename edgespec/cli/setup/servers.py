@@ -116,6 +116,7 @@ class Members(Closable):
 
     def __init__(self, fleet: Fleet, asked: Request, output: Output) -> None:
         self.worker, self._output, self._n_shown = fleet, output, 0
+        fleet.tell = self.show_notes
         try:
             self.worker.check_settings(asked)
         except BaseException:
