@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -43,7 +43,6 @@ class Nodes(Closable):
         self._names: dict[str, str] = {}
         self._refusals: list[EdgespecError] = []
         self._n_coming = 0
-        self._alone_since_s = 0.0
         self._build = ""
         self._lock = threading.Lock()
         self._alive: set[str] = set()
@@ -56,7 +55,7 @@ class Nodes(Closable):
             return
         self.is_closed = True
         with suppress(Exception):
-            closing = [member.actor.close.remote() for member in self._members]
+            closing = [member.actor.close.remote() for member in [*self._members]]
             self.ray.api.wait(closing, num_returns=len(closing), timeout=GRACE_S) if closing else None
         for member in [*self._members]:
             member.close()
@@ -67,27 +66,20 @@ class Nodes(Closable):
         """Whether some node is being prepared."""
         return bool(self._joined) or (self._n_coming > 0 and not self.is_cut_off)
 
-    @property
-    def are_expected(self) -> bool:
-        """Whether some node is being prepared, or may still come: this is asked when there is none."""
-        if self.are_coming:
-            self._alone_since_s = 0.0
-            return True
-        self._alone_since_s = self._alone_since_s or monotonic()
-        return not self.is_cut_off and monotonic() - self._alone_since_s < PATIENCE_S
+    def are_expected(self, alone_s: float) -> bool:
+        """Whether some node may still come, nobody having been there for so long."""
+        return self.are_coming or (alone_s < PATIENCE_S and not self.is_cut_off)
 
     def joined(self) -> Sequence[NodeMember]:
         """Those that have become ready since this was asked."""
-        found = [self._joined.popleft() for _ in range(len(self._joined))]
-        self._alone_since_s = 0.0 if found else self._alone_since_s
-        return found
+        return [self._joined.popleft() for _ in range(len(self._joined))]
 
     def first(self, cancel: CancelFlag) -> Sequence[NodeMember]:
         """Wait for somebody to be ready. Raises LoadingStoppedError, and what has kept every node from it."""
         while not (found := self.joined()):
             if cancel.is_set():
                 raise LoadingStoppedError("stopped waiting for the cluster")
-            if self._has_looked and not self.are_coming:
+            if (self._has_looked or self.is_cut_off) and not self.are_coming:
                 if not self._refusals:
                     raise GenerationError("the cluster has no node with a CPU", hint="start nodes with: ray start")
                 raise self._refusals[0]

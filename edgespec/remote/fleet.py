@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from time import monotonic
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -75,6 +76,7 @@ class Fleet(Closable):
         self._places = [self._place(member) for member in members]
         self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
         self._tokens = self._n_told = 0
+        self._present_s = monotonic()  # when somebody was there
         self.tell: Callable[[], None] = lambda: None
 
     def close(self) -> None:
@@ -246,8 +248,9 @@ class Fleet(Closable):
         if len(self.notes) > self._n_told:
             self._n_told = len(self.notes)
             self.tell()
-        are_dead = all(place.is_dead for place in self._places)
-        if are_dead and not (self._recruits is not None and self._recruits.are_expected):
+        if not all(place.is_dead for place in self._places):
+            self._present_s = monotonic()
+        elif self._recruits is None or not self._recruits.are_expected(monotonic() - self._present_s):
             which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"
             raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, and this job with it")
 

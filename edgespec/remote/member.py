@@ -57,9 +57,8 @@ class Recruits(Protocol):
 
     notes: list[str]
 
-    @property
-    def are_expected(self) -> bool:
-        """Whether somebody may come even if everybody else is lost."""
+    def are_expected(self, alone_s: float) -> bool:
+        """Whether somebody may come, although everybody else has been lost for so long."""
 
     def joined(self) -> Sequence[Member]:
         """Those who are new."""

@@ -58,8 +58,7 @@ class Coming:
         self.notes: list[str] = []
         self._when, self._n_asked = when, 0
 
-    @property
-    def are_expected(self) -> bool:
+    def are_expected(self, alone_s: float) -> bool:
         return bool(self._when)
 
     def joined(self) -> Sequence[Fake]:
