@@ -133,6 +133,7 @@ class Nodes(Closable):
             except EdgespecError as error:
                 self._refuse(name, error)
             except Exception as error:  # Ray's are of many kinds
+                sleep(2 * LOOK_S)  # until it is known who is still there
                 why = _why(error) if self.has(node) else "it has left the cluster"
                 self._refuse(name, GenerationError("it cannot be used", why=why))
             finally:
