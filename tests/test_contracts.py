@@ -36,13 +36,14 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
     "batch": f"{PLAIN} core gguf_file llama models runtime edgespec files text",
     "remote": f"{PLAIN} core runtime text",
+    "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
     "serve": f"{PLAIN} core gguf_file models runtime edgespec batch files text",
     "compare": f"{PLAIN} core gguf_file llama datastore models runtime edgespec bench files text",
     "training": f"{PLAIN} core gguf_file llama history bench files text",
     "chat": f"{PLAIN} core gguf_file llama models runtime edgespec history files text",
     "tui": f"{PLAIN} core gguf_file models runtime edgespec history chat files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch compare"
-    " serve remote"
+    " serve remote cluster"
     " training chat tui files text",
 }
 EXCEPTIONS = {  # modules that import a room beside or above theirs, and why
@@ -64,6 +65,7 @@ HEAVY = {
     "rich",
     "starlette",
     "uvicorn",
+    "ray",
 } | {"httpx2"}
 
 
@@ -200,6 +202,13 @@ def test_starting_loads_nothing_heavy(code: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SOURCES if not within(name, "edgespec.training")])
 def test_only_the_training_room_touches_pytorch(name: str) -> None:
     assert "torch" not in third_party(name)
+
+
+def test_only_one_module_touches_ray() -> None:
+    source = {name: path.read_text(encoding="utf-8") for name, path in SOURCES.items()}
+    assert {name for name in SOURCES if '"ray"' in source[name] or "ray" in third_party(name)} == {
+        "edgespec.cluster.library"
+    }
 
 
 def test_pytorch_is_loaded_when_training_begins() -> None:

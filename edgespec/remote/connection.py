@@ -16,6 +16,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, PromptTooLongError, UsageError
 from edgespec.remote.address import is_loopback
+from edgespec.remote.member import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
 
@@ -23,15 +24,10 @@ CONNECT_S = 10.0
 SILENCE_S = 120.0  # in streams servers send pings more often than that
 LOADING_S = 600.0  # for other answers, before which a model may have to be loaded
 RETRY_S, MOST_RETRY_S = 2.0, 60.0  # to a server that is busy, where it names no time
-POLL_S = 0.03  # how long a cancel may go unnoticed
 MOST_SAID = 500  # characters of an error
 KEY_HINT = "--api-key-file FILE or EDGESPEC_API_KEY holds the key"
 
 Made = TypeVar("Made")
-
-
-class ServerLostError(GenerationError):
-    """The server cannot be reached, or has gone in the middle of an answer."""
 
 
 class Connection(Closable):
@@ -106,7 +102,7 @@ class Connection(Closable):
                     yield chunk
             except (httpx2.SSEError, ValueError) as error:
                 raise self.stranger(str(error)) from error
-        raise ServerLostError(f"{self.url} went away in the middle of the answer", why="the stream ended early")
+        raise LostError(f"{self.url} went away in the middle of the answer", why="the stream ended early")
 
     @asynccontextmanager
     async def _response(
@@ -139,7 +135,7 @@ class Connection(Closable):
         except httpx2.TransportError as error:
             what = f"{self.url} went away in the middle of the answer" if is_begun else f"cannot reach {self.url}"
             why = str(error) or type(error).__name__
-            raise ServerLostError(what, why=why, hint="is 'edgespec serve' running there?") from error
+            raise LostError(what, why=why, hint="is 'edgespec serve' running there?") from error
 
     # --- what servers say ---------------------------------------------------------------------------------------------
 

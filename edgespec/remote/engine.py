@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +15,8 @@ from edgespec.closable import Closable
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.remote.connection import POLL_S, Connection
+from edgespec.remote.connection import Connection
+from edgespec.remote.member import POLL_S, Arrived
 from edgespec.remote.wire import Partial, body_of, events, messages_of
 from edgespec.runtime.options import DraftingOptions, drafting_changes
 from edgespec.runtime.stream import Answer
@@ -33,9 +36,6 @@ FOREIGN = {"description": "a model of another server", "draft_model": None} | {
     "exact": True,
     "rounding": None,
 }
-
-Arrived = TokenEvent | EdgespecError | None
-"""What comes of a request: events, what it fails with, or that the server is too busy for it as yet."""
 
 
 class RemoteEngine(Closable):
@@ -177,7 +177,7 @@ class RemoteEngine(Closable):
         """The events of one answer, the last one with its finish reason. Raises UsageError; GenerationError, behind a
         last event."""
         arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
-        future = self.connection.submit(self.deliver(request, arrived.put))
+        future = self.begin(request, arrived.put)
         made, is_waiting = Partial(self._counts.get(request.messages, 0)), False
         try:
             while True:
@@ -204,6 +204,33 @@ class RemoteEngine(Closable):
                     raise event
         finally:
             future.cancel()
+
+    # --- what a fleet asks of a member ------------------------------------------------------------------------------
+
+    is_gone, why_lost = False, ""
+
+    @property
+    def name(self) -> str:
+        return self.url
+
+    def begin(self, request: Request, put: Callable[[Arrived], None]) -> Future[None]:
+        """Ask for an answer; `put` receives what comes of it."""
+        return self.connection.submit(self.deliver(request, put))
+
+    def probe(self, after_s: float, times: int) -> Future[bool]:
+        """Whether the server gives a sign of life, asked so many times, each after such a pause."""
+
+        async def lives() -> bool:
+            for _ in range(times):
+                await asyncio.sleep(after_s)
+                try:
+                    await self.connection.ask("GET", "/health")
+                except EdgespecError:
+                    continue
+                return True
+            return False
+
+        return self.connection.submit(lives())
 
     # --- in the loop of the connection --------------------------------------------------------------------------------
 
@@ -242,6 +269,11 @@ class RemoteEngine(Closable):
         pieces = (await self.connection.ask("POST", "/detokenize", body)).get("pieces") or ()
         for id, piece in zip(ids, pieces, strict=False):
             self._bytes[id] = piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:
+    """The bytes of a token that an answer of one of them had, with log-probabilities."""
+    return next((data for engine in engines if (data := engine.token_bytes(token))), b"")
 
 
 def _usual(usual: LoadSettings, name: str) -> Any:

@@ -1,29 +1,28 @@
-"""Several servers as one engine: each row goes to one that is free, and on to another one if that is lost."""
+"""Several members as one engine: each row goes to one that is free, and on to another one if that is lost."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from time import monotonic
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.remote.connection import POLL_S, ServerLostError
-from edgespec.remote.engine import Arrived, RemoteEngine
+from edgespec.remote.member import POLL_S, Arrived, LostError, Member, Recruits
 from edgespec.runtime.stream import Events
 from edgespec.settings import Request
 
-PROBES = 3  # of a server that was lost, before it counts as dead
+PROBES = 3  # of a member that was lost, before it counts as dead
 PROBE_S = 1.0  # between them
 REVIVE_S = 10.0  # between looks at a dead one
 IN_SYNC = ("model", "model size", "model digest", "served by")
-"""What all servers of a job must have in common, beside what texts depend on; named first in errors."""
+"""What all members of a job must have in common, beside what texts depend on; named first in errors."""
 
 
 @dataclass(slots=True)
@@ -33,18 +32,19 @@ class _Flight:
     index: int
     request: Request
     events: list[TokenEvent] = field(default_factory=list)
-    n_lost: int = 0  # servers that had it
-    is_suspect: bool = False  # the engine, or a second server, may have failed because of it
+    n_lost: int = 0  # members that had it
+    is_suspect: bool = False  # the engine, or a second member, may have failed because of it
+    failed_at: set[int] = field(default_factory=set)  # the places where it was then
 
 
 @dataclass(slots=True, eq=False)
-class _Server:
-    """A server, and the requests that it has: with `is_alone` a suspect, and no other beside it."""
+class _Place:
+    """A member, and the requests that it has: with `is_alone` a suspect, and no other beside it."""
 
-    engine: RemoteEngine
+    member: Member
     room: int
-    flights: dict[int, tuple[_Flight, concurrent.futures.Future[None]]] = field(default_factory=dict)
-    probing: concurrent.futures.Future[bool] | None = None
+    flights: dict[int, tuple[_Flight, Future[None]]] = field(default_factory=dict)
+    probing: Future[bool] | None = None
     is_lost: bool = False
     is_dead: bool = False
     is_busy: bool = False
@@ -56,62 +56,65 @@ class _Server:
 
 
 class Fleet(Closable):
-    """An engine for `Job` that answers on servers, `room` rows at a time on each (0: one more than it has slots, so
-    that none is idle while a row is on its way).
+    """An engine for `Job` that answers at its members, `room` rows at a time at each (0: one more than it has slots, so
+    that none is idle while a row is on its way). `kind` is what messages call a member; `recruits` may bring others.
 
-    A server that is lost is asked for a sign of life a few times, and now and then later on; its rows go to others.
-    Rows at which the engine fails, or that were with two lost servers, are retried alone; what fails then gets an
-    error. `notes` says what happened. Raises UsageError if servers differ in what texts depend on.
+    A member that is lost is asked for a sign of life a few times, and now and then later on; its rows go to others.
+    Rows at which the engine fails, or that were with two lost members, are retried alone, elsewhere if there is such a
+    place; what fails then gets an error. `notes` says what happened; `tell` is called when there are new ones. Raises
+    UsageError if members differ in what texts depend on.
     """
 
-    def __init__(self, engines: Sequence[RemoteEngine], room: int = 0) -> None:
-        self.notes: list[str] = []
-        self.engines = engines
-        first = engines[0]
-        for other in engines[1:]:
-            names = {*first.texts_depend_on, *other.texts_depend_on}
-            differ = [name for name in names if first.texts_depend_on.get(name) != other.texts_depend_on.get(name)]
-            if differ:
-                name = min(differ, key=lambda name: IN_SYNC.index(name) if name in IN_SYNC else len(IN_SYNC))
-                values = " and ".join(repr(engine.texts_depend_on.get(name)) for engine in (first, other))
-                raise UsageError(f"{first.url} and {other.url} would not give the same texts", why=f"{name}: {values}")
-        self._servers = [_Server(engine, room or engine.n_slots + 1) for engine in engines]
-        self._arrived: queue.SimpleQueue[tuple[_Server, int, Arrived]] = queue.SimpleQueue()
-        self._tokens = 0
+    def __init__(
+        self, members: Sequence[Member], room: int = 0, *, kind: str = "server", recruits: Recruits | None = None
+    ) -> None:
+        self.notes: list[str] = [] if recruits is None else recruits.notes
+        self.kind, self._room, self._recruits = kind, room, recruits
+        for other in members[1:]:
+            if unlike := difference(members[0], other):
+                raise UsageError(f"{members[0].name} and {other.name} would not give the same texts", why=unlike)
+        self._places = [self._place(member) for member in members]
+        self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
+        self._tokens = self._n_told = 0
+        self._present_s = monotonic()  # when somebody was there
+        self.tell: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         with ExitStack() as stack:
-            for engine in self.engines:
-                stack.callback(engine.close)
+            if self._recruits is not None:
+                stack.callback(self._recruits.close)
+            for place in self._places:
+                stack.callback(place.member.close)
 
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token that an answer with log-probabilities had."""
-        return next((data for engine in self.engines if (data := engine.token_bytes(token))), b"")
+    @property
+    def n_members(self) -> int:
+        """Those that are there."""
+        return sum(not place.is_lost for place in self._places)
 
     # --- what a job asks ----------------------------------------------------------------------------------------------
 
     def check_settings(self, request: Request) -> None:
         """Raises UsageError."""
-        self.engines[0].check_settings(request)
+        self._places[0].member.check_settings(request)
 
     def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
-        """The events of answers, each answer at once when it is whole. Raises ServerLostError when no server is left.
+        """The events of answers, each answer at once when it is whole. Raises LostError when no member is left.
 
         Requests are taken as `runtime.stream.feed` takes them.
         """
         arriving, is_last, n_taken = iter(requests), False, 0
         is_ready: Callable[[], bool] = getattr(arriving, "is_ready", lambda: True)
         again: deque[_Flight] = deque()
-        for server in self._servers:
-            if server.is_lost:
-                server.is_dead = False
-                self._probe(server, PROBE_S)
+        for place in self._places:
+            if place.is_lost:
+                place.is_dead = False
+                self._probe(place, PROBE_S)
         try:
             while True:
                 if cancel is not None and cancel.is_set():
                     return
                 self._assign_again(again)
-                is_idle = not again and not any(server.flights for server in self._servers)
+                is_idle = not again and not any(place.flights for place in self._places)
                 while not is_last and not again and (free := self._freest()) is not None and (is_idle or is_ready()):
                     try:
                         request = next(arriving)
@@ -125,116 +128,141 @@ class Fleet(Closable):
                     return
                 yield from self._hear(again)
         finally:
-            for server in self._servers:
-                for _, future in server.flights.values():
+            for place in self._places:
+                for _, future in place.flights.values():
                     future.cancel()
-                if server.probing is not None:
-                    server.probing.cancel()
-                server.flights.clear()
-                server.probing = None
-                server.is_busy = server.is_alone = False
+                if place.probing is not None:
+                    place.probing.cancel()
+                place.flights.clear()
+                place.probing = None
+                place.is_busy = place.is_alone = False
 
     # --- rows on their way --------------------------------------------------------------------------------------------
 
-    def _freest(self) -> _Server | None:
-        found = max(self._servers, key=lambda server: server.free / server.room)
-        return found if found.free > 0 else None
+    def _freest(self) -> _Place | None:
+        found = max(self._places, key=lambda place: place.free / place.room, default=None)
+        return found if found is not None and found.free > 0 else None
 
     def _assign_again(self, again: deque[_Flight]) -> None:
-        """Rows whose server was lost go to whoever is free, suspects to one that is idle."""
+        """Rows whose member was lost go to whoever is free, suspects to one that is idle."""
         for flight in [*again]:
-            idle = (server for server in self._servers if server.free > 0 and not server.flights)
-            server = next(idle, None) if flight.is_suspect else self._freest()
-            if server is not None:
+            place = self._idle(flight) if flight.is_suspect else self._freest()
+            if place is not None:
                 again.remove(flight)
-                self._send(server, flight)
-                server.is_alone = flight.is_suspect
+                self._send(place, flight)
+                place.is_alone = flight.is_suspect
 
-    def _send(self, server: _Server, flight: _Flight) -> None:
+    def _idle(self, suspect: _Flight) -> _Place | None:
+        """A place for a suspect: where it has not failed, unless that is everywhere."""
+        there = [place for place in self._places if not place.is_lost]
+        others = [place for place in there if id(place) not in suspect.failed_at]
+        return next((place for place in others or there if place.free > 0 and not place.flights), None)
+
+    def _send(self, place: _Place, flight: _Flight) -> None:
         flight.events.clear()
         self._tokens += 1
         token, arrived = self._tokens, self._arrived  # what comes of an earlier attempt has another number
-        work = server.engine.deliver(flight.request, lambda event: arrived.put((server, token, event)))
-        server.flights[token] = flight, server.engine.connection.submit(work)
+        future = place.member.begin(flight.request, lambda event: arrived.put((place, token, event)))
+        place.flights[token] = flight, future
 
     # --- answers on their way back ------------------------------------------------------------------------------------
 
     def _hear(self, again: deque[_Flight]) -> Iterator[tuple[int, TokenEvent | EdgespecError]]:
         """What arrives next, if that is a whole answer or an error of its row."""
-        self._look_after_lost()
+        self._muster()
         try:
-            server, token, event = self._arrived.get(timeout=POLL_S)
+            place, token, event = self._arrived.get(timeout=POLL_S)
         except queue.Empty:
             return
-        if token not in server.flights:
+        if token not in place.flights:
             return
-        flight = server.flights[token][0]
-        server.is_busy = event is None
+        flight = place.flights[token][0]
+        place.is_busy = event is None
         if event is None:
             return
         if isinstance(event, TokenEvent):
             flight.events.append(event)
             if event.is_last:
-                self._landed(server, token)
+                self._landed(place, token)
                 yield from ((flight.index, each) for each in flight.events)
-        elif isinstance(event, ServerLostError):
-            yield from self._lose(server, again, event)
-        elif isinstance(event, GenerationError) and not server.is_alone:
+        elif isinstance(event, LostError):
+            yield from self._lose(place, again, event)
+        elif isinstance(event, GenerationError) and not place.is_alone:
             flight.is_suspect = True
+            flight.failed_at.add(id(place))
             again.append(flight)
-            self._landed(server, token)
+            self._landed(place, token)
         else:
-            self._landed(server, token)
+            self._landed(place, token)
             yield flight.index, event
 
-    def _landed(self, server: _Server, token: int) -> None:
-        del server.flights[token]
-        server.is_alone = False
+    def _landed(self, place: _Place, token: int) -> None:
+        del place.flights[token]
+        place.is_alone = False
 
-    def _lose(
-        self, server: _Server, again: deque[_Flight], error: ServerLostError
-    ) -> Iterator[tuple[int, EdgespecError]]:
-        """Give the rows of a server to others, and find out whether it still lives. A row that was alone fails."""
-        for flight, future in server.flights.values():
+    def _lose(self, place: _Place, again: deque[_Flight], error: LostError) -> Iterator[tuple[int, EdgespecError]]:
+        """Give the rows of a member to others, and find out whether it still lives. A row that was alone fails."""
+        for flight, future in place.flights.values():
             future.cancel()
             flight.n_lost += 1
             flight.is_suspect = flight.n_lost > 1
-            if server.is_alone:
+            if place.is_alone:
                 yield flight.index, error
             else:
                 again.append(flight)
-        server.flights.clear()
-        server.is_lost, server.is_alone = True, False
-        self._probe(server, PROBE_S)
+        place.flights.clear()
+        place.is_lost, place.is_alone = True, False
+        self._probe(place, PROBE_S)
 
-    def _probe(self, server: _Server, after_s: float) -> None:
-        async def lives() -> bool:
-            for _ in range(1 if server.is_dead else PROBES):
-                await asyncio.sleep(after_s)
-                try:
-                    await server.engine.connection.ask("GET", "/health")
-                except EdgespecError:
-                    continue
-                return True
-            return False
+    # --- who is there -------------------------------------------------------------------------------------------------
 
-        server.probing = server.engine.connection.submit(lives())
+    def _place(self, member: Member) -> _Place:
+        return _Place(member, self._room or member.n_slots + 1)
 
-    def _look_after_lost(self) -> None:
-        """Raises ServerLostError when all are dead."""
-        for server in self._servers:
-            if server.probing is None or not server.probing.done():
+    def _probe(self, place: _Place, after_s: float) -> None:
+        place.probing = place.member.probe(after_s, 1 if place.is_dead else PROBES)
+
+    def _muster(self) -> None:
+        """Let those in that are new, look after those that were lost. Raises LostError when all are dead."""
+        if self._recruits is not None:
+            self._places += map(self._place, self._recruits.joined())
+        for place in [*self._places]:
+            if place.probing is None or not place.probing.done():
                 continue
-            if server.probing.result():
-                if server.is_dead:
-                    self.notes.append(f"{server.engine.url} is back")
-                server.probing, server.is_lost, server.is_dead = None, False, False
+            member = place.member
+            if place.probing.result():
+                if place.is_dead:
+                    self.notes.append(f"{member.name} is back")
+                place.probing, place.is_lost, place.is_dead = None, False, False
                 continue
-            if not server.is_dead:
-                others = "; its rows go to the others" if len(self._servers) > 1 else ""
-                self.notes.append(f"{server.engine.url} is lost{others}")
-                server.is_dead = True
-            self._probe(server, REVIVE_S)
-        if all(server.is_dead for server in self._servers):
-            which = self._servers[0].engine.url if len(self._servers) == 1 else "every server"
-            raise ServerLostError(f"{which} is lost", hint="start 'edgespec serve' again, and this job with it")
+            if not place.is_dead:
+                why = f" ({member.why_lost})" if member.why_lost else ""
+                others = "; its rows go to the others" if len(self._places) > 1 else ""
+                self.notes.append(f"{member.name} is lost{why}{others}")
+                place.is_dead = True
+            if member.is_gone:
+                self._places.remove(place)
+                member.close()
+            else:
+                self._probe(place, REVIVE_S)
+        if len(self.notes) > self._n_told:
+            self._n_told = len(self.notes)
+            self.tell()
+        if not all(place.is_dead for place in self._places):
+            self._present_s = monotonic()
+        elif self._recruits is None or not self._recruits.are_expected(monotonic() - self._present_s):
+            which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"
+            raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, and this job with it")
+
+
+_WHAT = {"server": "'edgespec serve'", "node": "the cluster"}
+
+
+def difference(first: Member, other: Member) -> str:
+    """What keeps two members from giving the same texts, in words; "" for nothing."""
+    one, two = first.texts_depend_on, other.texts_depend_on
+    differ = [name for name in {*one, *two} if one.get(name) != two.get(name)]
+    if not differ:
+        return ""
+    name = min(differ, key=lambda name: IN_SYNC.index(name) if name in IN_SYNC else len(IN_SYNC))
+    return f"{name}: {one.get(name)!r} and {two.get(name)!r}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,9 +19,9 @@ from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
 from edgespec.remote import fleet as module
-from edgespec.remote.connection import ServerLostError
-from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.engine import RemoteEngine, token_bytes
 from edgespec.remote.fleet import Fleet
+from edgespec.remote.member import LostError
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Request
 
@@ -96,8 +97,9 @@ def test_rows_are_those_of_this_machine() -> None:
         pieces = {id: first.token_bytes([id])[0] for id in range(8000)}
         here = results(first, rows, token_bytes=pieces.__getitem__, ordered=True)
         with serving(first) as one, serving(second) as two:
-            with Fleet([RemoteEngine(one.url), RemoteEngine(two.url)]) as servers:
-                there = results(servers, rows, token_bytes=servers.token_bytes, ordered=True)
+            engines = [RemoteEngine(one.url), RemoteEngine(two.url)]
+            with Fleet(engines) as servers:
+                there = results(servers, rows, token_bytes=partial(token_bytes, engines), ordered=True)
             answered = [sum(record["path"].endswith("completions") for record in each.records) for each in (one, two)]
     for row in (*here, *there):  # a server says it in other words
         row.pop("error", None) if row.get("id") in ("wrong", "long") else None
@@ -111,8 +113,8 @@ def test_a_server_that_is_lost_gives_its_rows_to_the_others() -> None:
 
         def bury(row: dict[str, Any]) -> None:
             servers[0].is_gone = True
-            if engine._servers[0].probing is not None:  # or the others may be ready before it is known
-                engine._servers[0].probing.result()
+            if engine._places[0].probing is not None:  # or the others may be ready before it is known
+                engine._places[0].probing.result()
 
         assert contents(results(engine, each=bury)) == ALL
         assert engine.notes == [f"{servers[0].url} is lost; its rows go to the others"]
@@ -137,7 +139,7 @@ def test_when_every_server_is_lost_the_job_ends() -> None:
                 server.is_gone = True
                 server.fails += ["lost"] * 10_000
 
-        with pytest.raises(ServerLostError, match="every server is lost"):
+        with pytest.raises(LostError, match="every server is lost"):
             results(engine, each=bury)
         assert contents(done).items() <= ALL.items()
         for server in servers:

@@ -23,8 +23,8 @@ from edgespec.errors import EdgespecError, GenerationError, PromptTooLongError, 
 from edgespec.events import TokenEvent
 from edgespec.history import Store
 from edgespec.remote.address import base_url, checked_key, is_loopback, read_key
-from edgespec.remote.connection import ServerLostError
 from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.member import LostError
 from edgespec.runtime.worker import LoadingStoppedError, Worker
 from edgespec.serve.guard import Rules
 from edgespec.settings import LoadSettings, Message, Request
@@ -214,7 +214,7 @@ def test_a_server_that_goes_in_the_middle_leaves_what_came(other: StandIn) -> No
     other.fails.append("lost")
     with RemoteEngine(other.url) as engine:
         events = list[TokenEvent]()
-        with pytest.raises(ServerLostError, match="in the middle of the answer"):
+        with pytest.raises(LostError, match="in the middle of the answer"):
             for event in engine.answer(Request("a b c d")):
                 events.append(event)
         assert "".join(event.text for event in events) == "a b"
@@ -230,7 +230,7 @@ def test_a_chat_keeps_the_message_and_what_came(other: StandIn, tmp_path: Path) 
         )
         session.load()
         other.fails.append("lost")
-        with pytest.raises(ServerLostError):
+        with pytest.raises(LostError):
             [*session.ask("one two three")]
         assert [turn.content for turn in session.turns] == ["one two three", "one two"]
         other.is_gone = True
@@ -250,7 +250,7 @@ def test_a_message_to_a_server_that_is_gone_is_kept(tmp_path: Path) -> None:
         assert session.engine is not None
         session.engine.connection.url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
         session.engine.connection._client.base_url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
-        with pytest.raises(ServerLostError, match="cannot reach"):
+        with pytest.raises(LostError, match="cannot reach"):
             [*session.ask("are you there?")]
         assert [turn.content for turn in session.turns] == ["are you there?"]
         session.close()
@@ -322,7 +322,7 @@ def test_a_key_is_sent_and_never_shown(server: Serving) -> None:
 
 
 def test_what_is_no_server_is_named(other: StandIn) -> None:
-    with pytest.raises(ServerLostError, match=r"cannot reach http://127.0.0.1:1"):
+    with pytest.raises(LostError, match=r"cannot reach http://127.0.0.1:1"):
         RemoteEngine("http://127.0.0.1:1")
     with pytest.raises(UsageError, match="has no model 'nope'") as raised:
         RemoteEngine(other.url, settings=LoadSettings("nope"))

@@ -38,11 +38,12 @@ from edgespec.cli.setup.batch_files import (
     prepare,
     put_back,
 )
+from edgespec.cli.setup.cluster import OVER, check_over, open_nodes
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.merging import SHARDS, merge_parts, the_input
 from edgespec.cli.setup.reopened import ReopenedModel
-from edgespec.cli.setup.servers import Servers, check_options, open_servers, server_options
+from edgespec.cli.setup.servers import Members, check_options, open_servers, server_options
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
@@ -100,7 +101,7 @@ def batch_options(command: Decorated) -> Decorated:
         "Answer on this server ('edgespec serve') instead of this machine. Repeatable: rows go to whoever is free.",
         multiple=True,
     )
-    return with_options(command, [*QUESTION, *servers, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
+    return with_options(command, [*QUESTION, *servers, OVER, *MODEL, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT])
 
 
 @click.command(cls=Command)
@@ -124,6 +125,7 @@ def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> Non
     source = the_input(sources)
     _refuse_contradictions(source, values)
     check_options(ctx, values)
+    check_over(values)
     with (
         (_on_servers if values["server"] else _here)(ctx, values, output) as model,
         open_input(source, output) as data,
@@ -201,12 +203,13 @@ class _Model:
     depend_on: Mapping[str, Any]
     asked: Request
     token_bytes: TokenBytes
-    open: Callable[[CancelFlag], ReopenedModel | Servers]
+    open: Callable[[CancelFlag], ReopenedModel | Members]
 
 
 @contextmanager
 def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
-    """A model on this machine, downloaded if necessary."""
+    """A model on this machine, downloaded if necessary; with --over the nodes of a cluster load it."""
+    may_download = values["yes"] or not values["model"]
     values["model"] = values["model"] or default_model(ctx, output)
     answer_as_catalogued(ctx, values)
     fetch_models(ctx, load_settings(values), output, yes=values["yes"])
@@ -219,13 +222,19 @@ def _here(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterato
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     has_template = "tokenizer.chat_template" in header.metadata
     with Vocabulary(found.path) as vocabulary:
-        open_model = partial(ReopenedModel, settings, asked, output)
-        yield _Model(found.name, has_template, of_model(header, settings), asked, vocabulary.token_bytes, open_model)
+        depend_on = of_model(header, settings)
+        open_model: Callable[[CancelFlag], ReopenedModel | Members] = partial(ReopenedModel, settings, asked, output)
+        if values["over"]:
+            open_model = partial(
+                open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download
+            )
+        yield _Model(found.name, has_template, depend_on, asked, vocabulary.token_bytes, open_model)
 
 
 @contextmanager
 def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> Iterator[_Model]:
     """A model that servers have loaded."""
+    from edgespec.remote.engine import token_bytes
     from edgespec.remote.fleet import Fleet
 
     engines = open_servers(ctx, values["server"], values, output)
@@ -239,8 +248,8 @@ def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> I
             first.has_chat_template,
             first.texts_depend_on,
             asked,
-            fleet.token_bytes,
-            lambda cancel: Servers(fleet, asked, output),
+            partial(token_bytes, engines),
+            lambda cancel: Members(fleet, asked, output),
         )
 
 
@@ -250,7 +259,7 @@ def _on_servers(ctx: click.Context, values: dict[str, Any], output: Output) -> I
 def _run(
     ctx: click.Context,
     output: Output,
-    open_model: Callable[[CancelFlag], ReopenedModel | Servers],
+    open_model: Callable[[CancelFlag], ReopenedModel | Members],
     rows: Iterator[Row | BadRow],
     results: Results,
     keep: Callable[[Result], None],
@@ -263,7 +272,7 @@ def _run(
     is_done, n_waiting = False, 0
     try:
         with interrupts.cancelling(cancel), open_model(cancel) as model:
-            heard = _shower(output, meter)
+            heard = _shower(output, meter, model.where)
             job = Job(model.worker, rows, results, cancel, ordered=values["ordered"], reopen=model.reopen, heard=heard)
             meter.start()
             try:
@@ -291,7 +300,9 @@ def _run(
     interrupts.raise_if_received()
 
 
-def _shower(output: Output, meter: Meter) -> Callable[[TokenEvent | EdgespecError], None]:
+def _shower(
+    output: Output, meter: Meter, where: Callable[[], list[str]]
+) -> Callable[[TokenEvent | EdgespecError], None]:
     """Counts events, and shows the progress from time to time."""
     shown_s = perf_counter()
 
@@ -300,6 +311,6 @@ def _shower(output: Output, meter: Meter) -> Callable[[TokenEvent | EdgespecErro
         meter.hear(event)
         if perf_counter() - shown_s > SHOWN_S:
             shown_s = perf_counter()
-            output.progress(" · ".join(meter.progress()), None)
+            output.progress(" · ".join([*meter.progress(), *where()]), None)
 
     return heard

@@ -42,6 +42,10 @@ class ReopenedModel(Closable):
         self.worker = self._open()
         return self.worker
 
+    def where(self) -> list[str]:
+        """Nothing to say of this machine, for the progress of a job."""
+        return []
+
     def show_notes(self) -> None:
         """Show new notes."""
         for note in self.worker.notes:

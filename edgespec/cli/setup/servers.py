@@ -71,17 +71,17 @@ def open_servers(
     """The model that is asked for, or one of `also`, or the first one, of each server that can be reached. What the
     user has not set is then as the first one was started with. Raises EdgespecError."""
     from edgespec.remote.address import base_url
-    from edgespec.remote.connection import ServerLostError
     from edgespec.remote.engine import RemoteEngine
+    from edgespec.remote.member import LostError
 
     is_typed = ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE
     settings = _settings(values, values["model"] if is_typed else "")
-    key, found, lost = _key(values), list[RemoteEngine](), list[ServerLostError]()
+    key, found, lost = _key(values), list[RemoteEngine](), list[LostError]()
     try:
         for url in dict.fromkeys(map(base_url, urls)):
             try:
                 found.append(RemoteEngine(url, key, settings, also=also))
-            except ServerLostError as away:
+            except LostError as away:
                 lost.append(away)
         if not found:
             raise lost[0]
@@ -108,14 +108,25 @@ def opener(
     return lambda settings, progress, cancel: open_engine(settings, cancel)
 
 
-class Servers(Closable):
-    """Servers in place of a `ReopenedModel`. Raises UsageError if the settings in `asked` are invalid for the model."""
+class Members(Closable):
+    """Servers, or nodes of a cluster, in place of a `ReopenedModel`. Raises UsageError if the settings in `asked` are
+    invalid for the model."""
 
     reopen = None
 
     def __init__(self, fleet: Fleet, asked: Request, output: Output) -> None:
         self.worker, self._output, self._n_shown = fleet, output, 0
-        self.worker.check_settings(asked)
+        fleet.tell = self.show_notes
+        try:
+            self.worker.check_settings(asked)
+        except BaseException:
+            self.close()
+            raise
+
+    def where(self) -> list[str]:
+        """How many there are, for the progress of a job."""
+        n, kind = self.worker.n_members, self.worker.kind
+        return [f"{n} {kind}{'s' if n != 1 else ''}"]
 
     def show_notes(self) -> None:
         """Show new notes."""

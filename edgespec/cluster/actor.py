@@ -1,0 +1,225 @@
+"""What runs on a node: a worker process with the model, and what the driver may ask of it. Nothing here knows Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from edgespec.batch.sidecar import of_model
+from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError
+from edgespec.events import TokenEvent
+from edgespec.gguf_file.model_check import check_model
+from edgespec.models.names.spec import NotFetchedError, resolve
+from edgespec.remote.member import LostError
+from edgespec.runtime.gathered import Gathered
+from edgespec.runtime.worker import Worker, WorkerDiedError
+from edgespec.runtime.worker.child import error_row
+from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
+
+LAST_WORDS = 300  # characters of what a failed download says
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the driver hears: a value, or what it failed with, and the worker's notes that are new."""
+
+    value: Any = None
+    error: tuple[Any, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def failed(cls, error: EdgespecError) -> Told:
+        return cls(error=error_row(error))
+
+    def result(self) -> Any:
+        """Raises what it failed with."""
+        if self.error is not None:
+            kind, what, why, hint = self.error
+            raise kind(what, why=why, hint=hint)
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A node before anything is loaded: its build of llama.cpp, how many threads a model gets there, whether it can use
+    a GPU, and the models that are not there but can be downloaded."""
+
+    build: str
+    threads: int
+    has_gpu: bool
+    missing: tuple[str, ...]
+
+
+def survey(settings: LoadSettings) -> Told:
+    """This node. Fails with ModelNotFoundError if there is no such model."""
+    from edgespec.llama import library
+
+    missing = []
+    try:
+        for spec in filter(None, (settings.model, settings.draft_model)):
+            try:
+                spec == AUTO_DRAFT or resolve(spec)
+            except NotFetchedError:
+                missing.append(spec)
+    except EdgespecError as error:
+        return Told.failed(error)
+    size_bytes = library.library_path().stat().st_size
+    build = f"llama-cpp-python {version('llama-cpp-python')}, {size_bytes:,} bytes, {library.build_flags()}"
+    return Told(Survey(build, library.default_threads(), library.supports_gpu(), tuple(missing)))
+
+
+class Actor:
+    """A model on this node. It is loaded, and `missing` models are downloaded, by `introduce`; if its process dies,
+    another one is started."""
+
+    def __init__(self, settings: LoadSettings, missing: Sequence[str] = ()) -> None:
+        self._settings, self._missing = settings, missing
+        self._worker: Worker | None = None
+        self._answers: _Answers | None = None
+        self._notes: list[str] = []
+        self._n_told = 0
+        self._loading = asyncio.Lock()
+        # The worker's process would import the main module, which is Ray's.
+        vars(sys.modules["__main__"]).pop("__file__", None)
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, by the CPUs that were asked for
+
+    async def ping(self) -> None:
+        """Nothing: the actor runs."""
+
+    async def introduce(self) -> Told:
+        """What the texts depend on, and the number of slots, once the model is loaded."""
+
+        async def introduced() -> tuple[dict[str, Any], int]:
+            worker = await self._ready()
+            header = await asyncio.to_thread(lambda: check_model(resolve(self._settings.model).path))
+            return of_model(header, self._settings), int(worker.describe()["sequences"])
+
+        return await self._told(introduced)
+
+    async def check_settings(self, request: Request) -> Told:
+        async def checked() -> None:
+            await asyncio.to_thread((await self._ready()).check_settings, request)
+
+        return await self._told(checked)
+
+    async def answer(self, request: Request) -> Told:
+        """The events of an answer. It fails with LostError if there is no worker any more."""
+
+        async def answered() -> list[TokenEvent]:
+            try:
+                await self._ready()
+            except EdgespecError as error:
+                raise LostError(error.what, why=error.why, hint=error.hint) from error
+            assert self._answers is not None
+            try:
+                return await asyncio.wrap_future(self._answers.of(request))
+            except WorkerDiedError as error:
+                note = f"{error.what}{f': {error.why}' if error.why else ''}; restarting it"
+                if note not in self._notes:
+                    self._notes.append(note)
+                raise
+
+        return await self._told(answered)
+
+    async def close(self) -> None:
+        """Let the worker save what it learnt, and end it."""
+        await asyncio.to_thread(self._close)
+
+    async def _told(self, work: Callable[[], Awaitable[Any]]) -> Told:
+        try:
+            value = await work()
+        except EdgespecError as error:
+            return replace(Told.failed(error), notes=self._new_notes())
+        return Told(value, notes=self._new_notes())
+
+    def _new_notes(self) -> tuple[str, ...]:
+        n_told, self._n_told = self._n_told, len(self._notes)
+        return tuple(self._notes[n_told:])
+
+    # --- the worker ---------------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> Worker:
+        """The worker, a new one if it has died. Raises EdgespecError."""
+        async with self._loading:
+            if self._worker is None or not self._worker.is_alive:
+                self._worker = await asyncio.to_thread(self._opened)
+            return self._worker
+
+    def _opened(self) -> Worker:
+        self._close()
+        if self._missing:
+            _download(self._missing, with_draft=self._settings.uses_draft)
+        worker = Worker(self._settings)
+        worker.notes[:0] = self._notes
+        self._notes, self._answers = worker.notes, _Answers(worker)
+        return worker
+
+    def _close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+        if self._answers is not None:
+            self._answers.close()
+
+
+class _Answers:
+    """Whole answers of a worker: one thread reads them all."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._gathered: Gathered = worker.gather()
+        self._open: dict[int, tuple[Future[list[TokenEvent]], list[TokenEvent]]] = {}
+        self._asking = threading.Lock()
+        threading.Thread(target=self._read, name="answers", daemon=True).start()
+
+    def of(self, request: Request) -> Future[list[TokenEvent]]:
+        """The events of an answer, or what it fails with."""
+        future: Future[list[TokenEvent]] = Future()
+        with self._asking:  # or its events might come before anybody knows the number
+            self._open[self._gathered.submit(request)] = future, []
+        return future
+
+    def close(self) -> None:
+        self._gathered.close()
+        with self._asking:
+            left, self._open = self._open, {}
+        for future, _ in left.values():
+            future.set_exception(GenerationError("the answer was broken off"))
+
+    def _read(self) -> None:
+        for news in self._gathered:
+            with self._asking:
+                for number, arrived in news:
+                    if number in self._open:
+                        self._put(number, arrived)
+
+    def _put(self, number: int, arrived: Sequence[TokenEvent | EdgespecError]) -> None:
+        future, events = self._open[number]
+        error = next((event for event in arrived if isinstance(event, EdgespecError)), None)
+        events += [event for event in arrived if isinstance(event, TokenEvent)]
+        is_broken = bool(events) and events[-1].finish_reason in ("error", "cancelled")
+        if error is None and is_broken:
+            error = GenerationError("the answer was broken off")
+        if error is None and not (events and events[-1].is_last):
+            return
+        del self._open[number]
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(events)
+
+
+def _download(specs: Sequence[str], *, with_draft: bool) -> None:
+    """Raises ModelNotFoundError."""
+    command = [sys.executable, "-m", "edgespec", "pull", "--quiet", *([] if with_draft else ["--no-draft"]), *specs]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = " ".join(done.stderr.split())[-LAST_WORDS:]
+        raise ModelNotFoundError(f"{', '.join(specs)} could not be downloaded", why=why)

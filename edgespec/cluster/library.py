@@ -1,0 +1,189 @@
+"""Ray, which only this module imports: joining a cluster or starting one, without its words on the terminal."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+from edgespec.errors import GenerationError, UsageError
+
+CLIENT_PORT = 10001  # of Ray Client
+REACH_S = 10.0
+OBJECT_STORE = 100 * 2**20  # bytes, of a cluster that is started here: rows and answers are small
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors without a GPU of their own see what there is
+}
+
+
+def checked_address(over: str) -> str:
+    """The address in the value of `--over`: "" for the cluster that this machine belongs to. Raises UsageError, also
+    without Ray."""
+    kind, is_given, place = over.partition("://")
+    hint = "for example --over ray, or --over ray://192.168.1.2:10001"
+    try:
+        parts = urlsplit(over)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"{over[:200]!r} is not the address of a cluster", why=str(error), hint=hint) from error
+    if kind.lower() != "ray" or bool(is_given) != bool(host) or (host and place.lower() != parts.netloc.lower()):
+        raise UsageError(f"{over[:200]!r} is not the address of a cluster", hint=hint)
+    needed = ["ray", "grpc"] if host else ["ray"]
+    if any(find_spec(name) is None for name in needed):
+        package = "ray[client]" if host else "ray"
+        raise UsageError(
+            f"--over needs Ray{' and its client' if host else ''}, which is not installed",
+            hint=f"{sys.executable} -m pip install '{package}>=2.50,<3'",
+        )
+    return f"ray://{f'[{host}]' if host and ':' in host else host}:{port or CLIENT_PORT}" if host else ""
+
+
+class Ray:
+    """The connection to a cluster; `api` is Ray's module, `own_node` the id of the node it goes through.
+
+    Raises GenerationError if there is no such cluster."""
+
+    def __init__(self, address: str) -> None:
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+        if address:
+            _check_reachable(address)
+        self._folder = ""
+        with _own_signals(), _silence():
+            logging.getLogger("ray").setLevel(logging.CRITICAL)
+            self.api: Any = importlib.import_module("ray")
+            # What raylets report would be printed to stdout, where the results may go.
+            vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
+            logging.getLogger("ray").setLevel(logging.CRITICAL)
+            wants_own = os.environ.get("RAY_ADDRESS") == "local"
+            self.is_started_here = not address and (wants_own or not self._has_joined("auto"))
+            if address:
+                self._has_joined(address)
+            if self.is_started_here:
+                # Not the folder of Ray's that all its clusters share, so that nothing is left behind.
+                self._folder = tempfile.mkdtemp(prefix="edgespec-ray-")
+                _keep_others_out()
+                try:
+                    self._init(
+                        "local", object_store_memory=OBJECT_STORE, include_dashboard=False, _temp_dir=self._folder
+                    )
+                except Exception as error:
+                    self.close()
+                    raise GenerationError("Ray cannot be started", why=_first_line(error)) from error
+
+        self.own_node = str(self.api.get_runtime_context().get_node_id())
+
+    def close(self) -> None:
+        """Leave the cluster; it ends if it was started here. All actors of this process end with it."""
+        with suppress(Exception):
+            self.api.shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Those that are alive."""
+        return [node for node in self.api.nodes() if node["Alive"]]
+
+    def call(self, node: str, function: Any, *args: Any, timeout_s: float) -> Any:
+        """What a function returns on a node, whatever else that is doing. Raises what it raises, and Ray's errors."""
+        task = self.api.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=self._at(node))
+        return self.api.get(task.remote(*args), timeout=timeout_s)
+
+    def actor(self, node: str, kind: type, *args: Any, cpus: float, gpus: float) -> Any:
+        """An actor on a node, which is restarted there whenever its process ends."""
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 0}
+        return self.api.remote(kind).options(**options, scheduling_strategy=self._at(node)).remote(*args)
+
+    def is_final(self, error: Exception) -> bool:
+        """Whether an actor that fails with this will not be restarted."""
+        return not isinstance(error, self.api.exceptions.ActorUnavailableError | self.api.exceptions.GetTimeoutError)
+
+    def _at(self, node: str) -> Any:
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+
+    def _has_joined(self, address: str) -> bool:
+        try:
+            self._init(address)
+        except ConnectionError as error:
+            if address != "auto" or os.environ.get("RAY_ADDRESS"):
+                which = os.environ["RAY_ADDRESS"] if address == "auto" else address
+                hint = "is this machine a node of it, and does it want a token (RAY_AUTH_MODE=token)?"
+                raise GenerationError(
+                    f"cannot join the Ray cluster {which}", why=_first_line(error), hint=hint
+                ) from error
+            return False
+        except Exception as error:  # Ray's are of many kinds
+            raise GenerationError("cannot join the Ray cluster", why=_first_line(error)) from error
+        return True
+
+    def _init(self, address: str, **more: Any) -> None:
+        self.api.init(
+            address=address,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level=logging.CRITICAL,
+            **more,
+        )
+
+
+def _keep_others_out() -> None:
+    """A cluster that is started here wants a token, which only its own processes know; Ray would write one for all
+    clusters of this user into their home folder."""
+    if not any(name.startswith("RAY_AUTH_") for name in os.environ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _check_reachable(address: str) -> None:
+    """Raises GenerationError at once where Ray would wait for long."""
+    parts = urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or CLIENT_PORT), REACH_S).close()
+    except OSError as error:
+        hint = "Ray Client listens there if ray[client] is installed on the head; its port is usually 10001"
+        raise GenerationError(f"cannot reach {address}", why=error.strerror or str(error), hint=hint) from error
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Ray's native part writes to the process's stderr while it joins; what fails is told by an exception."""
+    nothing, kept = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -1,0 +1,337 @@
+"""The nodes of a cluster: each is looked at, gets an actor or one for each GPU, and so becomes a member of a fleet."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from time import sleep
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.closable import Closable
+from edgespec.cluster.actor import Actor, Survey, Told, survey
+from edgespec.cluster.library import Ray
+from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
+from edgespec.remote.member import POLL_S, Arrived, LostError
+from edgespec.runtime.worker import LoadingStoppedError
+from edgespec.settings import LoadSettings, Request
+
+LOOK_S = 1.0  # between looks for new nodes
+SURVEY_S = 120.0  # for a node to tell of itself
+PLACED_S = 15.0  # before it is said that an actor waits for CPUs
+RETRY_S = 0.5  # to an actor that is being restarted
+PATIENCE_S = 30.0  # for another node, once all are lost
+GRACE_S = 4.0  # for workers to save what they learnt
+
+
+class Nodes(Closable):
+    """The members that a cluster has to offer, as nodes come and go. `depend_on` is what texts depend on here: a node
+    where that differs is refused, with a note. Models that are missing there are downloaded if `may_download`."""
+
+    def __init__(self, ray: Ray, settings: LoadSettings, depend_on: Mapping[str, Any], *, may_download: bool) -> None:
+        self.notes: list[str] = []
+        self.ray, self.depend_on = ray, dict(depend_on)
+        self._settings, self._may_download = settings, may_download
+        self._joined: deque[NodeMember] = deque()
+        self._members: set[NodeMember] = set()
+        self._names: dict[str, str] = {}
+        self._refusals: list[EdgespecError] = []
+        self._n_coming = 0
+        self._build = ""
+        self._lock = threading.Lock()
+        self._alive: set[str] = set()
+        self._has_looked, self.is_closed, self.is_cut_off = False, False, False
+        threading.Thread(target=self._look_out, name="nodes", daemon=True).start()
+
+    def close(self) -> None:
+        """End all actors, and leave the cluster."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        with suppress(Exception):
+            closing = [member.actor.close.remote() for member in [*self._members]]
+            self.ray.api.wait(closing, num_returns=len(closing), timeout=GRACE_S) if closing else None
+        for member in [*self._members]:
+            member.close()
+        self.ray.close()
+
+    @property
+    def are_coming(self) -> bool:
+        """Whether some node is being prepared."""
+        return bool(self._joined) or (self._n_coming > 0 and not self.is_cut_off)
+
+    def are_expected(self, alone_s: float) -> bool:
+        """Whether some node may still come, nobody having been there for so long."""
+        return self.are_coming or (alone_s < PATIENCE_S and not self.is_cut_off)
+
+    def joined(self) -> Sequence[NodeMember]:
+        """Those that have become ready since this was asked."""
+        return [self._joined.popleft() for _ in range(len(self._joined))]
+
+    def first(self, cancel: CancelFlag) -> Sequence[NodeMember]:
+        """Wait for somebody to be ready. Raises LoadingStoppedError, and what has kept every node from it."""
+        while not (found := self.joined()):
+            if cancel.is_set():
+                raise LoadingStoppedError("stopped waiting for the cluster")
+            if (self._has_looked or self.is_cut_off) and not self.are_coming:
+                if not self._refusals:
+                    raise GenerationError("the cluster has no node with a CPU", hint="start nodes with: ray start")
+                raise self._refusals[0]
+            sleep(POLL_S)
+        return found
+
+    def note(self, who: str, what: str) -> None:
+        """Say something of a node, once."""
+        if (text := f"{who}: {what}") not in self.notes:
+            self.notes.append(text)
+
+    # --- who comes ----------------------------------------------------------------------------------------------------
+
+    def _look_out(self) -> None:
+        while not self.is_closed:
+            try:
+                nodes = self.ray.nodes()
+            except Exception as error:  # the cluster is gone, or this process has left it
+                if not self.is_closed:
+                    self.notes.append(f"the cluster does not answer: {_why(error)}")
+                    self.is_cut_off = True
+                return
+            self._alive = {str(node["NodeID"]) for node in nodes}
+            if self.ray.own_node not in self._alive:
+                self.notes.append("this machine's own node is lost")
+                self.is_cut_off = True
+                return
+            for node in nodes:
+                if node["NodeID"] not in self._names and _size(node, "CPU") >= 1:
+                    self._welcome(node)
+            self._has_looked = True
+            sleep(LOOK_S)
+
+    def _welcome(self, node: Mapping[str, Any]) -> None:
+        """Prepare a node, in a thread of its own."""
+        id, name = str(node["NodeID"]), f"node {node['NodeManagerAddress']}"
+        with self._lock:
+            if name in self._names.values() and self._names.get(id) != name:
+                name = f"{name} ({id[:6]})"
+            self._names.setdefault(id, name)
+        self._prepare(id, self._names[id], partial(self._survey, node))
+
+    def has(self, node: str) -> bool:
+        """Whether a node is there."""
+        return node in self._alive and not self.is_cut_off
+
+    def _prepare(self, node: str, name: str, work: Callable[[str], None]) -> None:
+        def prepared() -> None:
+            try:
+                work(name)
+            except EdgespecError as error:
+                self._refuse(name, error)
+            except Exception as error:  # Ray's are of many kinds
+                sleep(2 * LOOK_S)  # until it is known who is still there
+                why = _why(error) if self.has(node) else "it has left the cluster"
+                self._refuse(name, GenerationError("it cannot be used", why=why))
+            finally:
+                with self._lock:
+                    self._n_coming -= 1
+
+        with self._lock:
+            self._n_coming += 1
+        threading.Thread(target=prepared, name=name, daemon=True).start()
+
+    def _refuse(self, name: str, error: EdgespecError) -> None:
+        if not self.is_closed:
+            self._refusals.append(error)
+            hint = f" ({error.hint})" if error.hint else ""
+            self.note(name, f"not used: {error.what}{f': {error.why}' if error.why else ''}{hint}")
+
+    def _survey(self, node: Mapping[str, Any], name: str) -> None:
+        """Find out whether the node can give the same texts, and whom it has room for."""
+        id, here = node["NodeID"], metadata.version("edgespec")
+        try:  # a function of Python's own, which is there whatever else is
+            there = self.ray.call(id, metadata.version, "edgespec", timeout_s=SURVEY_S)
+        except metadata.PackageNotFoundError as error:
+            raise UsageError(f"edgespec is not installed on {name}", hint=f"version {here} is needed there") from error
+        if there != here:
+            raise UsageError(f"{name} has edgespec {there}", why=f"this machine has {here}", hint="install the same")
+        told: Told = self.ray.call(id, survey, self._settings, timeout_s=SURVEY_S)
+        found: Survey = told.result()
+        if found.missing and not self._may_download:
+            raise ModelNotFoundError(
+                f"{', '.join(found.missing)} is not on {name}",
+                hint=f"edgespec pull {' '.join(found.missing)} there, or -y",
+            )
+        if found.missing:
+            self.note(name, f"downloading {', '.join(found.missing)}")
+        with self._lock:
+            self._build = self._build or found.build
+        if found.build != self._build:
+            self.note(name, "another build of llama.cpp, or another processor: where two tokens are nearly tied, its"
+                            " texts can differ")  # fmt: skip
+        gpus = int(_size(node, "GPU")) if found.has_gpu and self._settings.gpu_layers != 0 else 0
+        cpus = float(int(_size(node, "CPU")) // max(gpus, 1))
+        settings = self._settings
+        if not settings.threads and 1 <= cpus < found.threads:
+            settings = replace(settings, threads=int(cpus))
+        for number in range(max(gpus, 1)):
+            who = f"{name}, GPU {number}" if gpus > 1 else name
+            hire = partial(self._hire, Post(id, settings, found.missing, cpus, min(gpus, 1)))
+            self._prepare(id, who, hire)
+
+    def _hire(self, post: Post, name: str) -> None:
+        """Let an actor load the model."""
+        actor = self.ray.actor(post.node, Actor, post.settings, post.missing, cpus=post.cpus, gpus=post.gpus)
+        member = NodeMember(self, actor, name, post)
+        self._members.add(member)
+        try:
+            if not self.ray.api.wait([actor.ping.remote()], timeout=PLACED_S)[0]:
+                self.note(name, "its actor has not started yet; other jobs of the cluster may use its CPUs")
+            member.introduce()
+        except BaseException:
+            self.dismiss(member)
+            raise
+        self._joined.append(member)
+
+    def dismiss(self, member: NodeMember) -> None:
+        """End an actor."""
+        self._members.discard(member)
+        with suppress(Exception):
+            self.ray.api.kill(member.actor)
+
+    def replace(self, member: NodeMember) -> bool:
+        """Let another actor take the place of one that has ended, if its node is still there."""
+        is_there = self.has(member.post.node)
+        if is_there:
+            self._prepare(member.post.node, member.name, partial(self._hire, member.post))
+        return is_there
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What an actor gets: a node, by its id, what it loads there, and what of the node it takes."""
+
+    node: str
+    settings: LoadSettings
+    missing: Sequence[str]
+    cpus: float
+    gpus: int
+
+
+class NodeMember:
+    """An actor on a node."""
+
+    def __init__(self, nodes: Nodes, actor: Any, name: str, post: Post) -> None:
+        self.actor, self.name, self.n_slots = actor, name, 1
+        self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
+        self.is_gone, self.why_lost = False, ""
+        self._nodes, self._ray, self.post = nodes, nodes.ray, post
+        self._reviving: Future[None] | None = None
+
+    def close(self) -> None:
+        """End the actor."""
+        self._nodes.dismiss(self)
+
+    def introduce(self) -> None:
+        """Wait until the model is loaded, through restarts of the actor. Raises EdgespecError, also if this model is
+        another one; and Ray's errors."""
+        while True:
+            try:
+                depend_on, self.n_slots = self._heard(self._patiently(self.actor.introduce.remote()))
+                break
+            except Exception as error:
+                if isinstance(error, EdgespecError) or self._ray.is_final(error) or self._nodes.is_closed:
+                    raise
+                sleep(RETRY_S)
+        here = self._nodes.depend_on
+        name = next((name for name in {**here, **depend_on} if here.get(name) != depend_on.get(name)), None)
+        if name is not None:
+            why = f"{name} is {depend_on.get(name)!r} there, {here.get(name)!r} here"
+            raise UsageError(f"{self.name} would not give the same texts", why=why)
+
+    def _patiently(self, asked: Any) -> Any:
+        """What an actor returns, which may take as long as its node is there."""
+        while not self._ray.api.wait([asked], timeout=LOOK_S)[0]:
+            if self._nodes.is_closed or not self._nodes.has(self.post.node):
+                raise LostError("it has left the cluster")
+        return self._ray.api.get(asked)
+
+    def check_settings(self, request: Request) -> None:
+        """Raises UsageError."""
+        self._heard(self._ray.api.get(self.actor.check_settings.remote(request)))
+
+    def begin(self, request: Request, put: Callable[[Arrived], None]) -> Future[None]:
+        """Ask for an answer; `put` receives all of it."""
+        begun: Future[None] = Future()
+
+        def arrived(told: Future[Told]) -> None:
+            if begun.cancelled():
+                return
+            try:
+                events = self._heard(told.result())
+            except EdgespecError as error:
+                put(error)
+            except Exception as error:
+                put(LostError(f"{self.name} was lost in the middle of the answer", why=_why(error)))
+            else:
+                for event in events:
+                    put(event)
+
+        try:
+            self.actor.answer.remote(request).future().add_done_callback(arrived)
+        except Exception as error:
+            put(LostError(f"{self.name} cannot be reached", why=_why(error)))
+        return begun
+
+    def probe(self, after_s: float, times: int) -> Future[bool]:
+        """Whether the actor has been restarted, and has loaded its model, within this time."""
+        found: Future[bool] = Future()
+        if self._reviving is None or self._reviving.done():
+            self._reviving = Future()
+            threading.Thread(target=self._revive, args=(self._reviving,), daemon=True).start()
+
+        def waited(reviving: Future[None]) -> None:
+            try:
+                reviving.result(after_s * times)
+                is_back = True
+            except TimeoutError:
+                is_back = False
+            except Exception as error:
+                is_back, self.is_gone, self.why_lost = False, True, self._farewell(error)
+            if found.set_running_or_notify_cancel():
+                found.set_result(is_back)
+
+        threading.Thread(target=waited, args=(self._reviving,), daemon=True).start()
+        return found
+
+    def _revive(self, reviving: Future[None]) -> None:
+        try:
+            self.introduce()
+        except Exception as error:
+            reviving.set_exception(error)
+        else:
+            reviving.set_result(None)
+
+    def _farewell(self, error: Exception) -> str:
+        """Why this actor will not be back. If its node still is there, it gets another one."""
+        if isinstance(error, EdgespecError):
+            return f"{error.what}{f': {error.why}' if error.why else ''}"
+        return "its actor has ended" if self._nodes.replace(self) else "it has left the cluster"
+
+    def _heard(self, told: Told) -> Any:
+        for note in told.notes:
+            self._nodes.note(self.name, note)
+        return told.result()
+
+
+def _size(node: Mapping[str, Any], resource: str) -> float:
+    return float(node["Resources"].get(resource, 0))
+
+
+def _why(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
