@@ -99,7 +99,7 @@ def test_code_that_is_being_written_is_one_block_however_long() -> None:
                 await transcript.feed([event])
             await wait_until(pilot, lambda: "other" in live.plain)
             assert live.plain.count("copy [") == 2
-            assert [line.strip() for line in live.plain.splitlines()][1:151] == [f"line {n}" for n in range(150)]
+            assert [line.strip() for line in live.plain.splitlines()][2:152] == [f"line {n}" for n in range(150)]
             live.focus()
             await pilot.press("1", "2")
             await pilot.pause()
@@ -129,7 +129,7 @@ def test_columns_of_a_table_are_aligned_as_it_says() -> None:
     table = "| left | middle | right |\n|:-|:-:|-:|\n| a | b | 1 |\n| longer | text | 1,000 |"
 
     async def script(pilot: Pilot[Any], view: TurnView) -> None:
-        rows = view.plain.splitlines()
+        rows = view.plain.splitlines()[1:]
         assert rows[0] == "left   │ middle │ right"
         assert rows[2:4] == ["a      │   b    │     1", "longer │  text  │ 1,000"]
 
