@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ class OutputFile(Closable):
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self.path = path.resolve()
-        self.sidecar_path = self.path.with_name(f"{self.path.name}.job.json")
+        self.sidecar_path = sidecar_of(self.path)
         self.done: dict[int, str] = {}
         self.n_done = self.n_failed = 0
-        self._sidecar: Sidecar | None = None  # a new one
+        self._sidecar: Sidecar | None = None
         self._size_bytes = 0  # of the complete rows
         self._drops: Callable[[Mapping[str, Any]], bool] = is_of_bad_line
         self.n_dropped = 0
@@ -78,6 +79,7 @@ class OutputFile(Closable):
         if changed := before.differences(settings, seed):
             hint = f"use the same settings again, or another file name; {OR_ANEW}"
             raise UsageError(f"{self.name} was made with different settings", why="; ".join(changed), hint=hint)
+        self._sidecar = replace(before, input=None)  # which may have changed
         if retry_failed:
             self._drops = is_failure
         with self._writing():
@@ -85,8 +87,10 @@ class OutputFile(Closable):
         return before.seed
 
     def overwrite(self, settings: Mapping[str, Any], seed: int | None) -> int:
-        """Keep no existing rows. Returns the base of the rows' seeds."""
-        self._sidecar = Sidecar(secrets.randbits(48) if seed is None else seed, settings)
+        """Keep no existing rows. Returns the base of the rows' seeds: shards that are given none have the same one."""
+        if seed is None:
+            seed = 0 if "shard" in settings else secrets.randbits(48)
+        self._sidecar = Sidecar(seed, settings)
         return self._sidecar.seed
 
     def begin(self) -> None:
@@ -114,6 +118,12 @@ class OutputFile(Closable):
                 raise
         self._size_bytes += len(data)
 
+    def finish(self, input: Mapping[str, Any]) -> None:
+        """Note that this shard of the input is complete. Raises EdgespecError."""
+        assert self._sidecar is not None
+        with self._writing():
+            replace(self._sidecar, input=input).write(self.sidecar_path)
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -122,7 +132,7 @@ class OutputFile(Closable):
     def _find_rows(self) -> None:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                row = _parsed(line)
+                row = parsed(line)
                 if row is None and not file.read(1):
                     return  # the job was stopped in the middle of this one
                 row = row or {}
@@ -144,7 +154,7 @@ class OutputFile(Closable):
         with becoming(self.path) as scratch, self.path.open("rb") as old, scratch.open("wb") as new:
             while old.tell() < end:
                 line = old.readline()
-                if not self._drops(_parsed(line) or {}):
+                if not self._drops(parsed(line) or {}):
                     self._size_bytes += new.write(line)
 
     @contextmanager
@@ -158,6 +168,11 @@ class OutputFile(Closable):
             ) from error
 
 
+def sidecar_of(path: Path) -> Path:
+    """The file beside an output that says what it was made with."""
+    return path.with_name(f"{path.name}.job.json")
+
+
 def encoded(row: Mapping[str, Any]) -> bytes:
     """A row as a line of JSON in UTF-8; a lone surrogate, which an id may hold, stays an escape."""
     text = json.dumps(row, ensure_ascii=False)
@@ -166,7 +181,7 @@ def encoded(row: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any] | None:
     """A row, or None if this is not a complete one."""
     if not line.endswith(b"\n"):
         return None

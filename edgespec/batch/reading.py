@@ -12,6 +12,7 @@ from edgespec.batch.lines import MOST_BYTES, Line
 from edgespec.batch.openai import from_openai, is_openai
 from edgespec.batch.row import BadRow, BadRowError, Form, Id, Row, mark_of, row_key
 from edgespec.batch.row_settings import checked_n, is_integer, request_fields
+from edgespec.batch.shards import Inventory, Shard
 from edgespec.errors import UsageError
 from edgespec.settings import Message, Request, shown
 
@@ -32,20 +33,23 @@ class Defaults:
 
 class RowReader:
     """Makes rows of the input. Those whose key is in `done` are skipped and removed from it; UsageError if one has
-    another mark than its result, so that no answer is taken for that of another question."""
+    another mark than its result, so that no answer is taken for that of another question. With a `shard` only its rows
+    come; `inventory` counts them."""
 
-    def __init__(self, defaults: Defaults, done: dict[int, str] | None = None) -> None:
+    def __init__(self, defaults: Defaults, done: dict[int, str] | None = None, shard: Shard | None = None) -> None:
         self._defaults = defaults
         self._done = {} if done is None else done
         self._seen: set[int] = set()
+        self.inventory = Inventory(shard) if shard else None
 
     def from_lines(self, lines: Iterable[Line]) -> Iterator[Row | BadRow]:
         """Rows from lines of JSON."""
-        for number, line in lines:
+        for number, line in self.inventory.watch(lines) if self.inventory else lines:
             try:
                 value = _parsed(line)
             except BadRowError as error:
-                yield BadRow(None, number, str(error))
+                if self._takes(number):
+                    yield BadRow(None, number, str(error))
             else:
                 yield from self._rows(value, number)
 
@@ -62,7 +66,10 @@ class RowReader:
             given = _given(value)
             id, form = _id(given, line), _form(given)
         except BadRowError as error:
-            yield BadRow(None, line, str(error))
+            if self._takes(line):
+                yield BadRow(None, line, str(error))
+            return
+        if not self._takes(id):
             return
         key, mark = row_key(id), mark_of(id, given)
         if key in self._seen:
@@ -83,6 +90,9 @@ class RowReader:
         except Exception as error:  # any error in a row concerns only that row
             yield BadRow(id, line, f"cannot read the line ({type(error).__name__})", form)
 
+    def _takes(self, id: Id) -> bool:
+        return self.inventory is None or self.inventory.takes(id)
+
     def _row(self, given: dict[str, Any], id: Id, line: int, form: Form, mark: str) -> Row:
         given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
         if form != "own":
@@ -97,6 +107,14 @@ class RowReader:
     def _seed(self, id: Id) -> int:
         """48 bits derived from the base seed and the id, wherever the row is."""
         return int.from_bytes(sha256(f"{self._defaults.seed} {json.dumps(id)}".encode()).digest()[:6], "big")
+
+
+def id_on(number: int, line: bytes | None) -> Id:
+    """The id of the row on a line, or its number."""
+    try:
+        return _id(_given(_parsed(line)), number)
+    except BadRowError:
+        return number
 
 
 def _parsed(line: bytes | None) -> Any:

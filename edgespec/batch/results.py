@@ -10,6 +10,7 @@ from edgespec.batch import openai
 from edgespec.batch.answer import Answer, finite
 from edgespec.batch.openai import TokenBytes
 from edgespec.batch.row import BadRow, Id, Row
+from edgespec.batch.shards import LINE
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import TokenEvent
@@ -29,11 +30,12 @@ class Result:
 @dataclass(frozen=True, slots=True)
 class Results:
     """Makes results. `model` is the name in OpenAI's objects; with `timings` rows contain times, and differ between two
-    runs."""
+    runs; `numbered` ones end with their line of the input, for `merge`."""
 
     model: str
     token_bytes: TokenBytes
     timings: bool = False
+    numbered: bool = False
 
     def answered(self, row: Row, answers: Sequence[Answer]) -> Result:
         stats = tuple(answer.stats for answer in answers)
@@ -42,22 +44,31 @@ class Results:
         else:
             timings = [answer.stats.as_json()["timings"] for answer in answers] if self.timings else []
             made = openai.answered(row, answers, model=self.model, token_bytes=self.token_bytes, timings=timings)
-        return Result(made, stats=stats, is_cut_off=any(is_cut_off(row, answer) for answer in answers))
+        return Result(
+            self._numbered(made, row), stats=stats, is_cut_off=any(is_cut_off(row, answer) for answer in answers)
+        )
 
     def refused(self, row: BadRow) -> Result:
         """The result of an invalid row."""
         why = f"line {row.line}: {row.why}"
         if row.form != "own":
-            return Result({**openai.failed(row.id, why, is_request=True), "line": row.line}, failure=why)
-        return Result({"id": row.id, "line": row.line, **_error(why, is_request=True)}, failure=why)
+            made = {**openai.failed(row.id, why, is_request=True), "line": row.line}
+        else:
+            made = {"id": row.id, "line": row.line, **_error(why, is_request=True)}
+        return Result(self._numbered(made, row), failure=why)
 
     def failed(self, row: Row, error: EdgespecError) -> Result:
         """The result of a row that the engine could not answer."""
         why, is_request = error.what + (f": {error.why}" if error.why else ""), isinstance(error, UsageError)
         failure = f"{shown(row.id)} (line {row.line}): {why}"
         if row.form != "own":
-            return Result(openai.failed(row.id, why, is_request=is_request), failure=failure)
-        return Result({"id": row.id, **_error(why, is_request=is_request)}, failure=failure)
+            made = openai.failed(row.id, why, is_request=is_request)
+        else:
+            made = {"id": row.id, **_error(why, is_request=is_request)}
+        return Result(self._numbered(made, row), failure=failure)
+
+    def _numbered(self, made: dict[str, Any], row: Row | BadRow) -> dict[str, Any]:
+        return {**made, LINE: row.line} if self.numbered else made
 
     def _own(self, row: Row, answers: Sequence[Answer]) -> dict[str, Any]:
         parts = [self._sample(row, answer) for answer in answers]

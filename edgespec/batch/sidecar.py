@@ -25,10 +25,12 @@ _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """`settings` are those that the texts depend on, by name; `seed` is the base of the rows' seeds."""
+    """`settings` are those that the texts depend on, by name; `seed` is the base of the rows' seeds. `input` is what
+    a shard that is finished has read (`shards.Inventory`)."""
 
     seed: int
     settings: Mapping[str, Any]
+    input: Mapping[str, Any] | None = None
 
     @classmethod
     def read(cls, file: Path) -> Sidecar:
@@ -36,14 +38,18 @@ class Sidecar:
         kept = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(kept, dict) or kept.get("version") != VERSION:
             raise ValueError("it was written by another version of edgespec")
-        seed, settings = kept.get("seed"), kept.get("settings")
-        if not isinstance(seed, int) or not isinstance(settings, dict):
+        seed, settings, input = kept.get("seed"), kept.get("settings"), kept.get("input")
+        if not isinstance(seed, int) or not isinstance(settings, dict) or not isinstance(input, dict | None):
             raise ValueError("its contents are invalid")
-        return cls(seed, settings)
+        if input and [type(input.get(name)) for name in ("digest", "lines", "rows")] != [str, int, int]:
+            raise ValueError("its contents are invalid")
+        return cls(seed, settings, input)
 
     def write(self, file: Path) -> None:
         """Raises OSError."""
         kept = {"version": VERSION, "seed": self.seed, "settings": dict(self.settings)}
+        if self.input is not None:
+            kept["input"] = dict(self.input)
         write_whole(file, json.dumps(kept, indent=1) + "\n")
 
     def differences(self, settings: Mapping[str, Any], seed: int | None) -> list[str]:
@@ -52,7 +58,7 @@ class Sidecar:
         if seed is not None:
             before["seed"], now["seed"] = self.seed, seed
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        return [f"{name} was {_shown(before.get(name))}, is now {_shown(now.get(name))}" for name in names]
+        return [f"{name} was {in_few(before.get(name))}, is now {in_few(now.get(name))}" for name in names]
 
 
 def texts_depend_on(
@@ -100,6 +106,7 @@ def _header_bytes(header: Header) -> int:
     return min(offsets, default=header.size_bytes)
 
 
-def _shown(value: Any) -> str:
+def in_few(value: Any) -> str:
+    """A setting in few characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

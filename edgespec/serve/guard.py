@@ -69,7 +69,7 @@ class Guard:
             if await self._passes(scope, receive, send_with_cors, may_ask_first=bool(allowed)):
                 await self._app(scope, receive, send_with_cors)
         finally:
-            self._held -= scope["size"]
+            self._let_go(scope)
             scope.pop("body", None)
 
     async def _passes(self, scope: Scope, receive: Receive, send: Send, *, may_ask_first: bool) -> bool:
@@ -153,21 +153,30 @@ class Guard:
         return await asyncio.to_thread(parsed, data) if len(data) > 2**16 else parsed(data)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        parts = []
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise ApiError(400, "the body ended early")
-            parts.append(message.get("body", b""))
-            scope["is_read"] = not message.get("more_body", False)
-            scope["size"] += len(parts[-1])
-            self._held += len(parts[-1])
-            if scope["size"] > self._rules.max_body:
-                self._too_large()
-            if self._held > self._rules.max_held:
-                raise unavailable("too many large requests are open: try again later", code="too_much")
-            if scope["is_read"]:
-                return b"".join(parts)
+        parts: list[bytes] = []
+        try:
+            while not scope["is_read"]:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ApiError(400, "the body ended early")
+                parts.append(message.get("body", b""))
+                scope["is_read"] = not message.get("more_body", False)
+                scope["size"] += len(parts[-1])
+                self._held += len(parts[-1])
+                if scope["size"] > self._rules.max_body:
+                    self._too_large()
+                if self._held > self._rules.max_held:
+                    raise unavailable("too many large requests are open: try again later", code="too_much")
+            return b"".join(parts)
+        except BaseException:  # it is refused: the traceback would keep it while the rest is awaited
+            parts.clear()
+            self._let_go(scope)
+            raise
+
+    def _let_go(self, scope: Scope) -> None:
+        """The body no longer counts as held."""
+        self._held -= scope["size"]
+        scope["size"] = 0
 
     def _too_large(self) -> NoReturn:
         raise ApiError(413, f"a body may have {self._rules.max_body:,} bytes", code="body_too_large")

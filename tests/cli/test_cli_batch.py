@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from cli_program import COMMAND, Finished, edgespec, edgespec_here, environment, started
-from fake_stream import FakeStream
+from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
 from edgespec.batch.meter import Meter
@@ -24,7 +24,6 @@ from edgespec.batch.results import Result
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
 from edgespec.events import TokenEvent
-from edgespec.settings import LoadSettings
 from edgespec.text.figures import clock
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -44,25 +43,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     workers = FakeWorkers()
     monkeypatch.setattr("edgespec.cli.setup.reopened.Worker", workers)
     return workers
-
-
-class FakeWorkers:
-    """Stands for the class `Worker`: one engine, whoever opens it."""
-
-    def __init__(self) -> None:
-        self.engine = FakeStream(room=2)
-        self.settings: list[LoadSettings] = []
-        self.closed = 0
-        self.notes = ["something to know"]
-
-    def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeWorkers:
-        progress("loading", 1.0)
-        self.settings.append(settings)
-        self.stream, self.check_settings = self.engine.stream, self.engine.check_settings
-        return self
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def write(home: Path, *rows: Any, name: str = "in.jsonl") -> None:

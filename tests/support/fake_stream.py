@@ -11,7 +11,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import FinishReason, TokenEvent
 from edgespec.runtime.worker import WorkerDiedError
-from edgespec.settings import Request
+from edgespec.settings import LoadSettings, Request
 
 
 @dataclass(slots=True)
@@ -85,6 +85,25 @@ class FakeStream:
                         n_tokens[index] += 1
         finally:
             self.closed += 1
+
+
+class FakeWorkers:
+    """Stands for the class `Worker`: one engine, whoever opens it."""
+
+    def __init__(self) -> None:
+        self.engine = FakeStream(room=2)
+        self.settings: list[LoadSettings] = []
+        self.closed = 0
+        self.notes = ["something to know"]
+
+    def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeWorkers:
+        progress("loading", 1.0)
+        self.settings.append(settings)
+        self.stream, self.check_settings = self.engine.stream, self.engine.check_settings
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 def text_of(request: Request) -> str:

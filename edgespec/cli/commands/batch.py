@@ -40,6 +40,7 @@ from edgespec.cli.setup.batch_files import (
 )
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model
 from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.merging import SHARDS, merge_parts, the_input
 from edgespec.cli.setup.reopened import ReopenedModel
 from edgespec.cli.setup.servers import Servers, check_options, open_servers, server_options
 from edgespec.cli.terminal.interrupt import Interrupts
@@ -88,6 +89,7 @@ OUTPUT = [
     ),
     _output("--limit", type=Integer(1, LARGEST), metavar="N", show_default="all", help="Only the first N rows."),
     _output("--timings", is_flag=True, help="Add timings to each row; the output then differs from run to run."),
+    *SHARDS,
     *SAID,
 ]  # fmt: skip
 
@@ -102,18 +104,24 @@ def batch_options(command: Decorated) -> Decorated:
 
 
 @click.command(cls=Command)
-@click.argument("source", metavar="IN.jsonl", type=click.Path(allow_dash=True))
+@click.argument("sources", nargs=-1, required=True, metavar="IN.jsonl", type=click.Path(allow_dash=True))
 @batch_options
 @click.pass_context
-def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
+def batch(ctx: click.Context, /, sources: tuple[str, ...], **values: Any) -> None:
     """Answer all prompts of a file.
 
     Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings
     (max_tokens, temperature, json_schema, ...), or a request in the format of OpenAI's Batch API. Options are the
     defaults of all rows. After Ctrl-C, a crash or a full disk, the same command resumes.
+
+    On several machines: the same command with --shard 0/N to N-1/N, then batch --merge PART... -o FILE.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
+    if values["merge"]:
+        merge_parts(ctx, sources, values, output)
+        return
+    source = the_input(sources)
     _refuse_contradictions(source, values)
     check_options(ctx, values)
     with (
@@ -125,12 +133,13 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
         asked = model.asked
         made_with = texts_depend_on(model.depend_on, asked, chat=chat, system=values["system"], n=values["samples"])
         seed = prepare(target, made_with, values)
-        reader = RowReader(Defaults(asked, seed, chat, values["system"] or "", values["samples"]), target.done)
+        defaults = Defaults(asked, seed, chat, values["system"] or "", values["samples"])
+        reader = RowReader(defaults, target.done, values["shard"])
         rows = input_rows(source, data, reader, values["limit"])
         first = next(rows, None)
-        meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"]))
+        meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"], values["shard"]))
         target.begin()
-        results = Results(model.name, model.token_bytes, values["timings"])
+        results = Results(model.name, model.token_bytes, values["timings"], numbered=values["shard"] is not None)
         most_failed = values["max_errors"]
         # Lines that are still bad must not stop the job at the same place again.
         keep = partial(_keep, target, meter, None if most_failed is None else most_failed + target.n_dropped)
@@ -143,6 +152,8 @@ def batch(ctx: click.Context, /, source: str, **values: Any) -> None:
             output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows:,} rows")
         elif not meter.n_rows:
             output.note("there are no rows")
+        if reader.inventory is not None and isinstance(target, OutputFile):
+            target.finish(reader.inventory.as_json())
         if target.done and values["limit"] is None:
             output.note(f"{len(target.done):,} rows of {target.name} match no row of the input")
     failed = target.n_failed + meter.n_failed
@@ -166,7 +177,7 @@ def _keep(target: OutputFile | StdoutRows, meter: Meter, most_failed: int | None
 def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
     target = values["target"]
     if target in (None, STDIO):
-        for name in ("retry_errors", "overwrite"):
+        for name in ("retry_errors", "overwrite", "shard"):
             if values[name]:
                 raise UsageError(f"--{name.replace('_', '-')} needs an output file", hint="use -o FILE")
     elif source != STDIO and are_same(Path(target), Path(source)):

@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 from edgespec.batch.arriving import ReadAhead
 from edgespec.batch.lines import Line, count_lines, read_lines
 from edgespec.batch.output import OutputFile, encoded
-from edgespec.batch.reading import RowReader
+from edgespec.batch.reading import RowReader, id_on
 from edgespec.batch.row import BadRow, Row
+from edgespec.batch.shards import Shard
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError, told_as
@@ -68,11 +69,13 @@ def _is_file(source: str) -> bool:
     return source != STDIO and Path(source).is_file()
 
 
-def count_rows(source: str, limit: int | None) -> int | None:
-    """The number of rows of the input, if that can be known."""
+def count_rows(source: str, limit: int | None, shard: Shard | None) -> int | None:
+    """The number of rows of the input, or of its shard, if that can be known."""
     if not _is_file(source):
         return None
     with Path(source).open("rb") as file:
+        if shard is not None:
+            return sum(shard.holds(id_on(*line)) for line in islice(read_lines(file), limit))
         n_lines = count_lines(file)
     return n_lines if limit is None else min(n_lines, limit)
 
@@ -112,6 +115,8 @@ def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: 
     seed = values["seed"] if values["seed"] >= 0 else None
     if isinstance(target, StdoutRows):
         return secrets.randbits(48) if seed is None else seed
+    if values["shard"] is not None:
+        made_with = {**made_with, "shard": str(values["shard"])}
     if values["overwrite"]:
         return target.overwrite(made_with, seed)
     return target.resume(made_with, seed, retry_failed=values["retry_errors"])
