@@ -33,7 +33,7 @@ from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyText, SwitchBranch, TurnCommand
+from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
@@ -280,6 +280,13 @@ class ChatApp(App[None]):
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
         self.commands.front.copy(event.text)
+
+    @on(SaveCode)
+    def _save_code(self, event: SaveCode) -> None:
+        try:
+            self.commands.save_code(event.block)
+        except EdgespecError as error:
+            self.say(str(error), "error")
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:

@@ -17,6 +17,7 @@ from textual.timer import Timer
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
+from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import when
 from edgespec.text.thinking import split
 from edgespec.tui.code import Code
@@ -50,6 +51,13 @@ class CopyText(Message):
 
 
 @dataclass
+class SaveCode(Message):
+    """Write a code block to a file."""
+
+    block: CodeBlock
+
+
+@dataclass
 class SwitchBranch(Message):
     """Show the version of the message `step` further on."""
 
@@ -77,6 +85,7 @@ class TurnView(Lines, can_focus=True):
         Binding("r", "ask('regen')", "Again", id="turn.regenerate"),
         Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
         *(Binding(n, f"copy_code({n})", "Copy code", show=False) for n in CODE_KEYS[1:]),
+        Binding("s", "save_code(0)", "Save code", id="turn.save_code"),
         Binding("shift+left", "scroll_code(0, -1)", "Code to the left", show=False, id="turn.code_left"),
         Binding("shift+right", "scroll_code(0, 1)", "Code to the right", show=False, id="turn.code_right"),
         Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
@@ -257,7 +266,7 @@ class TurnView(Lines, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "switch"):
             return self._takes(str(parameters[0]))
-        return action != "copy_code" or any(self._code(int(str(parameters[0]))))
+        return action not in ("copy_code", "save_code") or any(self._code(int(str(parameters[0]))))
 
     def _takes(self, command: str) -> bool:
         """Whether a command is for this message."""
@@ -277,6 +286,13 @@ class TurnView(Lines, can_focus=True):
     def action_copy_code(self, number: int) -> None:
         if text := "\n".join(part.code for part in self._code(number)):
             self.post_message(CopyText(text))
+
+    def action_save_code(self, number: int) -> None:
+        """Save a code block, or with 0 all of them, each in a file of its own."""
+        numbers = sorted({part.number for part in self._code(number)})
+        for each in numbers:
+            parts = list(self._code(each))
+            self.post_message(SaveCode(CodeBlock("\n".join(part.code for part in parts), parts[0].language)))
 
     def action_scroll_code(self, number: int, step: int) -> None:
         """Scroll a code block, or with 0 all of them, by half of the view."""

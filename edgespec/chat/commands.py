@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.settings import LoadSettings
-from edgespec.text.code_blocks import code_blocks
+from edgespec.text.code_blocks import CodeBlock, code_blocks
 from edgespec.text.figures import percent, size_of
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
@@ -336,14 +337,38 @@ class Commands:
         """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
         word, _, number = what.partition(" ")
         if word == "code":
-            blocks = code_blocks(without_thinking(self._last_answer().content))
-            if not blocks:
-                raise UsageError("the last answer has no code block")
-            self.front.copy(blocks[_number(number.strip(), len(blocks)) if number else -1])
+            self.front.copy(self._code_block(number.strip()).code)
             return
         turns, number = self.session.turns, what
         turn = turns[_number(number, len(turns))] if number else self._last_answer()
         self.front.copy(without_thinking(turn.content))
+
+    def do_save(self, what: str) -> None:
+        """`/save`, `/save N`, `/save FILE`, `/save N FILE`: a code block of the last answer, by default the last one,
+        in a file that is not there yet."""
+        number, _, name = what.partition(" ") if what.partition(" ")[0].isdecimal() else ("", "", what)
+        self.save_code(self._code_block(number), name.strip())
+
+    def save_code(self, block: CodeBlock, name: str = "") -> None:
+        """Write code to a file of that name, or of the first name that is free. Raises UsageError."""
+        if not name:
+            names = (f"code{f'-{number}' if number > 1 else ''}{block.suffix}" for number in count(1))
+            name = next(name for name in names if not Path(name).exists())
+        file = Path(name).expanduser()
+        if file.is_dir():
+            file = file / f"code{block.suffix}"
+        if file.exists():
+            raise UsageError(f"{file} already exists", hint="/save FILE with another name")
+        with told_as(UsageError, f"{file} cannot be written"):
+            write_whole(file, block.code + "\n")
+        self.front.say(f"written to {file.absolute()}")
+
+    def _code_block(self, number: str) -> CodeBlock:
+        """A code block of the last answer, by default the last one."""
+        blocks = code_blocks(without_thinking(self._last_answer().content))
+        if not blocks:
+            raise UsageError("the last answer has no code block")
+        return blocks[_number(number, len(blocks)) if number else -1]
 
     def do_file(self, name: str) -> None:
         if not name:

@@ -228,6 +228,7 @@ DONE: dict[str, Steps] = {
     "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
     "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
     "copy": after("/copy", expects=lambda app: app.clipboard == "two"),
+    "save": after("/save", expects=lambda app: "the last answer has no code block" in shown(app)),
     "help": after("/help regen", expects=lambda app: "Regenerate the last answer" in shown(app)),
     "delete": after("/clear", "/delete last", expects=lambda app: not app.session.store.chats()),
     "model": after("/model demo", expects=lambda app: app.session.load_settings.model == "demo"),
