@@ -183,10 +183,7 @@ class ChatJobs:
             return "writing"
         waited_s = now_s - self._began_s
         since = f", {waited_s:.0f} s" if waited_s >= 1 else ""
-        n_tokens = self._session.used
-        if 0 < self._read < 1 and n_tokens:
-            return f"reading {int(self._read * n_tokens):,} of {n_tokens:,} tokens{since}"
-        return f"reading{since}"
+        return f"{self._session.reading(self._read)}{since}"
 
     async def _begin_answer(self) -> None:
         app, session = self._app, self._session

@@ -46,6 +46,7 @@ class LiveStatistics:
     def finish(self, stats: Stats) -> Self:
         """The answer is complete, with the statistics `stats`."""
         self._final = stats
+        self.elapsed_s = stats.prompt_s + stats.generation_s
         self.tokens, self.rounds = stats.generated_tokens, stats.rounds
         self.proposed, self.accepted = stats.proposed, stats.accepted
         return self
