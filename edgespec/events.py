@@ -18,7 +18,7 @@ PROGRESS = {
     "making": "creating a draft of {}",
     "rounding": "measuring rounding",
     "costs": "measuring passes",
-    "prompt": "prefill",
+    "prompt": "reading the prompt",
 }
 """The work in words; the braces stand for the model."""
 

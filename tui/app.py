@@ -31,9 +31,10 @@ from edgespec.tui.screens import Screens
 from edgespec.tui.sidebar import ChatChosen, NewChat, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
+from edgespec.tui.terminal_colours import suitable_theme
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyText, SwitchBranch, TurnCommand
+from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
@@ -43,7 +44,8 @@ SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "b
 
 
 class ChatApp(App[None]):
-    """Shows a session. One job at a time runs in the background: loading a model, or an answer."""
+    """Shows a session. One job at a time runs in the background: loading a model, or an answer. The first message may
+    be given, and what the terminal has answered about its colours."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
@@ -65,8 +67,9 @@ class ChatApp(App[None]):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(self, session: Session, *, message: str | None = None) -> None:
+    def __init__(self, session: Session, *, message: str | None = None, answer: bytes = b"") -> None:
         super().__init__()
+        self.theme = suitable_theme(self.console.color_system, os.environ, answer)
         self.session = session
         self.commands = Commands(session, ScreenFront(self))
         self.jobs = ChatJobs(self, waiting=message)
@@ -280,6 +283,13 @@ class ChatApp(App[None]):
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
         self.commands.front.copy(event.text)
+
+    @on(SaveCode)
+    def _save_code(self, event: SaveCode) -> None:
+        try:
+            self.commands.save_code(event.block)
+        except EdgespecError as error:
+            self.say(str(error), "error")
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:

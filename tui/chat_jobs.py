@@ -15,10 +15,13 @@ from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
+from edgespec.text.printable import one_line
 
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
 
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+FRAME_S = 0.15
 COUNTED_EVERY_S = 0.5  # as fast as people can read numbers
 LEAVING_S = 3.0  # for an answer to end at exit
 
@@ -56,7 +59,8 @@ class ChatJobs:
         self._last: TokenEvent | None = None
         self._loads = 0
         self._uncounted: list[TokenEvent] = []  # tokens that the statistics do not include yet
-        self._counted_s = 0.0
+        self._counted_s = self._began_s = 0.0
+        self._read = 0.0  # how much of the prompt, from 0 to 1
 
     @property
     def is_busy(self) -> bool:
@@ -102,11 +106,16 @@ class ChatJobs:
         self.check_free()
 
         def work(cancel: CancelFlag, tell: Tell) -> None:
-            self._session.load(settings, lambda what, done: tell(Progressed(what, done)), cancel)
+            self._session.load(settings, self._progressed, cancel)
 
         self._loads += 1
         self._app.title_bar.loading_of(settings.model)
         self._start(work)
+
+    def _progressed(self, what: str, done: float) -> None:
+        """Of loading, and later on of each prompt: what the job of that time tells."""
+        if self._job is not None:
+            self._job.tell(Progressed(what, done))
 
     def _start(self, work: Callable[[CancelFlag, Tell], None]) -> None:
         self._job = Job(work, self._pool)
@@ -138,7 +147,7 @@ class ChatJobs:
             elif isinstance(heard, Begun):
                 await self._begin_answer()
             elif isinstance(heard, Progressed):
-                app.title_bar.progress(PROGRESS[heard.what].format(""), heard.done)
+                self._show_progress(heard)
             elif heard.about == "context":
                 app.transcript.mark_context(self._session.first_sent)
             elif heard.about == "loop":
@@ -152,6 +161,9 @@ class ChatJobs:
             for figures in app.figures:
                 figures.update_live(self._uncounted, now_s, self._session.used)
             self._uncounted, self._counted_s = [], now_s
+        if self.is_answering and not is_over:
+            frame = SPINNER[int(now_s / FRAME_S) % len(SPINNER)]
+            app.transcript.tell(frame, self._doing(now_s), app.figures[0].figures.words())
         if tokens:
             await app.transcript.feed(tokens)
         if is_over:
@@ -159,10 +171,25 @@ class ChatJobs:
             app.composer.say("")
             await self._end(job.error)
 
+    def _show_progress(self, heard: Progressed) -> None:
+        if self.is_answering:
+            self._read = heard.done
+        else:
+            self._app.title_bar.progress(PROGRESS[heard.what].format(""), heard.done)
+
+    def _doing(self, now_s: float) -> str:
+        """What the model is busy with, in words."""
+        if self._last is not None:
+            return "writing"
+        waited_s = now_s - self._began_s
+        since = f", {waited_s:.0f} s" if waited_s >= 1 else ""
+        return f"{self._session.reading(self._read)}{since}"
+
     async def _begin_answer(self) -> None:
         app, session = self._app, self._session
+        self._read, self._began_s = 0.0, perf_counter()
         await app.redraw()
-        await app.transcript.begin_answer()
+        await app.transcript.begin_answer(one_line(session.model.name))
         if session.begun:
             await app.transcript.feed([TokenEvent(-1, session.begun)])
         for figures in app.figures:
@@ -227,11 +254,15 @@ class Job:
 
     def _run(self) -> None:
         try:
-            self._work(self.cancel, self._items.append)
+            self._work(self.cancel, self.tell)
         except Exception as error:
             self.error = error
         finally:
             self.is_over = True
+
+    def tell(self, heard: Heard) -> None:
+        """Hand something to the screen, from any thread."""
+        self._items.append(heard)
 
     def take(self) -> list[Heard]:
         """What has come since the last time."""

@@ -75,6 +75,7 @@ class Code:
                 _button(RIGHT, f"scroll_code({self.number}, 1)"),
             ]
         if self.number:
+            buttons.append(_button("save", f"save_code({self.number})"))
             buttons.append(_button(f"copy [{self.number}]", f"copy_code({self.number})"))
         offers = Content("  ").join(buttons)
         name = Content(self.language[: max(0, room - offers.cell_length - 2)] or " ")

@@ -83,6 +83,21 @@ class Text:
         return self == other and isinstance(other, Text) and self.content.is_same(other.content)
 
 
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The first of several texts that fits into one line; if none does, the last one is wrapped."""
+
+    texts: tuple[Content, ...]
+    style: str = ""
+
+    def draw(self, brush: Brush, width: int) -> list[Strip]:
+        text = next((text for text in self.texts if text.cell_length <= width), self.texts[-1])
+        return brush.draw(text, width, self.style)
+
+    def same_as(self, other: Block) -> bool:
+        return self == other and isinstance(other, Fitting) and all(map(Content.is_same, self.texts, other.texts))
+
+
 class Lines(Widget):
     """Shows blocks below each other; its text can be selected with the mouse."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 
 from textual.content import Content
 from textual.style import Style
 
 from edgespec.events import TokenEvent
 from edgespec.history import Piece
+from edgespec.text.figures import clock
 from edgespec.text.printable import printable
 from edgespec.text.thinking import ThinkingStream
 from edgespec.tui.lines import Block, Text
@@ -25,6 +27,7 @@ class LiveAnswer:
         self._stream = ThinkingStream()
         self._is_thinking = False
         self._thought, self._n_thought = "", 0
+        self._thinking_s: tuple[float, float] | None = None  # when it began, and when it was last seen
         self._markdown, self._new_text = GrowingMarkdown(), ""
         self._answer: list[Block] = []
         self._tokens, self._n_taken = TokenText(), 0
@@ -41,9 +44,21 @@ class LiveAnswer:
                 self._is_thinking = kind == "thinking"
                 if self._is_thinking:
                     self._thought += text
+                    now_s = perf_counter()
+                    self._thinking_s = (self._thinking_s or (now_s, now_s))[0], now_s
                 else:
                     self._new_text += shown(text)
             self._n_thought += _is_thought(parts)
+
+    @property
+    def is_thinking(self) -> bool:
+        return self._is_thinking
+
+    @property
+    def thought_s(self) -> float:
+        """How long the reasoning took, or takes so far."""
+        began_s, last_s = self._thinking_s or (0.0, 0.0)
+        return last_s - began_s
 
     def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
         """How many of the blocks of the last call stay, and the current ones after them."""
@@ -61,13 +76,19 @@ class LiveAnswer:
             self._new_text = ""
         thought: list[Block] = []
         if self._thought:
-            length = f"{self._n_thought} tokens"
+            length = thought_length(self.thought_s, self._n_thought)
             thought = thought_blocks(self._thought, length, is_open=opens_thought, goes_on=self._is_thinking)
         shown_as = (False, opens_thought, self._is_thinking, len(thought))
         if self._is_thinking or shown_as != self._shown_as:
             self._shown_as = shown_as
             return 0, [*thought, *self._answer]
         return len(thought) + keep, self._answer[keep:]
+
+
+def thought_length(seconds: float, n_tokens: int) -> str:
+    """How long a model thought."""
+    took = f"{seconds:.0f} s" if seconds < 60 else clock(seconds)
+    return f"{took}, {n_tokens:,} tokens" if seconds >= 1 else f"{n_tokens:,} tokens"
 
 
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Self
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.text.figures import faster, percent, rate
 
 
 class LiveStatistics:
@@ -41,11 +43,13 @@ class LiveStatistics:
             if not before:
                 self._first_s, self._n_first = now_s, self.tokens
 
-    def finish(self, stats: Stats) -> None:
+    def finish(self, stats: Stats) -> Self:
         """The answer is complete, with the statistics `stats`."""
         self._final = stats
+        self.elapsed_s = stats.prompt_s + stats.generation_s
         self.tokens, self.rounds = stats.generated_tokens, stats.rounds
         self.proposed, self.accepted = stats.proposed, stats.accepted
+        return self
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -63,6 +67,19 @@ class LiveStatistics:
     def acceptance(self) -> float | None:
         """The acceptance rate; None if nothing was drafted."""
         return self.accepted / self.proposed if self.proposed else None
+
+    def words(self) -> list[str]:
+        """Speed, and what drafting does, the most important first; nothing before it is known."""
+        speed, accepted, per_step = self.tokens_per_s, self.acceptance, self.tokens_per_round
+        said = [f"{rate(speed)} tok/s" if speed is not None else "", faster(self.speedup)]
+        if accepted is not None and per_step is not None:
+            said += [f"{percent(accepted)} of drafts accepted", f"{per_step:.1f} tokens per step"]
+        return [*filter(None, said)]
+
+    @property
+    def speedup(self) -> float | None:
+        """Over plain decoding, predicted; None until the answer is complete."""
+        return self._final.speedup if self._final is not None else None
 
     @property
     def context_fill(self) -> float | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 from textual.widget import Widget
 
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.text.figures import percent, rate
+from edgespec.text.figures import faster, percent, rate
 from edgespec.tui.live_statistics import LiveStatistics
 
+GAUGE = 10  # cells of the gauge beside a text
+ABOVE = 8  # lines of the figures above the context
 BARS = "▁▂▃▄▅▆▇█"
 Part = str | tuple[str, str]
 
@@ -50,7 +52,7 @@ class _Figures(Widget):
 
 
 class StatisticsLine(_Figures):
-    """The statistics in one line."""
+    """How full the context is, in one line: the rest stands below the answer."""
 
     DEFAULT_CSS = """
     StatisticsLine { width: 1fr; height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
@@ -58,16 +60,10 @@ class StatisticsLine(_Figures):
 
     def render(self) -> Content:
         figures = self.figures
-        fill = "" if figures.context_fill is None else f"ctx {percent(figures.context_fill)}"
-        speed = "" if figures.tokens_per_s is None else f"{rate(figures.tokens_per_s)} tok/s"
-        if self._waits:
-            speed = f"prefill, {figures.elapsed_s:.1f} s"
-        per_round = "" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f} per step"
-        accepted = "" if figures.acceptance is None else percent(figures.acceptance)
-        line = " · ".join(filter(None, (speed, per_round, accepted, fill)))
-        if len(line) > self.content_size.width:
-            line = " · ".join(filter(None, (speed, accepted, fill)))
-        return Content(line)
+        if figures.context_fill is None:
+            return Content("")
+        said = f" {percent(figures.context_fill)} of {figures.context_size:,} tokens in use"
+        return Content.assemble(*_gauge(figures.context_fill, GAUGE), said)
 
 
 class StatisticsPanel(_Figures):
@@ -79,27 +75,34 @@ class StatisticsPanel(_Figures):
 
     def render(self) -> Content:
         figures, width = self.figures, max(4, self.content_size.width)
-        speed = "-" if figures.tokens_per_s is None else rate(figures.tokens_per_s)
-        per_round = "-" if figures.tokens_per_round is None else f"{figures.tokens_per_round:.1f}"
-        accepted = "-" if figures.acceptance is None else percent(figures.acceptance)
-        state = f"prefill, {figures.elapsed_s:.1f} s" if self._waits else ""
-        if figures.tokens:
-            state = f"{figures.tokens:,} token{'s' * (figures.tokens != 1)}, {figures.elapsed_s:.1f} s"
-        longest = max(figures.draft_lengths[-width:], default=0)
-        lines: list[list[Part]] = [
-            [(speed, "bold"), " tok/s"],
-            [(per_round, "bold"), " tokens per step"],
-            [(accepted, "bold"), " acceptance rate"],
-            [(state, "dim")],
-            [],
-            [f"draft length, up to {longest}" if longest else "draft length"],
-            [(bars(figures.draft_lengths, width), "$text-success")],
+        lines: list[list[Part]] = [[] for _ in range(ABOVE)]
+        if self._waits:
+            lines[0] = [(f"reading, {figures.elapsed_s:.1f} s", "dim")]
+        elif figures.tokens:
+            known = [*self._known()]
+            lines[: len(known)] = known
+            longest = max(figures.draft_lengths[-width:], default=0)
+            lines[-2] = [f"draft length, up to {longest}" if longest else "draft length"]
+            lines[-1] = [(bars(figures.draft_lengths, width), "$text-success")]
+        lines += [
             [],
             ["context", *([f" {percent(figures.context_fill)}"] if figures.context_fill is not None else [])],
             _gauge(figures.context_fill or 0.0, width),
             [(f"{figures.context_used:,} of {figures.context_size:,}" if figures.context_size else "", "dim")],
         ]
         return Content("\n").join(Content.assemble(*line) for line in lines)
+
+    def _known(self) -> Iterator[list[Part]]:
+        """A line for each figure that is known."""
+        figures = self.figures
+        if figures.tokens_per_s is not None:
+            yield [(rate(figures.tokens_per_s), "bold"), " tok/s"]
+        if figures.acceptance is not None:
+            yield [(f"{figures.tokens_per_round or 0:.1f}", "bold"), " tokens per step"]
+            yield [(percent(figures.acceptance), "bold"), " of drafts accepted"]
+            if said := faster(figures.speedup):
+                yield [(said, "$text-success" if said[0].isdigit() else "")]
+        yield [(f"{figures.tokens:,} token{'s' * (figures.tokens != 1)}, {figures.elapsed_s:.1f} s", "dim")]
 
 
 def bars(lengths: Sequence[int], width: int) -> str:

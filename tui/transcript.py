@@ -84,11 +84,16 @@ class Transcript(TurnWindow):
         """Show a dimmed note between the messages."""
         await self.append(Note(text, level))
 
-    async def begin_answer(self) -> None:
-        """Scroll to the end and show that an answer is streaming."""
+    async def begin_answer(self, name: str = "assistant") -> None:
+        """Scroll to the end and show that an answer of the model of this name is streaming."""
         await self._drop_answer()
-        self._answer = self._turn_view(None)
+        self._answer = self._turn_view(None, name)
         await self.begin_live(self._answer)
+
+    def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
+        """Show below the streaming answer what is being done."""
+        if self._answer is not None:
+            self._answer.tell(frame, doing, figures)
 
     async def feed(self, events: Sequence[TokenEvent]) -> None:
         """Show more of the answer."""
@@ -129,10 +134,14 @@ class Transcript(TurnWindow):
         sign = "" if entry.level == "info" else "! "
         return Static(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
 
-    def _turn_view(self, turn: Turn | None) -> TurnView:
-        n_left = self._n_left(turn) if turn else 0
+    def _turn_view(self, turn: Turn | None, name: str = "") -> TurnView:
         return TurnView(
-            turn, pieces=self._pieces, siblings=self._siblings, shows_tokens=self.show_tokens, n_left=n_left
+            turn,
+            pieces=self._pieces,
+            siblings=self._siblings,
+            shows_tokens=self.show_tokens,
+            n_left=self._n_left(turn) if turn else 0,
+            name=name,
         )
 
     def _turn_views(self) -> list[TurnView]:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.style import Style
 
+from edgespec.core.stats import Stats
 from edgespec.history import Answer
-from edgespec.text.figures import percent, rate
 from edgespec.text.printable import one_line
-from edgespec.tui.lines import Block, Text
+from edgespec.tui.lines import Block, Fitting, Text
+from edgespec.tui.live_statistics import LiveStatistics
 
 PREVIOUS, NEXT = "\u2039", "\u203a"  # single angle quotes
 ENDS = {
@@ -28,8 +29,8 @@ def foot_of(answer: Answer | None) -> list[Block]:
     lines: list[Block] = []
     if end := ENDS.get(answer.finish_reason):
         lines.append(Text(Content(f"■ {end}"), style="$text-warning"))
-    if figures := _figures(answer):
-        lines.append(Text(Content(figures), style="dim"))
+    if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
+        lines.append(in_one_line(said))
     return lines
 
 
@@ -47,14 +48,12 @@ def _button(action: str, label: str) -> Content:
     return Content(label).stylize(Style.from_meta({"@click": action}))
 
 
-def _figures(answer: Answer) -> str:
-    """Model, speed and what drafting did, as far as known."""
-    models = [one_line(name.removesuffix(".gguf")) for name in (answer.model, answer.draft_model) if name]
-    parts = [" + ".join(models)] if models else []
-    timings = answer.stats.get("timings", {})
-    if timings.get("predicted_n", 0) > 1:
-        parts.append(f"{rate(timings.get('predicted_per_second', 0.0))} tok/s")
-    if timings.get("draft_n"):
-        parts.append(f"{answer.stats.get('tokens_per_round', 0.0):.1f} per step")
-        parts.append(f"{percent(answer.stats.get('acceptance', 0.0))} accepted")
-    return " · ".join(parts)
+def in_one_line(parts: Sequence[str]) -> Fitting:
+    """As many of them as there is room for, from the first on."""
+    return Fitting(tuple(Content(" · ".join(parts[:end])) for end in range(len(parts), 0, -1)), style="dim")
+
+
+def name_of(answer: Answer | None) -> str:
+    """Who has answered: the model, with its draft model."""
+    names = (answer.model, answer.draft_model) if answer is not None else ()
+    return " + ".join(one_line(name.removesuffix(".gguf")) for name in names if name) or "assistant"

@@ -14,15 +14,18 @@ from textual.message import Message
 from textual.style import Style
 from textual.timer import Timer
 
+from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
+from edgespec.text.code_blocks import CodeBlock
+from edgespec.text.figures import when
 from edgespec.text.thinking import split
 from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Lines, Text
-from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks
+from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks, thought_length
 from edgespec.tui.markdown import markdown
 from edgespec.tui.token_view import TokenText
-from edgespec.tui.turn_foot import foot_of, tools
+from edgespec.tui.turn_foot import foot_of, in_one_line, name_of, tools
 
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters that are shown at once, of a user message and of an answer
 WHEEL = 6  # cells that code scrolls per notch of the wheel
@@ -45,6 +48,13 @@ class CopyText(Message):
     """Copy a part of the message."""
 
     text: str
+
+
+@dataclass
+class SaveCode(Message):
+    """Write a code block to a file."""
+
+    block: CodeBlock
 
 
 @dataclass
@@ -75,6 +85,7 @@ class TurnView(Lines, can_focus=True):
         Binding("r", "ask('regen')", "Again", id="turn.regenerate"),
         Binding("1", "copy_code(1)", "Copy code", key_display="1-9", id="turn.copy_code"),
         *(Binding(n, f"copy_code({n})", "Copy code", show=False) for n in CODE_KEYS[1:]),
+        Binding("s", "save_code(0)", "Save code", id="turn.save_code"),
         Binding("shift+left", "scroll_code(0, -1)", "Code to the left", show=False, id="turn.code_left"),
         Binding("shift+right", "scroll_code(0, 1)", "Code to the right", show=False, id="turn.code_right"),
         Binding("left", "switch(-1)", "Other version", show=False, id="turn.previous_version"),
@@ -90,6 +101,7 @@ class TurnView(Lines, can_focus=True):
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
         shows_tokens: bool = False,
         n_left: int = 0,
+        name: str = "",
     ) -> None:
         role = turn.role if turn else "assistant"
         super().__init__(classes=f"-{role}" if role in ROLES else None)
@@ -97,6 +109,7 @@ class TurnView(Lines, can_focus=True):
         self.sources: set[str] = set()  # drafters of the shown tokens
         self._pieces, self._siblings_of = pieces, siblings
         self._shows_tokens, self._n_left = shows_tokens, n_left
+        self._name, self._doing = name, [""]
         self._siblings: Sequence[str] = siblings(turn.key) if turn else ()
         self._live = None if turn else LiveAnswer()
         self._opens_thought = False
@@ -114,6 +127,14 @@ class TurnView(Lines, can_focus=True):
         if self._rest is None:
             self._draw_live()
 
+    def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
+        """Show what is being done, behind a sign that moves, and its figures; with the next tokens or now."""
+        if self._live is not None and self._live.is_thinking:
+            doing = "thinking"
+        self._doing = [f"{frame} {doing}", *figures]
+        if self._live is not None and self._blocks:
+            self.replace(len(self._blocks) - 1, self._foot())
+
     def finish(self, turn: Turn) -> None:
         """The answer is complete: show it as it is stored."""
         if self._rest is not None:
@@ -129,7 +150,8 @@ class TurnView(Lines, can_focus=True):
         started_s = perf_counter()
         keep, blocks = self._live.blocks(as_tokens=self._shows_tokens, opens_thought=self._opens_thought)
         self.sources = self._live.sources
-        self.replace(keep, [*blocks, *self._foot()])
+        lead = [] if self._blocks else self._head()
+        self.replace(len(self._blocks[:1]) + keep, [*lead, *blocks, *self._foot()])
         took_s = perf_counter() - started_s
         if took_s > SLOW_S:
             self._rest = self.set_timer(PAUSE * took_s, self._draw_live)
@@ -166,13 +188,22 @@ class TurnView(Lines, can_focus=True):
             self.replace(0, [*self._head(), *self._body(self.turn), *self._foot()])
 
     def _head(self) -> list[Block]:
-        if not self._n_left:
-            return []
-        if self._n_left == 1:
-            said = "1 older message no longer fits the context and was dropped"
+        """Who says it, and when; above that, which messages the model does not see any more."""
+        role = self.turn.role if self.turn else "assistant"
+        if role == "user":
+            who, style = "You", "bold $text-primary"
         else:
-            said = f"{self._n_left} older messages no longer fit the context and were dropped"
-        return [Text(Content(f"┄┄ {said} ┄┄"), style="$text-warning"), Text(Content(""))]
+            name = (self._name or name_of(self.turn.answer if self.turn else None)) if role == "assistant" else role
+            who, style = shown(name), "bold $text-secondary"
+        said = when(self.turn.created_s).removeprefix("today ") if self.turn else ""
+        head: list[Block] = [Text(Content.assemble((who, style), (f"  {said}" if said else "", "dim")))]
+        if not self._n_left:
+            return head
+        if self._n_left == 1:
+            left = "1 older message no longer fits the context and was dropped"
+        else:
+            left = f"{self._n_left} older messages no longer fit the context and were dropped"
+        return [Text(Content(f"┄┄ {left} ┄┄"), style="$text-warning"), Text(Content("")), *head]
 
     def _body(self, turn: Turn) -> list[Block]:
         if turn.role != "assistant":
@@ -186,7 +217,10 @@ class TurnView(Lines, can_focus=True):
         for kind, text in split(turn.content):
             if kind == "thinking":
                 n_tokens = count_thought(self._pieces(turn.key))
-                length = f"{n_tokens} tokens" if n_tokens else f"{len(text.split())} words"
+                length = f"{len(text.split()):,} words"
+                if n_tokens:
+                    rate = Stats.from_json(turn.answer.stats).tokens_per_s if turn.answer else 0
+                    length = thought_length(n_tokens / rate if rate else 0, n_tokens)
                 blocks += thought_blocks(text, length, is_open=self._opens_thought)
             else:
                 blocks += markdown(shown(text[: self._limit]))
@@ -197,8 +231,6 @@ class TurnView(Lines, can_focus=True):
         """The literal text; a very long one in parts."""
         text = shown(turn.content)
         blocks: list[Block] = [Text(Content(line)) for line in text[: self._limit].split("\n")]
-        if turn.role != "user":
-            blocks.insert(0, Text(Content(shown(turn.role)), style="bold"))
         return [*blocks, *self._more(len(text))]
 
     def _more(self, length: int) -> list[Block]:
@@ -209,7 +241,7 @@ class TurnView(Lines, can_focus=True):
 
     def _foot(self) -> list[Block]:
         if self.turn is None:
-            return [Text(Content("…"), style="dim")]
+            return [in_one_line(self._doing)]
         actions: list[tuple[str, str]] = []
         if self.has_focus or self.mouse_hover:
             labels = {"edit": "edit", "copy": "copy", "regen": "again"}
@@ -234,7 +266,7 @@ class TurnView(Lines, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("ask", "switch"):
             return self._takes(str(parameters[0]))
-        return action != "copy_code" or any(self._code(int(str(parameters[0]))))
+        return action not in ("copy_code", "save_code") or any(self._code(int(str(parameters[0]))))
 
     def _takes(self, command: str) -> bool:
         """Whether a command is for this message."""
@@ -254,6 +286,13 @@ class TurnView(Lines, can_focus=True):
     def action_copy_code(self, number: int) -> None:
         if text := "\n".join(part.code for part in self._code(number)):
             self.post_message(CopyText(text))
+
+    def action_save_code(self, number: int) -> None:
+        """Save a code block, or with 0 all of them, each in a file of its own."""
+        numbers = sorted({part.number for part in self._code(number)})
+        for each in numbers:
+            parts = list(self._code(each))
+            self.post_message(SaveCode(CodeBlock("\n".join(part.code for part in parts), parts[0].language)))
 
     def action_scroll_code(self, number: int, step: int) -> None:
         """Scroll a code block, or with 0 all of them, by half of the view."""

@@ -146,6 +146,11 @@ class ChatModel:
         told, self._notes_told = self._notes_told, len(self.engine.notes)
         return self.engine.notes[told:]
 
+    @property
+    def name(self) -> str:
+        """The model and, if there is one, its draft model."""
+        return " + ".join(filter(None, (self.called(), self.called("draft_model"))))
+
     def called(self, role: str = "model") -> str:
         """The name of the "model" or the "draft_model"; empty for none."""
         return short_name(Path(str(self.about[role]))) if self.about.get(role) else ""

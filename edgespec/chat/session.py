@@ -217,6 +217,10 @@ class Session(Conversation, Closable):
     def context_size(self) -> int:
         return int(self.about.get("ctx_size", 0))
 
+    def reading(self, done: float) -> str:
+        """How much of what is sent the model has read, from 0 to 1, in words."""
+        return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
+
     @property
     def n_looped(self) -> int:
         """How many tokens of the last answer are a loop."""

@@ -52,6 +52,7 @@ COMMANDS = (
     Command("delete", "ID", "Delete a chat permanently.", waits=True),
     Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", "f8"),
     Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
+    Command("save", "[N] [FILE]", "Save a code block of the last answer to a file."),
     Command("file", "PATH", "Add a text file to your next message."),
     Command("bye", "", "Quit.", "ctrl+q", ("exit", "quit")),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 NEAR_DAYS = 30  # within which a time is shown as an age
+NOTABLE = 0.05  # a smaller difference in speed may be chance
 
 
 def rate(per_s: float) -> str:
@@ -46,6 +47,13 @@ def when(time_s: float) -> str:
     if days == 1:
         return "yesterday"
     return f"{days} days ago" if 1 < days < NEAR_DAYS else f"{then:%Y-%m-%d}"
+
+
+def faster(speedup: float | None) -> str:
+    """What drafting did to the speed, in words; empty where that is unknown or too small to tell."""
+    if speedup is None or abs(speedup - 1) < NOTABLE:
+        return ""
+    return f"{speedup:.1f}x faster with drafts" if speedup > 1 else f"slower with drafts, {speedup:.1f}x"
 
 
 def percent(share: float) -> str:

@@ -18,7 +18,7 @@ from edgespec.text.code_blocks import code_blocks
 from edgespec.tui.code import LEFT, RIGHT, Code
 from edgespec.tui.markdown import markdown
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyText, TurnView
+from edgespec.tui.turn_view import CopyText, SaveCode, TurnView
 
 LONG = "x = [" + ", ".join(str(number) for number in range(100)) + "]"
 ANSWER = f"First:\n\n```python\n{LONG}\nend\n```\n\n- second\n\n  ```sh\n  ls\n\tdir\n  ```\n"
@@ -29,7 +29,7 @@ Script = Callable[[Pilot[Any], TurnView], Awaitable[None]]
 def on_answer(script: Script, text: str = ANSWER, size: tuple[int, int] = (60, 24)) -> list[str]:
     """Run the script on the view of an answer; what was to be copied."""
     transcript = Transcript()
-    app = Harness(transcript, keeps=(CopyText,))
+    app = Harness(transcript, keeps=(CopyText, SaveCode))
 
     async def go() -> None:
         async with app.run_test(size=size) as pilot:
@@ -42,7 +42,12 @@ def on_answer(script: Script, text: str = ANSWER, size: tuple[int, int] = (60, 2
             await pilot.pause()
 
     asyncio.run(go())
-    return [message.text for message in app.messages if isinstance(message, CopyText)]
+    taken = (message for message in app.messages if isinstance(message, CopyText | SaveCode))
+    return [message.text if isinstance(message, CopyText) else message.block.code for message in taken]
+
+
+def codes(text: str) -> list[str]:
+    return [block.code for block in code_blocks(text)]
 
 
 def line_of(view: TurnView, text: str) -> str:
@@ -82,7 +87,15 @@ def test_each_block_is_copied_whole_by_its_number_and_by_a_click() -> None:
         await pilot.press("shift+right", "1", "2", "3")
         await click_on(pilot, view, "copy [2]")
 
-    assert on_answer(script) == code_blocks(ANSWER)[:1] + 2 * code_blocks(ANSWER)[1:]
+    assert on_answer(script) == codes(ANSWER)[:1] + 2 * codes(ANSWER)[1:]
+
+
+def test_blocks_are_saved_all_by_a_key_and_one_by_a_click() -> None:
+    async def script(pilot: Pilot[Any], view: TurnView) -> None:
+        await pilot.press("s")
+        await click_on(pilot, view, "save  copy [2]")
+
+    assert on_answer(script) == [*codes(ANSWER), codes(ANSWER)[1]]
 
 
 def test_code_that_is_being_written_is_one_block_however_long() -> None:
@@ -99,13 +112,13 @@ def test_code_that_is_being_written_is_one_block_however_long() -> None:
                 await transcript.feed([event])
             await wait_until(pilot, lambda: "other" in live.plain)
             assert live.plain.count("copy [") == 2
-            assert [line.strip() for line in live.plain.splitlines()][1:151] == [f"line {n}" for n in range(150)]
+            assert [line.strip() for line in live.plain.splitlines()][2:152] == [f"line {n}" for n in range(150)]
             live.focus()
             await pilot.press("1", "2")
             await pilot.pause()
 
     asyncio.run(go())
-    assert [message.text for message in app.messages if isinstance(message, CopyText)] == code_blocks(text)
+    assert [message.text for message in app.messages if isinstance(message, CopyText)] == codes(text)
 
 
 @given(
@@ -113,7 +126,7 @@ def test_code_that_is_being_written_is_one_block_however_long() -> None:
 )
 def test_what_is_copied_by_number_is_what_has_that_number_on_the_screen(parts: list[str]) -> None:
     text = "\n\n".join(parts)
-    assert code_blocks(text) == [block.code for block in markdown(text) if isinstance(block, Code)]
+    assert codes(text) == [block.code for block in markdown(text) if isinstance(block, Code)]
 
 
 @pytest.mark.parametrize("width", [60, 24, 12])
@@ -129,7 +142,7 @@ def test_columns_of_a_table_are_aligned_as_it_says() -> None:
     table = "| left | middle | right |\n|:-|:-:|-:|\n| a | b | 1 |\n| longer | text | 1,000 |"
 
     async def script(pilot: Pilot[Any], view: TurnView) -> None:
-        rows = view.plain.splitlines()
+        rows = view.plain.splitlines()[1:]
         assert rows[0] == "left   │ middle │ right"
         assert rows[2:4] == ["a      │   b    │     1", "longer │  text  │ 1,000"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tui_harness import Harness
 
-from edgespec.core.stats import Stats
+from edgespec.core.stats import SourceStats, Stats
 from edgespec.events import TokenEvent
 from edgespec.tui.live_statistics import LiveStatistics
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel, bars
@@ -110,27 +110,37 @@ def both(width: int) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-def test_a_line_tells_the_figures_in_few_words_and_in_fewer_where_it_is_narrow() -> None:
-    assert both(60)[1] == "96 tok/s · 2.0 per step · 25 % · ctx 34 %"
-    assert both(40)[1] == "96 tok/s · 25 % · ctx 34 %"
+def test_a_line_tells_how_full_the_context_is() -> None:
+    assert both(60)[1] == "━━━─────── 34 % of 1,024 tokens in use"
 
 
 def test_a_panel_fits_a_column_and_tells_more() -> None:
     lines = both(26)[0].splitlines()
-    assert lines[:4] == ["96 tok/s", "2.0 tokens per step", "25 % acceptance rate", "49 tokens, 1.5 s"]
-    assert lines[5:7] == ["draft length, up to 4", "█" * 24]
-    assert lines[8:] == ["context 34 %", "━" * 8 + "─" * 16, "349 of 1,024"]
+    assert lines[:4] == ["96 tok/s", "2.0 tokens per step", "25 % of drafts accepted", "49 tokens, 1.5 s"]
+    assert lines[6:8] == ["draft length, up to 4", "█" * 24]
+    assert lines[9:] == ["context 34 %", "━" * 8 + "─" * 16, "349 of 1,024"]
+
+
+def test_words_tell_the_speed_first_and_what_drafts_gained_once_that_is_known() -> None:
+    figures = LiveStatistics(started_s=0.0)
+    assert figures.words() == []
+    figures.add(round_of(0, proposed=0, accepted=0), 1.0, 1)
+    figures.add(round_of(1, proposed=4, accepted=3), 2.0, 5)
+    assert figures.words() == ["4.0 tok/s", "75 % of drafts accepted", "2.5 tokens per step"]
+    gained = SourceStats(1, 4, 3, 1, 0.0, cost=1.0)
+    stats = Stats(generated_tokens=5, generation_s=1.0, rounds=2, proposed=4, accepted=3, by_source={"draft": gained})
+    assert figures.finish(stats).words()[1] == "1.7x faster with drafts"
 
 
 def test_before_the_first_token_the_clock_shows_that_the_prompt_is_read() -> None:
-    line = StatisticsLine()
+    panel = StatisticsPanel()
 
     async def script() -> None:
-        async with Harness(line).run_test(size=(60, 5)):
-            line.begin(100.0)
-            line.update_live([], 102.5, 0)
-            assert str(line.render()) == "prefill, 2.5 s"
-            line.finish(None, 0)
-            assert str(line.render()) == ""
+        async with Harness(panel).run_test(size=(60, 20)):
+            panel.begin(100.0)
+            panel.update_live([], 102.5, 0)
+            assert "reading, 2.5 s" in str(panel.render())
+            panel.finish(None, 0)
+            assert "reading" not in str(panel.render())
 
     asyncio.run(script())

@@ -210,9 +210,10 @@ def _show_screen(session: Session, interrupts: Interrupts, message: str | None) 
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
+    from edgespec.tui.terminal_colours import ask_terminal
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=message)
+    app = ChatApp(session, message=message, answer=ask_terminal())
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.core.stats import Stats
 from edgespec.core.verify import CHANGES_LAW, VerifyRule
-from edgespec.text.figures import counted, percent, rate
+from edgespec.text.figures import counted, faster, percent, rate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,6 +32,7 @@ def footer(
     made = counted(stats.generated_tokens, "token")
     if not details:
         accepted = [f"{percent(stats.acceptance_rate)} of drafts accepted"] if stats.proposed else []
+        accepted += filter(None, [faster(stats.speedup)])
         accepted += [_looped(n_looped)] if n_looped else []
         changes = [f"{verify} acceptance: changes the distribution"] if verify in CHANGES_LAW else []
         return [" · ".join([*speed, made, *accepted, *changes])]

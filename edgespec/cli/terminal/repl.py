@@ -225,7 +225,10 @@ class Repl:
     # --- showing --------------------------------------------------------------------------------------------------
 
     def _progress(self, settings: LoadSettings, what: str, done: float) -> None:
-        self.output.progress(PROGRESS[what].format(settings.model), done)
+        if what == "prompt":
+            self.output.progress(self.session.reading(done), None)
+        else:
+            self.output.progress(PROGRESS[what].format(settings.model), done)
 
     def _tell_notes(self) -> None:
         for notice in self.session.new_notes():

@@ -1,0 +1,61 @@
+"""Commands of a chat that need no front end of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+
+from edgespec.chat.commands import Commands
+from edgespec.chat.session import Session
+from edgespec.errors import UsageError
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+
+CODE = "Here:\n\n```python\nprint(1)\n```\n\n```cpp title=x\nint x;\n```\n\n```nonsense\n?\n```"
+
+
+class Said:
+    """A front end that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def say(self, text: str, level: str = "info") -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    session = Session(Store.in_memory(), lambda *_: FakeEngine(CODE), LoadSettings("demo"))
+    session.load()
+    deque(session.ask("code, please"), maxlen=0)
+    front: Any = Said()
+    return Commands(session, front)
+
+
+def test_a_code_block_is_saved_under_a_free_name_with_the_suffix_of_its_language(commands: Any, tmp_path: Path) -> None:
+    for line in ("/save", "/save 1", "/save 1", "/save 2", "/save 2 own.txt", "/save own.py"):
+        commands.run(line)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
+        "code.txt": "?\n",
+        "code.py": "print(1)\n",
+        "code-2.py": "print(1)\n",
+        "code.cpp": "int x;\n",
+        "own.txt": "int x;\n",
+        "own.py": "?\n",
+    }
+    assert commands.front.texts[0] == f"written to {tmp_path / 'code.txt'}"
+
+
+def test_saving_code_overwrites_nothing_and_says_what_is_wrong(commands: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("mine")
+    for line, why in (("/save mine.py", "already exists"), ("/save 4", "from 1 to 3"), ("/save no/where.py", "cannot")):
+        with pytest.raises(UsageError, match=why):
+            commands.run(line)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
+    assert (tmp_path / "mine.py").read_text() == "mine"
