@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.clipboard import copy_natively
+from edgespec.chat.comparing import Comparison
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class ScreenFront:
     def load(self, settings: LoadSettings) -> None:
         self._app.jobs.load(settings)
 
-    def race(self, prompt: str) -> None:
-        self._app.screens.race(prompt)
+    def compare(self, comparison: Comparison) -> None:
+        self._app.screens.compare(comparison)
 
     def show_tokens(self) -> None:
         self._app.transcript.show_tokens = not self._app.transcript.show_tokens

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.model import drafting_with
+from edgespec.chat.slash import is_command
 from edgespec.errors import EdgespecError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
+from edgespec.tui.comparison import ComparisonScreen
+from edgespec.tui.front import ScreenFront
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.picker import ModelPicker, Picked
-from edgespec.tui.race import RaceScreen
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 
@@ -37,6 +40,7 @@ class Screens:
             "rename": lambda: app.composer.put(f"/rename {app.session.title}"),
             "system": self._change_system,
             "restart": self._restart,
+            "compare": self._open_comparison,
         }
 
     def show(self, command: str) -> bool:
@@ -53,12 +57,17 @@ class Screens:
         if remedies := model.remedies():
             self._app.push_screen(RemedyScreen(model.failure, remedies), self._load)
 
-    def race(self, prompt: str) -> None:
-        """One prompt answered with and without speculation."""
-        engine = self._session.engine
-        if engine is None:
-            raise EdgespecError("a race needs a loaded model")
-        self._app.push_screen(RaceScreen(engine, self._session.race_request, prompt))
+    def compare(self, comparison: Comparison, *, starts: bool = True) -> None:
+        """Two answers side by side."""
+        app = self._app
+        app.push_screen(ComparisonScreen(comparison, starts=starts), lambda _: ScreenFront(app).redraw())
+
+    def _open_comparison(self) -> None:
+        """With what is typed, or the last message."""
+        self._session.model.needed()
+        composer, session = self._app.composer, self._session
+        text = "" if is_command(composer.text) else composer.text
+        self.compare(Comparison(session, (side_of(session, ""), side_of(session, PLAIN)), text), starts=False)
 
     def _change_system(self) -> None:
         self._app.composer.put(f"/system {self._session.system}")

@@ -14,7 +14,7 @@ HINTS = (
     ("F1", "list the keys"),
     ("Ctrl+B", "show your chats"),
     ("Ctrl+L", "choose a model"),
-    ("F4", "compare with and without speculation"),
+    ("F4", "compare two answers"),
 )
 
 

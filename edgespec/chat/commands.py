@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.model import drafting_with
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
@@ -27,7 +28,10 @@ MOST_FILE_BYTES = 4 << 20
 
 
 class Commands(StoreCommands):
-    """Runs commands on a session for a front end. A command that fails raises EdgespecError."""
+    """Runs commands on a session for a front end. A command that fails raises EdgespecError. `compared` are the answers
+    that were compared last."""
+
+    compared: Comparison | None = None
 
     def run(self, line: str) -> None:
         """Run a line that begins with a slash."""
@@ -159,9 +163,20 @@ class Commands(StoreCommands):
             "".join(text for kind, text in parts if kind == "thinking") or "the last answer has no reasoning"
         )
 
-    def do_race(self, prompt: str) -> None:
-        last = next((turn.content for turn in reversed(self.session.turns) if turn.role == "user"), "")
-        self.front.race(prompt or last)
+    def do_compare(self, argument: str) -> None:
+        """`/compare`: two answers to the last message; see `sides_and_text` for the others."""
+        self.session.model.needed()
+        sides, text = sides_and_text(self.session, argument)
+        if not text and not self.session.turns:
+            raise UsageError("there is no message to compare answers to", hint="/compare PROMPT")
+        self.compared = Comparison(self.session, sides, text)
+        self.front.compare(self.compared)
+
+    def do_keep(self, number: str) -> None:
+        if self.compared is None:
+            raise UsageError("there is nothing to choose from", hint="/compare makes two answers")
+        self.compared.keep(_number(number, len(self.compared.lanes)))
+        self.front.redraw()
 
     def do_tokens(self, _: str) -> None:
         self.front.show_tokens()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
+from edgespec.chat.comparing import Comparison
 from edgespec.settings import LoadSettings
 
 
@@ -28,7 +29,8 @@ class Front(Protocol):
 
     def load(self, settings: LoadSettings) -> None: ...
 
-    def race(self, prompt: str) -> None: ...
+    def compare(self, comparison: Comparison) -> None:
+        """Make both answers, and show them."""
 
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or stop showing it."""

@@ -37,7 +37,7 @@ class ChatModel:
     the model that is or was loaded (`Runtime.describe`). It is one of a `server` where that is given."""
 
     def __init__(self, open_engine: Opener, settings: LoadSettings, server: str = "") -> None:
-        self._open_engine, self.settings, self.server = open_engine, settings, server
+        self.open_engine, self.settings, self.server = open_engine, settings, server
         self.engine: Answerer | None = None
         self.about: Mapping[str, Any] = {}
         self._drafting: dict[str, Any] = {}  # as the engine has it
@@ -57,7 +57,7 @@ class ChatModel:
             catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
             if not self.server:
                 self.unload()  # there may be no room for both
-            opened = self._open_engine(wanted, progress, cancel)
+            opened = self.open_engine(wanted, progress, cancel)
             self.unload()
             self.engine = opened
         except EdgespecError as error:

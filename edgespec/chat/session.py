@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,6 @@ from edgespec.settings import CONSTRAINTS, LoadSettings, Message, Request
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
 
-RACE_TOKENS = 256
 AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
@@ -126,7 +125,7 @@ class Session(Conversation, Closable):
         try:
             self.model.draft_as(self.settings)
         except UsageError:  # what was set for another model
-            self.settings = replace(self.settings, spec_type=None, pace=None, n_max=None, tree=None)
+            self.settings = self.settings.drafting_as_loaded()
 
     def open(self, name: str) -> None:
         """Resume a chat of the store: its id, the beginning of one, or "last". Raises StoreError."""
@@ -151,9 +150,11 @@ class Session(Conversation, Closable):
         self._keep(turn)
         return self._answer(cancel)
 
-    def regenerate(self, cancel: CancelFlag | None = None, index: int | None = None) -> Events:
-        """Answer the last message again, or the one before turn `index`; the previous answer stays a branch. Raises
-        UsageError."""
+    def regenerate(
+        self, cancel: CancelFlag | None = None, index: int | None = None, *, sample: int | None = None
+    ) -> Events:
+        """Answer the last message again, or the one before turn `index`; the previous answer stays a branch. Of a seed
+        this takes the next `sample`, unless one is given. Raises UsageError."""
         self._check_idle()
         self.model.needed()
         index = len(self.turns) - 1 if index is None else index
@@ -162,14 +163,14 @@ class Session(Conversation, Closable):
         last = self.turns[index]
         if last.role != "assistant":
             self._show(self.turns[: index + 1])
-            return self._answer(cancel)
+            return self._answer(cancel, sample=sample or 0)
         if not index:
             raise UsageError("this answer has no preceding message")
         # The same seed would give the same answer; the next sample of it does not.
         tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and self.settings.seed >= 0 else 0
         replaced = self.turns[index:]
         self._show(self.turns[:index])
-        return self._answer(cancel, replaced=replaced, sample=tried)
+        return self._answer(cancel, replaced=replaced, sample=tried if sample is None else sample)
 
     def go_on(self, cancel: CancelFlag | None = None) -> Events:
         """Continue the last answer, which had stopped. Raises UsageError."""
@@ -181,6 +182,17 @@ class Session(Conversation, Closable):
         self._show(self.turns[:-1])
         self.begun = begun.content
         return self._answer(cancel, begun=begun)
+
+    @contextmanager
+    def answering_as(self, settings: ChatSettings, model: ChatModel) -> Iterator[None]:
+        """Within this block, answer with other settings and by another model."""
+        own = self.settings, self.model
+        self.settings, self.model = settings, model
+        try:
+            yield
+        finally:
+            self.settings, self.model = own
+            self._save_settings()
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
         """Change the message of turn `index`; the previous one stays a branch. A user message is answered. Raises
@@ -243,11 +255,6 @@ class Session(Conversation, Closable):
             **settings.constraints,
         )
         return replace(as_set, **changes)
-
-    def race_request(self, prompt: str) -> Request:
-        """A question of its own, with a short answer."""
-        length = self.settings.max_tokens if self.settings.max_tokens >= 0 else RACE_TOKENS
-        return self.request([Message("user", prompt)], max_tokens=min(length, RACE_TOKENS))
 
     def _answer(
         self,

@@ -55,6 +55,10 @@ class ChatSettings:
             "spec_tree": self.tree,
         }
 
+    def drafting_as_loaded(self) -> ChatSettings:
+        """These settings, but for those of drafting."""
+        return replace(self, spec_type=None, pace=None, n_max=None, tree=None)
+
     @property
     def constraints(self) -> dict[str, Any]:
         """The constraint of answers, as fields of a request. Raises UsageError for a file that is gone."""

@@ -24,9 +24,9 @@ from edgespec.history import Store
 from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
+from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.race import RaceScreen
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatChosen, SearchField, Sidebar
@@ -167,7 +167,7 @@ SCREENS = {
     "models": ModelPicker,
     "draft": ModelPicker,
     "set": SettingsScreen,
-    "race": RaceScreen,
+    "compare": ComparisonScreen,
 }
 KEYS = {command.key: command.name for command in COMMANDS if command.key}
 
@@ -243,7 +243,7 @@ def test_every_command_does_what_it_says(name: str) -> None:
 
 
 def test_no_command_goes_untested() -> None:
-    assert {command.name for command in COMMANDS} == set(DONE) | {"race", "models", "export", "file"}
+    assert {command.name for command in COMMANDS} == set(DONE) | {"compare", "keep", "models", "export", "file"}
 
 
 def test_export_and_file_read_and_write(tmp_path: Path) -> None:

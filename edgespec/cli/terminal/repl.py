@@ -14,7 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level, Notice
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
-from edgespec.chat.race import PLAIN, run_race
+from edgespec.chat.comparing import Comparison
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
@@ -195,21 +195,25 @@ class Repl:
             self._tell_system()
         self._tell_notes()
 
-    def race(self, prompt: str) -> None:
-        session, cancel = self.session, CancelFlag()
-        if session.engine is None or not prompt:
-            raise UsageError("a race needs a model and a prompt", hint="/race PROMPT")
-        with self._interrupts.cancelling(cancel):
-            race = run_race(
-                session.engine,
-                session.race_request(prompt),
-                cancel,
-                lambda lane, _: self.output.progress(
-                    "plain decoding" if lane == PLAIN else "speculative decoding", None
-                ),
-            )
-        self.output.end_progress()
-        self.output.line(race.verdict())
+    def compare(self, comparison: Comparison) -> None:
+        cancel, begun = CancelFlag(), list[int]()
+
+        def heard(side: int) -> None:
+            if side not in begun:
+                self.output.end_answer()
+                begun.append(side)
+                self.output.line(f"{side + 1}: {comparison.sides[side].title}")
+            self.output.answer(comparison.lanes[side].events[-1].event.text)
+
+        try:
+            with self._interrupts.cancelling(cancel):
+                comparison.run(cancel, heard, lambda what, done: self._progress(self.session.load_settings, what, done))
+        finally:
+            self.output.end_answer()
+            self.output.end_progress()
+        self._interrupts.go_on()
+        self.output.line(comparison.verdict())
+        self.output.note("the chat goes on from answer 1; /keep 2 chooses the other one")
 
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens

@@ -1,0 +1,276 @@
+"""One message answered twice, with other settings or by another model, one answer after the other. Both are branches of
+the chat.
+
+Where only drafting differs it is a race: neither answer finds the conversation in the KV cache, and the drafted one
+comes first, because drafters look into earlier answers and must not find this one there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Notice
+from edgespec.chat.model import ChatModel, drafting_with
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings, changed, setting
+from edgespec.core.stats import Stats
+from edgespec.errors import OutOfMemoryError, UsageError
+from edgespec.events import Progress, TokenEvent
+from edgespec.settings import LoadSettings
+from edgespec.text.figures import rate
+
+PLAIN = "pace=off"  # what the second answer differs in, unless something else is asked for
+AS_SET = "as set"
+NOTABLE = 0.02  # a smaller difference in speed may be chance
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How one of the answers is made. `changes` is what differs from the chat, as it was typed; `loads` is another
+    model, or None."""
+
+    changes: str
+    settings: ChatSettings
+    loads: LoadSettings | None = None
+
+    @property
+    def title(self) -> str:
+        return self.changes or AS_SET
+
+    @property
+    def is_plain(self) -> bool:
+        return self.settings.pace == "off" or self.settings.spec_type == "none"
+
+
+def side_of(session: Session, changes: str) -> Side:
+    """Read "temp=0.5 pace=off" or "MODEL draft=none": names of settings as for /set, or `model` and `draft`; a word
+    without a name is a model. Raises UsageError."""
+    settings, loads = session.settings, session.load_settings
+    try:
+        words = shlex.split(changes)
+    except ValueError as error:
+        raise UsageError(f"{changes!r} cannot be read", why=str(error)) from error
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if not has_value:
+            name, value = "model", word
+        if name == "model":
+            loads = replace(drafting_with(loads, None), model=value)
+        elif name == "draft":
+            loads = drafting_with(loads, value)
+        else:
+            settings = changed(settings, setting(name).name, value)
+    return Side(changes.strip(), settings, loads if loads != session.load_settings else None)
+
+
+def sides_and_text(session: Session, argument: str) -> tuple[tuple[Side, Side], str]:
+    """Read "PROMPT", "CHANGES -- PROMPT" or "CHANGES | CHANGES -- PROMPT"; without a prompt the last message is meant.
+    Raises UsageError."""
+    changes, has_changes, text = f"{argument} ".partition("-- ")
+    if not has_changes:
+        changes, text = PLAIN, argument
+    first, has_both, second = changes.partition("|")
+    sides = (first, second) if has_both else ("", first)
+    return (side_of(session, sides[0]), side_of(session, sides[1])), text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An event and its time, in seconds since the request."""
+
+    elapsed_s: float
+    event: TokenEvent
+
+
+@dataclass(slots=True)
+class Lane:
+    """One answer. The last event has a `finish_reason`; it is missing if the answer was stopped before. `key` is that
+    of its message, None as long as there is none."""
+
+    events: list[Timed] = field(default_factory=list)
+    key: str | None = None
+
+    @property
+    def tokens(self) -> Sequence[Timed]:
+        """The events that are tokens."""
+        return [timed for timed in self.events if timed.event.id >= 0]
+
+    @property
+    def stats(self) -> Stats:
+        return (self.events[-1].event.stats if self.events else None) or Stats()
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.events) and self.events[-1].event.is_last
+
+    @property
+    def was_cancelled(self) -> bool:
+        return not self.is_over or self.events[-1].event.finish_reason == "cancelled"
+
+    @property
+    def first_token_s(self) -> float:
+        """The time to the first token; 0 if there is none."""
+        return self.tokens[0].elapsed_s if self.tokens else 0.0
+
+    @property
+    def took_s(self) -> float:
+        """From the request to the last token."""
+        return self.tokens[-1].elapsed_s if self.tokens else 0.0
+
+    def generation_s(self, n_tokens: int) -> float:
+        """From the first token to the `n_tokens`-th."""
+        return self.tokens[n_tokens - 1].elapsed_s - self.first_token_s if n_tokens else 0.0
+
+    def shown_at(self, elapsed_s: float) -> Sequence[TokenEvent]:
+        """The text received by then."""
+        shown = bisect_right(self.events, elapsed_s, key=lambda timed: timed.elapsed_s)
+        return [timed.event for timed in self.events[:shown]]
+
+    def tokens_per_s(self, elapsed_s: float) -> float:
+        """The mean rate after the first token until then, or until the last token; 0 before there is one."""
+        n_tokens = bisect_right(self.tokens, elapsed_s, key=lambda timed: timed.elapsed_s)
+        since_s = min(elapsed_s, self.took_s) - self.first_token_s
+        return (n_tokens - 1) / since_s if n_tokens > 1 and since_s > 0 else 0.0
+
+
+class Comparison:
+    """Answers `text`, or without one the last message again, once for each of two sides. `lanes` are the answers, as
+    far as they have come; they are compared over the tokens that both have. `notes` are what the model said meanwhile.
+    """
+
+    def __init__(self, session: Session, sides: tuple[Side, Side], text: str = "") -> None:
+        self.session, self.sides, self.text = session, sides, text
+        self.lanes = (Lane(), Lane())
+        self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # of both
+        self.notes: list[str] = []
+
+    @property
+    def is_race(self) -> bool:
+        """Whether the sides differ in nothing but their drafts."""
+        first, second = (side.settings.drafting_as_loaded() for side in self.sides)
+        return first == second and not any(side.loads for side in self.sides)
+
+    def run(
+        self,
+        cancel: CancelFlag,
+        heard: Callable[[int], None] = lambda side: None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Make both answers; `heard` is told of each event which side it belongs to, `progress` how far another model
+        is loaded. The chat shows the first answer afterwards. After `cancel` the answers end where they are. Raises
+        what asking raises."""
+        self.session.model.needed()
+        order = (1, 0) if self.is_race and self.sides[0].is_plain else (0, 1)
+        for number in order:
+            if cancel.is_set():
+                break
+            with self._as(self.sides[number], cancel, progress):
+                self._answer(number, "" if number != order[0] else self.text, cancel, heard)
+        if key := self.lanes[0].key or self.lanes[1].key:
+            self.session.switch(key)
+
+    def keep(self, number: int) -> None:
+        """Go on from the answer of one side; the other one stays a branch. Raises UsageError."""
+        key = self.lanes[number].key
+        if key is None:
+            raise UsageError("there is no such answer")
+        self.session.switch(key)
+
+    def _answer(self, number: int, asks: str, cancel: CancelFlag, heard: Callable[[int], None]) -> None:
+        session, lane = self.session, self.lanes[number]
+        if self.is_race:
+            session.model.needed().forget()
+        started_s = perf_counter()
+        for event in session.ask(asks, cancel) if asks else session.regenerate(cancel, sample=0):
+            if isinstance(event, Notice):
+                self.notes.append(event.text)
+            else:
+                lane.events.append(Timed(perf_counter() - started_s, event))
+                heard(number)
+        last = session.turns[-1]
+        lane.key = last.key if last.role == "assistant" else None
+
+    @contextmanager
+    def _as(self, side: Side, cancel: CancelFlag, progress: Progress | None) -> Iterator[None]:
+        """The session answers as one side; its own model leaves the memory if there is no room for both."""
+        session, own = self.session, self.session.model
+        settings = side.settings if self._seed is None else replace(side.settings, seed=self._seed)
+        if side.loads is None:
+            with session.answering_as(settings, own):
+                yield
+            return
+        other = ChatModel(own.open_engine, own.settings, own.server)
+        try:
+            try:
+                other.load(side.loads, progress, cancel)
+            except OutOfMemoryError:
+                own.unload()
+                other.load(side.loads, progress, cancel)
+            with session.answering_as(settings, other):
+                yield
+        finally:
+            other.unload()
+            if own.engine is None and not own.failure:
+                own.load(own.settings, progress, None)
+
+    # --- what came of it ----------------------------------------------------------------------------------------------
+
+    @property
+    def n_common(self) -> int:
+        """The length of the shorter answer, in tokens."""
+        return min(len(lane.tokens) for lane in self.lanes)
+
+    @property
+    def differs_at(self) -> int | None:
+        """Index of the first token that differs, or that only one answer has because the other ended before."""
+        for index, pair in enumerate(zip(*(lane.tokens for lane in self.lanes), strict=False)):
+            if pair[0].event.id != pair[1].event.id or pair[0].event.text != pair[1].event.text:
+                return index
+        shorter = min(self.lanes, key=lambda lane: len(lane.tokens))
+        is_one = len({len(lane.tokens) for lane in self.lanes}) == 1 or shorter.was_cancelled
+        return None if is_one else self.n_common
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the second answer over that of the first, from the first token on; None if that was too short."""
+        if self.n_common < 2:
+            return None
+        first_s, second_s = (lane.generation_s(self.n_common) for lane in self.lanes)
+        return second_s / first_s if first_s > 0 and second_s > 0 else None
+
+    @property
+    def drafted_by(self) -> dict[str, int]:
+        """The number of accepted tokens per drafter in both answers, largest first."""
+        tokens = (timed.event for lane in self.lanes for timed in lane.tokens)
+        return dict(Counter(event.source for event in tokens if event.from_draft).most_common())
+
+    def verdict(self) -> str:
+        """Which was faster, and whether the text is the same, in one sentence."""
+        speedup = self.speedup
+        if speedup is None:
+            stopped = any(lane.was_cancelled for lane in self.lanes)
+            return "stopped before there was anything to compare" if stopped else "too short to compare"
+        rates = " vs. ".join(rate((self.n_common - 1) / lane.generation_s(self.n_common)) for lane in self.lanes)
+        said = f"{rates} tok/s, {self._same_text()}"
+        if self.is_race and not any(lane.stats.proposed for lane in self.lanes):
+            return f"nothing was drafted, any difference is noise: {said}"
+        if abs(speedup - 1) < NOTABLE:
+            return f"equally fast: {said}"
+        faster, factor = (self.sides[0], speedup) if speedup > 1 else (self.sides[1], 1 / speedup)
+        return f"{faster.title} is {factor:.2f}x as fast: {said}"
+
+    def _same_text(self) -> str:
+        index = self.differs_at
+        if index is None:
+            return f"the same {self.n_common} tokens"
+        rule = self.sides[0].settings.verify
+        why = f", {'by rounding' if rule == 'coupled' else f'as {rule} allows'}" if self.is_race else ""
+        return f"different text from token {index + 1} on{why}"

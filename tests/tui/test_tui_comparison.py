@@ -1,0 +1,249 @@
+"""Comparing on the screen: asking, two answers side by side, keeping one of them, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine, drafted_events
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+from tui_harness import wait_until
+
+from edgespec.chat.comparing import Comparison, Timed, sides_and_text
+from edgespec.chat.session import Session
+from edgespec.errors import GenerationError
+from edgespec.events import TokenEvent
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+from edgespec.tui.comparison import ComparedText, ComparisonScreen, LaneView
+from edgespec.tui.lines import Lines
+
+WORDS = "[b]one[/b] two\n three four five six seven eight nine \x1b[31mten"
+Step = Callable[[Pilot[Any]], Awaitable[None]]
+
+
+def drive(engine: FakeEngine, step: Step, text: str = "count", size: tuple[int, int] = (120, 40)) -> Session:
+    """Open a comparison on `engine` and let `step` use it."""
+    session = Session(Store.in_memory(), lambda *_: engine, LoadSettings("demo"))
+    session.load()
+
+    class Harness(App[Any]):
+        def on_mount(self) -> None:
+            self.push_screen(ComparisonScreen(Comparison(session, *sides_and_text(session, text))))
+
+    async def run() -> None:
+        async with Harness().run_test(size=size) as pilot:
+            await step(pilot)
+
+    asyncio.run(run())
+    return session
+
+
+def screen_of(pilot: Pilot[Any]) -> ComparisonScreen:
+    screen = pilot.app.screen
+    assert isinstance(screen, ComparisonScreen)
+    return screen
+
+
+def said(pilot: Pilot[Any]) -> str:
+    return str(screen_of(pilot).query_one("#comparison-said", Static).content)
+
+
+def lane(pilot: Pilot[Any], number: int) -> LaneView:
+    return screen_of(pilot).query_one(f"#comparison-{number}", LaneView)
+
+
+def text_of(view: LaneView) -> str:
+    return view.query_one(Lines).plain
+
+
+def drawn(view: LaneView, attribute: str) -> list[str]:
+    """What is drawn with an attribute, such as "underline"."""
+    found = []
+    for y in range(view.region.height):
+        for text, style, _ in view.query_one(Lines).render_line(y):
+            if style is not None and getattr(style, attribute):
+                found.append(text)
+    return found
+
+
+async def compared(pilot: Pilot[Any]) -> None:
+    await pilot.press("enter")
+    await wait_until(pilot, lambda: " vs. " in said(pilot))
+
+
+def test_enter_answers_twice_and_tells_which_was_faster_and_that_the_text_is_the_same() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        assert screen_of(pilot).focused is screen_of(pilot).query_one(ComparedText)
+        await compared(pilot)
+        assert "the same 10 tokens" in said(pilot)
+        assert "accepted (underlined): 6 by draft" in said(pilot)
+        for number, title in ((1, "as set"), (2, "pace=off")):
+            assert str(lane(pilot, number).border_title).startswith(title)
+            assert "tok/s" in str(lane(pilot, number).border_title)
+            assert "10 tokens" in str(lane(pilot, number).border_subtitle)
+
+    session = drive(FakeEngine(WORDS, round_s=0.002), step)
+    assert [turn.role for turn in session.turns] == ["user", "assistant"]
+
+
+def test_draft_tokens_are_underlined_and_nothing_in_a_text_is_markup_or_drives_the_terminal() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        drafted, plain = lane(pilot, 1), lane(pilot, 2)
+        assert text_of(plain) == text_of(drafted) == WORDS.replace("\x1b", "\ufffd")
+        assert drawn(plain, "underline") == []
+        words = [text.strip() for text in drawn(drafted, "underline")]
+        assert [word for word in words if word] == ["two", "three", "five", "six", "eight", "nine"]
+
+    drive(FakeEngine(WORDS), step)
+
+
+def test_a_key_keeps_one_answer_and_the_other_stays_a_branch() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        await pilot.press("2")
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, ComparisonScreen))
+
+    session = drive(FakeEngine("first one", "other one"), step, "temp=0 | temp=1 -- x")
+    assert session.turns[-1].content == "other one"
+    assert len(session.branches()) == 2
+
+
+def test_sides_are_edited_in_place_and_wrong_ones_told() -> None:
+    engine = FakeEngine("one two", "three four")
+
+    async def step(pilot: Pilot[Any]) -> None:
+        first, second = screen_of(pilot).query(Input)
+        assert (first.value, second.value) == ("", "pace=off")
+        second.value = "temp=hot"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "temp must be a number" in said(pilot))
+        second.value = "temp=1.5"
+        second.focus()
+        await compared(pilot)
+
+    drive(engine, step)
+    assert [request.sampling.temperature for request in engine.requests] == [0.8, 1.5]
+
+
+def test_space_shows_both_again_as_fast_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(self: Comparison, *_: Any) -> None:
+        events = [Timed(1 + 100.0 * index, TokenEvent(index, "x")) for index in range(2)]
+        for lane in self.lanes:
+            lane.events += [*events, Timed(102, TokenEvent(-1, "", finish_reason="stop"))]
+
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        await pilot.press("space")
+        await wait_until(pilot, lambda: said(pilot).endswith("of 101 s, as fast as it came"))
+
+    monkeypatch.setattr(Comparison, "run", slow)
+    drive(FakeEngine(), step)
+
+
+def test_escape_stops_and_then_leaves() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "tokens ..." in said(pilot))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "stopped" in said(pilot))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, ComparisonScreen))
+
+    session = drive(FakeEngine("word " * 200, round_s=0.02), step)
+    assert session.turns[-1].role == "assistant"
+
+
+def test_leaving_the_program_saves_what_has_come() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "tokens ..." in said(pilot))
+
+    session = drive(FakeEngine("word " * 200, round_s=0.02), step)
+    assert session.turns[-1].content.startswith("word")
+    assert session.turns[-1].answer is not None
+    assert session.turns[-1].answer.finish_reason == "cancelled"
+
+
+def test_again_answers_the_same_message_once_more() -> None:
+    engine = FakeEngine(WORDS)
+
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        await pilot.press("r")
+        await wait_until(pilot, lambda: len(engine.requests) == 4)
+        await wait_until(pilot, lambda: " vs. " in said(pilot))
+
+    session = drive(engine, step)
+    assert [turn.role for turn in session.turns] == ["user", "assistant"]
+
+
+def test_the_message_is_edited_in_place_over_several_lines() -> None:
+    engine = FakeEngine(WORDS)
+
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        await pilot.press("e", "end", "1", "ctrl+j", "r")  # plain letters once it is being edited
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(engine.requests) == 4)
+        await wait_until(pilot, lambda: " vs. " in said(pilot))
+        assert engine.requests[-1].messages[-1].content == "count1\nr"
+
+    drive(engine, step)
+
+
+@pytest.mark.parametrize("error", [GenerationError("it died", why="signal 9", hint="restart it"), OSError("it died")])
+def test_an_engine_that_fails_is_reported_and_may_be_tried_again(error: Exception) -> None:
+    engine = FakeEngine(WORDS, error=error)
+
+    async def step(pilot: Pilot[Any]) -> None:
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "it died" in said(pilot))
+        assert str(error) in said(pilot)
+        engine.error = None
+        await compared(pilot)
+
+    drive(engine, step)
+
+
+def test_an_empty_message_asks_for_one() -> None:
+    engine = FakeEngine()
+
+    async def step(pilot: Pilot[Any]) -> None:
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "Type a message first" in said(pilot))
+        assert not engine.requests
+
+    drive(engine, step, text=" ")
+
+
+def test_texts_that_part_are_marked_where_they_do() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        assert "different text from token 3 on" in said(pilot)
+        for number, word in ((1, " drei"), (2, " three")):
+            assert drawn(lane(pilot, number), "reverse") == [word]
+
+    drafted = drafted_events("one two drei four")
+    plain = [
+        replace(event, id=event.id + 100 * (event.text == " three")) for event in drafted_events("one two three four")
+    ]
+    drive(FakeEngine(drafted, plain), step)
+
+
+@pytest.mark.parametrize(("width", "side_by_side"), [(120, True), (60, True), (59, False), (40, False)])
+def test_lanes_lie_side_by_side_where_there_is_room(width: int, side_by_side: bool) -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        first, second = lane(pilot, 1).region, lane(pilot, 2).region
+        assert (first.y == second.y) == side_by_side
+        assert (first.x == second.x) != side_by_side
+        assert first.width > 20
+        assert first.height >= 6
+
+    drive(FakeEngine(), step, size=(width, 22))
