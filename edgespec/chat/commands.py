@@ -3,67 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Events, Level
 from edgespec.chat.model import drafting_with
-from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
-from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
+from edgespec.chat.store_commands import StoreCommands
 from edgespec.errors import UsageError, told_as
-from edgespec.files.paths import write_whole
 from edgespec.gguf_file.model_check import check_model
-from edgespec.history import ChatInfo, Turn
+from edgespec.history import Turn
 from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
-from edgespec.settings import LoadSettings
 from edgespec.text.code_blocks import code_blocks
 from edgespec.text.figures import percent, size_of
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
 MOST_FILE_BYTES = 4 << 20
-LISTED = 20
 
 
-class Front(Protocol):
-    """What a command needs from a front end. `say` takes plain text of one or several lines."""
-
-    def say(self, text: str, level: Level = "info") -> None: ...
-
-    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
-        """Start an answer and show it."""
-
-    def redraw(self) -> None:
-        """The conversation has changed: show it anew."""
-
-    def put(self, text: str) -> None:
-        """Put a text into the input, to be edited and sent."""
-
-    def copy(self, text: str) -> None: ...
-
-    def load(self, settings: LoadSettings) -> None: ...
-
-    def race(self, prompt: str) -> None: ...
-
-    def show_tokens(self) -> None:
-        """Show which drafter proposed each token, or stop showing it."""
-
-    def leave(self) -> None: ...
-
-
-class Commands:
+class Commands(StoreCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError."""
-
-    def __init__(self, session: Session, front: Front) -> None:
-        self.session, self.front = session, front
-        self._listed: Sequence[tuple[str, str | None]] = ()  # chats, and messages in them
 
     def run(self, line: str) -> None:
         """Run a line that begins with a slash."""
@@ -256,82 +218,6 @@ class Commands:
         ]
         self.front.say("\n".join([*lines, "/branches N switches to one"]))
 
-    def do_clear(self, _: str) -> None:
-        self.session.new()
-        self.front.redraw()
-
-    def do_load(self, name: str) -> None:
-        """A chat by its number in the last list, or by its id."""
-        if not name:
-            raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
-        key = None
-        if name.isdigit() and 1 <= int(name) <= len(self._listed):
-            name, key = self._listed[int(name) - 1]
-        elif name.isdigit() and len(name) < 3:
-            raise UsageError(f"there is no chat number {name}", hint="/list numbers them")
-        session = self.session
-        session.open(name)
-        if key is not None and all(turn.key != key for turn in session.turns):
-            session.switch(key)
-        self.front.redraw()
-
-    def do_list(self, query: str) -> None:
-        chats = self.session.store.chats(limit=LISTED, query=query)
-        if not chats:
-            raise UsageError("there is no such chat" if query else "there are no chats yet")
-        self._listed = [(chat.id, None) for chat in chats]
-        lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
-        self.front.say("\n".join([*lines, "/load N opens one"]))
-
-    def do_search(self, query: str) -> None:
-        if not query:
-            raise UsageError("what should be found?", hint="/search WORDS")
-        hits = self.session.store.search(query, limit=LISTED)
-        if not hits:
-            raise UsageError(f"nothing was found for {query!r}")
-        self._listed = [(hit.chat, hit.key) for hit in hits]
-        lines = []
-        for place, hit in enumerate(hits, 1):
-            snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
-            lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
-        self.front.say("\n".join([*lines, "/load N opens one"]))
-
-    def do_rename(self, title: str) -> None:
-        if not title:
-            raise UsageError("what is the new title?", hint="/rename TITLE")
-        self.session.rename(title)
-        self.front.redraw()
-
-    def do_delete(self, name: str) -> None:
-        if not name:
-            raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
-        session = self.session
-        info = session.store.find(name)
-        if info.id == session.chat:
-            session.new()
-            self.front.redraw()
-        session.store.remove([info.id])
-        self.front.say(f"deleted {info.title or info.id}")
-
-    def do_export(self, argument: str) -> None:
-        """`/export`, `/export jsonl`, `/export FILE`: in the format of its suffix, md or jsonl."""
-        session = self.session
-        if session.chat is None:
-            raise UsageError("there is nothing to export yet")
-        info, turns = session.info(), with_system(session.system, session.turns)
-        jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
-        name = "" if argument in ("", "md", "jsonl") else argument
-        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
-        file = Path(name or f"{title}.{'jsonl' if jsonl else 'md'}").expanduser()
-        if file.is_dir():
-            raise UsageError(f"{file} is a folder", hint="give a file name in it")
-        if file.exists():
-            raise UsageError(f"{file} already exists", hint="/export FILE with another name")
-        text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
-        with told_as(UsageError, f"{file} cannot be written"):
-            write_whole(file, text)
-        self.front.say(f"written to {file.absolute()}")
-
     def do_copy(self, what: str) -> None:
         """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
         word, _, number = what.partition(" ")
@@ -385,7 +271,3 @@ def _number(text: str, most: int) -> int:
             f"choose a number from 1 to {most}, not {text!r}" if most else "there is nothing to choose from"
         )
     return int(text) - 1
-
-
-def _line(chat: ChatInfo) -> str:
-    return f"{chat.title or '(no title)'}  ({chat.n_turns} messages)"

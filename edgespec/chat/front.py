@@ -1,0 +1,36 @@
+"""What the commands of a chat need from the front end that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Events, Level
+from edgespec.settings import LoadSettings
+
+
+class Front(Protocol):
+    """What a command needs from a front end. `say` takes plain text of one or several lines."""
+
+    def say(self, text: str, level: Level = "info") -> None: ...
+
+    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+        """Start an answer and show it."""
+
+    def redraw(self) -> None:
+        """The conversation has changed: show it anew."""
+
+    def put(self, text: str) -> None:
+        """Put a text into the input, to be edited and sent."""
+
+    def copy(self, text: str) -> None: ...
+
+    def load(self, settings: LoadSettings) -> None: ...
+
+    def race(self, prompt: str) -> None: ...
+
+    def show_tokens(self) -> None:
+        """Show which drafter proposed each token, or stop showing it."""
+
+    def leave(self) -> None: ...

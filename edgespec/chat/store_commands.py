@@ -1,0 +1,104 @@
+"""The commands on the chats of the store: to open, find, name, delete and export them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgespec.chat.front import Front
+from edgespec.chat.session import Session
+from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
+from edgespec.errors import UsageError, told_as
+from edgespec.files.paths import write_whole
+from edgespec.history import ChatInfo
+
+LISTED = 20
+
+
+class StoreCommands:
+    """Commands of `session`, for a front end. One that fails raises EdgespecError."""
+
+    def __init__(self, session: Session, front: Front) -> None:
+        self.session, self.front = session, front
+        self._listed: Sequence[tuple[str, str | None]] = ()  # chats, and messages in them
+
+    def do_clear(self, _: str) -> None:
+        self.session.new()
+        self.front.redraw()
+
+    def do_load(self, name: str) -> None:
+        """A chat by its number in the last list, or by its id."""
+        if not name:
+            raise UsageError("which chat?", hint="/list shows them: /load N, /load ID or /load last")
+        key = None
+        if name.isdigit() and 1 <= int(name) <= len(self._listed):
+            name, key = self._listed[int(name) - 1]
+        elif name.isdigit() and len(name) < 3:
+            raise UsageError(f"there is no chat number {name}", hint="/list numbers them")
+        session = self.session
+        session.open(name)
+        if key is not None and all(turn.key != key for turn in session.turns):
+            session.switch(key)
+        self.front.redraw()
+
+    def do_list(self, query: str) -> None:
+        chats = self.session.store.chats(limit=LISTED, query=query)
+        if not chats:
+            raise UsageError("there is no such chat" if query else "there are no chats yet")
+        self._listed = [(chat.id, None) for chat in chats]
+        lines = [f"{place:3}  {_line(chat)}" for place, chat in enumerate(chats, 1)]
+        self.front.say("\n".join([*lines, "/load N opens one"]))
+
+    def do_search(self, query: str) -> None:
+        if not query:
+            raise UsageError("what should be found?", hint="/search WORDS")
+        hits = self.session.store.search(query, limit=LISTED)
+        if not hits:
+            raise UsageError(f"nothing was found for {query!r}")
+        self._listed = [(hit.chat, hit.key) for hit in hits]
+        lines = []
+        for place, hit in enumerate(hits, 1):
+            snippet = " ".join(hit.snippet.replace("\x02", "[").replace("\x03", "]").split())
+            lines.append(f"{place:3}  {hit.title}\n     {hit.role}: {snippet}")
+        self.front.say("\n".join([*lines, "/load N opens one"]))
+
+    def do_rename(self, title: str) -> None:
+        if not title:
+            raise UsageError("what is the new title?", hint="/rename TITLE")
+        self.session.rename(title)
+        self.front.redraw()
+
+    def do_delete(self, name: str) -> None:
+        if not name:
+            raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
+        session = self.session
+        info = session.store.find(name)
+        if info.id == session.chat:
+            session.new()
+            self.front.redraw()
+        session.store.remove([info.id])
+        self.front.say(f"deleted {info.title or info.id}")
+
+    def do_export(self, argument: str) -> None:
+        """`/export`, `/export jsonl`, `/export FILE`: in the format of its suffix, md or jsonl."""
+        session = self.session
+        if session.chat is None:
+            raise UsageError("there is nothing to export yet")
+        info, turns = session.info(), with_system(session.system, session.turns)
+        jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
+        name = "" if argument in ("", "md", "jsonl") else argument
+        title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
+        file = Path(name or f"{title}.{'jsonl' if jsonl else 'md'}").expanduser()
+        if file.is_dir():
+            raise UsageError(f"{file} is a folder", hint="give a file name in it")
+        if file.exists():
+            raise UsageError(f"{file} already exists", hint="/export FILE with another name")
+        text = to_jsonl(info, turns) if jsonl else to_markdown(info, turns)
+        with told_as(UsageError, f"{file} cannot be written"):
+            write_whole(file, text)
+        self.front.say(f"written to {file.absolute()}")
+
+
+def _line(chat: ChatInfo) -> str:
+    return f"{chat.title or '(no title)'}  ({chat.n_turns} messages)"
