@@ -349,9 +349,7 @@ class ChatApp(App[None]):
     @on(DeleteChat)
     async def _delete_chat(self, event: DeleteChat) -> None:
         try:
-            if event.chat == self.session.chat:
-                self.session.new()
-            self.session.store.remove([event.chat])
+            self.session.delete(event.chat)
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()

@@ -73,11 +73,10 @@ class StoreCommands:
         if not name:
             raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
         session = self.session
-        info = session.store.find(name)
-        if info.id == session.chat:
-            session.new()
+        info, before = session.store.find(name), session.chat
+        session.delete(info.id)
+        if info.id == before:
             self.front.redraw()
-        session.store.remove([info.id])
         self.front.say(f"deleted {info.title or info.id}")
 
     def do_export(self, argument: str) -> None:

@@ -20,12 +20,14 @@ from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import with_options
 from edgespec.cli.options.generation import chat_options
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
+from edgespec.cli.options.types import Integer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
 from edgespec.cli.terminal.interrupt import Interrupts, leave
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.settings import MOST_CACHE_RAM
 
 if TYPE_CHECKING:
     from edgespec.chat.answerer import Opener
@@ -49,6 +51,11 @@ def _options(command: Decorated) -> Decorated:
         click.option(
             "--history/--no-history", cls=Option, section="Prompt", default=True, show_default=True,
             help="Save this conversation on disk, or not.",
+        ),
+        click.option(
+            "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
+            metavar="MIB", show_default="a tenth of the free disk, at most 4096",
+            help="Disk space for the KV cache of chats: one that goes on later is not read again. 0 keeps none.",
         ),
         *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses which."),
         chat_options,
@@ -84,6 +91,7 @@ def tui(ctx: click.Context, /, **values: Any) -> None:
 def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     """Open the store and the session, and run a front end with both."""
     from edgespec.chat.session import Session
+    from edgespec.chat.states import ChatStates
     from edgespec.runtime.worker import Worker
 
     output = Output(quiet=values["quiet"])
@@ -102,7 +110,8 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
             open_engine = Worker
             server, settings = "", _local_model(ctx, resumed, values, output)
         chat_settings, system = _chat_settings(values), values["system"] or ""
-        session = Session(store, open_engine, settings, chat_settings, system, notes, server)
+        states = ChatStates(_disk_bytes(values["cache_disk"]) if values["history"] else 0)
+        session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
             _resume(ctx, session, values)
         try:
@@ -113,6 +122,10 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
                 _rescue(session, output)
     if failed:
         ctx.exit(1)
+
+
+def _disk_bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib << 20
 
 
 def _local_model(

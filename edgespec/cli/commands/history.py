@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 from rich.text import Text as Line
 
+from edgespec.chat.states import remove_states, states_folder
 from edgespec.chat.transcript import ImportedChat, import_chat, iso, messages_of, read_jsonl, to_jsonl, to_markdown
 from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import JSON, JSON_LINES, YES
@@ -21,11 +22,12 @@ from edgespec.cli.render.table import padded, ruled
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.files.paths import write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.history import ChatInfo, Store, default_file
 from edgespec.history.search import BEGIN, END
-from edgespec.text.figures import when
+from edgespec.text.figures import size_of, when
 from edgespec.text.printable import one_line
 
 MOST = 2**31 - 1
@@ -198,6 +200,32 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
         if chats and not agreed(f"Delete {what}?", yes=yes):
             return
         output.note(f"{store.remove([chat.id for chat in chats])} deleted")
+    remove_states(chat.id for chat in chats)
+
+
+@history.command()
+@click.option("--clear", is_flag=True, help="Delete it; the chats stay, and are read again when they go on.")
+@JSON
+def cache(clear: bool, as_json: bool) -> None:
+    """Show what is kept of the KV cache of each chat, or delete it.
+
+    With it the next answer of a chat need not read the whole conversation again. 'edgespec chat --cache-disk' bounds it.
+    """
+    output = Output(quiet=False)
+    folder = BoundedFolder(states_folder(), 0)
+    if clear:
+        with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
+            output.note(f"{size_of(folder.clear())} deleted")
+        return
+    with _store(output) as store:
+        titles = {chat.id: one_line(chat.title) for chat in store.chats()}
+    kept = [(file.name.partition(".")[0], size) for file, size in reversed(folder.files())]
+    if as_json:
+        output.json({"folder": str(folder.folder), "bytes": folder.n_bytes, "chats": dict(kept)})
+        return
+    for chat, size in kept:
+        output.line(f"{chat}  {size_of(size):>8}  {titles.get(chat, '')}".rstrip())
+    output.note(f"{size_of(folder.n_bytes)} in {folder.folder} ('edgespec history cache --clear' deletes it)")
 
 
 @history.command()
