@@ -65,11 +65,11 @@ class ChatApp(App[None]):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(self, session: Session, *, message: str | None = None) -> None:
+    def __init__(self, session: Session, *, message: str | None = None, makes_titles: bool = True) -> None:
         super().__init__()
         self.session = session
         self.commands = Commands(session, ScreenFront(self))
-        self.jobs = ChatJobs(self, waiting=message)
+        self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
         self._store_error = ""
         self._measured = ""  # the message whose statistics are shown
         self.screens = Screens(self)
@@ -241,11 +241,15 @@ class ChatApp(App[None]):
             self._measured = head
             for figures in self.figures:
                 figures.clear(session.used, session.context_size)
-        self.title_bar.show(session)
+        self.show_title()
         self._tell_store()
         self._show_system()
+
+    def show_title(self) -> None:
+        """Show the title of the chat, and the list of chats."""
+        self.title_bar.show(self.session)
         sidebar = self.query_one(Sidebar)
-        sidebar.open_chat = session.chat
+        sidebar.open_chat = self.session.chat
         sidebar.refresh_chats()
 
     def _show_system(self) -> None:

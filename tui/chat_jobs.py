@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Notice
+from edgespec.chat.idle import Idle
 from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
@@ -43,8 +44,9 @@ Tell = Callable[[Heard], None]
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
-    def __init__(self, app: ChatApp, waiting: str | None) -> None:
+    def __init__(self, app: ChatApp, waiting: str | None, *, makes_titles: bool = True) -> None:
         self._app, self._session = app, app.session
+        self.idle = Idle(app.session, makes_titles=makes_titles)
         self._job: Job | None = None
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
@@ -109,6 +111,7 @@ class ChatJobs:
         self._start(work)
 
     def _start(self, work: Callable[[CancelFlag, Tell], None]) -> None:
+        self.idle.stop()
         self._job = Job(work, self._pool)
         self._app.composer.say("Esc stops")
 
@@ -120,6 +123,7 @@ class ChatJobs:
 
     def close(self) -> None:
         """Stop the current job and wait for it, so that all of it is saved."""
+        self.idle.stop()
         if self._job is not None:
             self._job.cancel.set()
             self._job.join(LEAVING_S)
@@ -128,6 +132,9 @@ class ChatJobs:
         """Show what has arrived since the last call."""
         app, job = self._app, self._job
         if job is None:
+            if self.idle.has_title:
+                self.idle.has_title = False
+                app.show_title()
             return
         is_over = job.is_over
         tokens: list[TokenEvent] = []
@@ -158,6 +165,8 @@ class ChatJobs:
             self._job = None
             app.composer.say("")
             await self._end(job.error)
+            if self._job is None:
+                self.idle.begin()
 
     async def _begin_answer(self) -> None:
         app, session = self._app, self._session

@@ -58,6 +58,7 @@ class Screens:
         engine = self._session.engine
         if engine is None:
             raise EdgespecError("a race needs a loaded model")
+        self._app.jobs.idle.stop()
         self._app.push_screen(RaceScreen(engine, self._session.race_request, prompt))
 
     def _change_system(self) -> None:

@@ -205,6 +205,11 @@ class Session(Conversation, Closable):
         self._keep(turn)
         return self._answer(cancel) if old.role == "user" else iter(())
 
+    def keep_states(self, within_s: float) -> None:
+        """Write what the KV cache has of the chats, so that the next start need not read them again."""
+        with self.model.watched() as engine:
+            self.states.keep(engine, within_s)
+
     def delete(self, chat: str) -> None:
         """Delete a chat of the store, by its id. Raises StoreError."""
         if chat == self.chat:
@@ -331,7 +336,7 @@ class Session(Conversation, Closable):
         turn = recording.end(self._writes.write, first)
         self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
         if turn is not None:
-            self.states.answered(self._id, self._messages(self.turns, self.first_sent))
+            self.states.answered(self._id, self.messages)
 
     def _as_answer(self, request: Request) -> Answer:
         return Answer(
@@ -349,6 +354,11 @@ class Session(Conversation, Closable):
         return [Notice(text) for text in [*notes, *self.model.new_notes()]]
 
     # --- what is sent ---------------------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> list[Message]:
+        """The open path as it is sent."""
+        return self._messages(self.turns, self.first_sent)
 
     def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
         system = [Message("system", self.system)] if self.system else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ class ChatStates:
         self._most_bytes = most_bytes
         self._unkept: dict[str, tuple[Message, ...]] = {}  # by chat, the last one at the end
         self._known: set[str] = set()
+        self._lock = threading.Lock()  # what is idle keeps beside those who answer
 
     @property
     def has_news(self) -> bool:
@@ -47,8 +49,9 @@ class ChatStates:
     def answered(self, chat: str, messages: Sequence[Message]) -> None:
         """The model has read these messages, the last of which it wrote."""
         if self._most_bytes:
-            self._unkept.pop(chat, None)
-            self._unkept[chat] = tuple(messages)
+            with self._lock:
+                self._unkept.pop(chat, None)
+                self._unkept[chat] = tuple(messages)
 
     def recall(self, engine: Answerer, chat: str, messages: Sequence[Message]) -> None:
         """Let the engine have what it or another process had of this chat, the first time that it is asked."""
@@ -59,9 +62,15 @@ class ChatStates:
     def keep(self, engine: Answerer, within_s: float = KEPT_WITHIN_S) -> None:
         """Write what is new, the last chat first. Raises what the engine raises."""
         until_s = perf_counter() + within_s
-        while self._unkept and perf_counter() < until_s:
-            chat, messages = self._unkept.popitem()
-            engine.keep_state(messages, _file(chat), self._most_bytes, until_s - perf_counter())
+        while left_s := max(0.0, until_s - perf_counter()):
+            with self._lock:
+                if not self._unkept:
+                    return
+                chat, messages = self._unkept.popitem()
+            if engine.keep_state(messages, _file(chat), self._most_bytes, left_s) < 0:
+                with self._lock:
+                    self._unkept = {chat: messages} | self._unkept  # unless there was another answer
+                return
 
     def keep_last(self, engine: Answerer | None) -> None:
         """The same before a model goes, which nothing hinders."""

@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -49,9 +48,11 @@ def facts_of(context: Context) -> dict[str, Any]:
     }
 
 
-def write(folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, state: State, until_s: float) -> int:
-    """Write what `slot` holds, whose state this is; returns the bytes. Raises OSError, TimeoutError among them if that
-    takes longer than until `perf_counter` is `until_s`."""
+def write(
+    folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, state: State, is_over: Callable[[], bool]
+) -> int:
+    """Write what `slot` holds, whose state this is; returns the bytes. Raises OSError, TimeoutError among them if it
+    `is_over` meanwhile."""
     states = {0: state} | dict(sorted(slot.checkpoints.items())[-1:])  # from the last one, an answer is made again
     header = json.dumps(
         {
@@ -67,8 +68,8 @@ def write(folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, 
     digest = blake2b(digest_size=DIGEST)
     with folder.writing(file, n_bytes) as opened:
         for piece in (piece for part in parts for piece in _pieces(part)):
-            if perf_counter() > until_s:
-                raise TimeoutError(f"writing {file.name} takes too long")
+            if is_over():
+                raise TimeoutError(f"no time to write {file.name}")
             digest.update(piece)
             opened.write(piece)
         opened.write(digest.digest())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
@@ -17,13 +18,17 @@ LEAST_KEPT = 128  # tokens; less is read at once
 LEAST_NEW = 64  # since it was written
 BYTES_PER_S = 4e8  # of the disk, until it was measured
 SHARE = 1 / 2  # of the time that reading the tokens takes
+NO_TIME = -1
 MEMORY_SHARE = 3 / 4  # of what is free, for a copy of a state
 
 log = logging.getLogger(__name__)
 
 
 class KeptStates:
-    """Writes and reads the files. What fails costs no more than the time: the tokens are read again then."""
+    """Writes and reads the files. What fails costs no more than the time: the tokens are read again then. A file is not
+    written on when `gives_way`."""
+
+    gives_way: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, engine: Engine) -> None:
         self._scheduler, self._context = engine.scheduler, engine.context
@@ -31,8 +36,8 @@ class KeptStates:
         self._written: dict[Path, list[int]] = {}  # tokens
 
     def keep(self, tokens: list[int], file: Path, most_bytes: int, within_s: float) -> int:
-        """Write what a slot holds of this text, if it is worth it and takes no longer; returns the bytes written. The
-        files of the folder have at most `most_bytes`."""
+        """Write what a slot holds of this text, if it is worth it; returns the bytes written, or NO_TIME if that would
+        take longer. The files of the folder have at most `most_bytes`."""
         slot, state = self._scheduler.held(tokens)
         if common_prefix(slot.tokens, tokens) < LEAST_KEPT:
             return 0
@@ -47,10 +52,15 @@ class KeptStates:
         started_s = perf_counter()
         if not state.size:
             return 0
+        folder, facts = BoundedFolder(file.parent, most_bytes), facts_of(self._context)
+
+        def is_over() -> bool:
+            return perf_counter() - started_s > within_s or self.gives_way()
+
         try:
-            n_bytes = write(
-                BoundedFolder(file.parent, most_bytes), file, facts_of(self._context), slot, state, started_s + within_s
-            )
+            n_bytes = write(folder, file, facts, slot, state, is_over)
+        except TimeoutError:
+            return NO_TIME
         except OSError as error:
             log.debug("a state is not kept: %s", error)
             return 0

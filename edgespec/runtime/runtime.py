@@ -70,7 +70,7 @@ class Runtime(Closable):
         self.draft_header = loaded.draft_header
         self._answering = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
-        self._kept = KeptStates(loaded.engine)
+        self.kept_states = KeptStates(loaded.engine)
         self._threads = AnswerThreads(loaded.context.sequences)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
@@ -134,6 +134,7 @@ class Runtime(Closable):
             "strict": self.settings.strict,
             "fast": not self.settings.exact,
             "exact": self.context.exact,
+            "can_cut": bool(self.model.can_roll_back),
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.is_offloaded,
@@ -158,16 +159,16 @@ class Runtime(Closable):
                 drafter.forget()
 
     def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
-        """Write what the KV cache has of a chat, for `recall_state` in another process, if reading it again would take
-        much longer; returns the bytes written. `most_bytes` bounds the folder, from which other files go."""
+        """Write what the KV cache has of a chat, for `recall_state` in another process, if reading it again takes
+        longer; returns the bytes written, -1 if there is no time. `most_bytes` bounds the folder, where others go."""
         with self._answering.alone():
-            return self._kept.keep(self._tokens(messages), file, most_bytes, within_s)
+            return self.kept_states.keep(self._tokens(messages), file, most_bytes, within_s)
 
     def recall_state(self, messages: Sequence[Message], file: Path) -> int:
         """Let the KV cache have what was written of a chat, if it is valid for this model, build and context; returns
         how many tokens need not be read now. The next answer is the one that it would have been."""
         with self._answering.alone():
-            return self._kept.recall(self._tokens(messages), file)
+            return self.kept_states.recall(self._tokens(messages), file)
 
     def _tokens(self, messages: Sequence[Message]) -> list[int]:
         return self.prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens

@@ -110,7 +110,7 @@ def test_what_is_not_worth_it_is_not_kept(files: dict[str, str], tmp_path: Path)
         assert llm.keep_state(short, file, MUCH) == 0
         say(llm, long)
         assert llm.keep_state(long, file, 1000) == 0  # more than its share
-        assert llm.keep_state(long, file, MUCH, within_s=0.0) == 0
+        assert llm.keep_state(long, file, MUCH, within_s=0.0) == -1
         assert llm.keep_state([Message("user", "x y z")], file, MUCH) == 0  # another text, of which no slot has much
         for _ in range(60):
             llm.engine.scheduler.cache.observe_read(10**9, 1e-3)

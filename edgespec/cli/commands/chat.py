@@ -53,6 +53,10 @@ def _options(command: Decorated) -> Decorated:
             help="Save this conversation on disk, or not.",
         ),
         click.option(
+            "--titles/--no-titles", cls=Option, section="Prompt", default=True, show_default=True,
+            help="Let the model give new chats a title, or use their first line.",
+        ),
+        click.option(
             "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
             metavar="MIB", show_default="a tenth of the free disk, at most 4096",
             help="Disk space for the KV cache of chats: one that goes on later is not read again. 0 keeps none.",
@@ -156,11 +160,18 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
     """Run the conversation; returns whether something failed while nobody was watching."""
     interrupts = ctx.find_object(Interrupts) or Interrupts()
     if tui:
-        _show_screen(session, interrupts, values["message"])
+        _show_screen(session, interrupts, values)
         return False
     from edgespec.cli.terminal.repl import Repl
 
-    repl = Repl(session, output, interrupts, details=values["stats"], remembers=values["history"])
+    repl = Repl(
+        session,
+        output,
+        interrupts,
+        details=values["stats"],
+        remembers=values["history"],
+        makes_titles=values["titles"],
+    )
     return repl.run(values["message"])
 
 
@@ -219,13 +230,13 @@ def _rescue(session: Session, output: Output) -> None:
     raise EdgespecError("the chat could not be saved anywhere", why=str(error))
 
 
-def _show_screen(session: Session, interrupts: Interrupts, message: str | None) -> None:
+def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, Any]) -> None:
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=message)
+    app = ChatApp(session, message=values["message"], makes_titles=values["titles"])
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

@@ -209,7 +209,7 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
 def cache(clear: bool, as_json: bool) -> None:
     """Show what is kept of the KV cache of each chat, or delete it.
 
-    With it the next answer of a chat need not read the whole conversation again. 'edgespec chat --cache-disk' bounds it.
+    With it the next answer need not read the whole conversation again. 'edgespec chat --cache-disk' bounds it.
     """
     output = Output(quiet=False)
     folder = BoundedFolder(states_folder(), 0)

@@ -14,6 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level, Notice
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
+from edgespec.chat.idle import Idle
 from edgespec.chat.race import PLAIN, run_race
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
@@ -39,10 +40,18 @@ class Repl:
     saves the typed lines for the next time."""
 
     def __init__(
-        self, session: Session, output: Output, interrupts: Interrupts, *, details: bool, remembers: bool
+        self,
+        session: Session,
+        output: Output,
+        interrupts: Interrupts,
+        *,
+        details: bool,
+        remembers: bool,
+        makes_titles: bool = True,
     ) -> None:
         self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
         self.commands = Commands(session, self)
+        self._idle = Idle(session, makes_titles=makes_titles)
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the last message that was shown
@@ -299,10 +308,17 @@ class Repl:
             return line.rstrip("\n")
         if self._editor is None:
             return self._piped_line()
+        self._idle.begin()
+        try:
+            return self._typed_line(self._editor, prompt)
+        finally:
+            self._idle.stop()
+
+    def _typed_line(self, editor: LineEditor, prompt: str) -> str | None:
         while True:
             try:
                 with self._interrupts.prompting():
-                    return self._editor.read(prompt)
+                    return editor.read(prompt)
             except KeyboardInterrupt:
                 self.output.line("")
                 self.output.note("Ctrl-D leaves")
