@@ -23,12 +23,12 @@ from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.tui.chat_jobs import ChatJobs
-from edgespec.tui.chat_questions import DeleteChat, RenameChat
+from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.prompt_input import Paged, Submitted
 from edgespec.tui.screens import Screens
-from edgespec.tui.sidebar import ChatChosen, NewChat, Sidebar
+from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
@@ -316,6 +316,10 @@ class ChatApp(App[None]):
             self.toggle_sidebar()
         self.call_after_refresh(self.query_one(Sidebar).focus_search)
 
+    @on(Searched)
+    def _mark_found(self, event: Searched) -> None:
+        self.transcript.mark_found(event.query)
+
     @on(ChatChosen)
     async def _open_chat(self, event: ChatChosen) -> None:
         session = self.session
@@ -340,20 +344,12 @@ class ChatApp(App[None]):
         self.composer.input.focus()
 
     @on(RenameChat)
-    async def _rename_chat(self, event: RenameChat) -> None:
-        try:
-            if event.chat == self.session.chat:
-                self.session.rename(event.title)
-            else:
-                self.session.store.rename(event.chat, event.title)
-        except EdgespecError as error:
-            self.say(str(error), "error")
-        await self.redraw()
-
     @on(DeleteChat)
-    async def _delete_chat(self, event: DeleteChat) -> None:
+    @on(PinChat)
+    @on(MoveChat)
+    async def _change_chat(self, event: ChangeChat) -> None:
         try:
-            self.session.delete(event.chat)
+            event.apply(self.session)
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()

@@ -16,6 +16,7 @@ from textual.timer import Timer
 
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
+from edgespec.history.search import found_in
 from edgespec.text.thinking import split
 from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Lines, Text
@@ -158,6 +159,11 @@ class TurnView(Lines, can_focus=True):
         if n_left != self._n_left and self.turn is not None:
             self._n_left = n_left
             self._build()
+
+    def mark_found(self, query: str) -> None:
+        """Mark what a search for these words finds in the message."""
+        if self.turn is not None:
+            self.mark(found_in(query, self.turn.content))
 
     def _build(self) -> None:
         if self._live is not None:

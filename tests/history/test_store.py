@@ -14,7 +14,7 @@ from talks import ANSWER, PIECES, contents, talk
 from edgespec.errors import UsageError
 from edgespec.history import Answer, Store, UnknownChatError, new_id
 from edgespec.history.data import valid_text
-from edgespec.history.search import BEGIN, END
+from edgespec.history.search import BEGIN, END, found_in, spans
 
 
 @pytest.fixture
@@ -397,3 +397,20 @@ def started(store: Store, text: str) -> str:
     store.create(chat)
     store.append(chat, None, "user", text)
     return chat
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "marked"),
+    [
+        ("sky blue", "The SKY is blue, skylike; bluer", ["SKY", "blue", "blue"]),  # the last word may be unfinished
+        ("cafe", "Ein Café, zwei Cafés", ["Café", "Café"]),
+        ("walr", "the walrus", ["walr"]),
+        ("alrus", "the walrus", ["alrus"]),  # parts, where no word begins so
+        ("a.b", "a.b and axb", ["a.b"]),
+        ("字", "漢字と字", ["字", "字"]),
+        ("", "anything", []),
+    ],
+)
+def test_what_was_found_is_marked_in_a_message(query: str, content: str, marked: list[str]) -> None:
+    pattern = found_in(query, content)
+    assert [content[start:end] for start, end in (spans(pattern, content) if pattern else [])] == marked

@@ -227,6 +227,8 @@ DONE: dict[str, Steps] = {
     "load": after("/clear", "/load last", expects=lambda app: len(contents(app)) == 4),
     "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
     "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
+    "pin": after("/pin", expects=lambda app: app.session.store.find("last").is_pinned and "pinned" in shown(app)),
+    "folder": after("/folder work", "/folder", expects=lambda app: "work  (1 chat)" in shown(app)),
     "copy": after("/copy", expects=lambda app: app.clipboard == "two"),
     "help": after("/help regen", expects=lambda app: "Regenerate the last answer" in shown(app)),
     "delete": after("/clear", "/delete last", expects=lambda app: not app.session.store.chats()),
@@ -287,6 +289,15 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
         (hit,) = app.session.store.search("walrus")
         app.query_one(Sidebar).post_message(ChatChosen(hit.chat, hit.key))
         await wait_until(pilot, lambda: contents(app)[:1] == ["the walrus and the carpenter"])
+        view = app.transcript.query("TurnView").first()
+
+        def marked() -> list[str]:
+            line = view.render_line(0)
+            return [text for text, style, _ in line if style is not None and style.underline]
+
+        await wait_until(pilot, lambda: marked() == ["walrus"])
+        await pilot.press("ctrl+g", "escape")
+        await wait_until(pilot, lambda: marked() == [])
 
     on_screen(steps)
 

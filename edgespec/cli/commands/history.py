@@ -60,18 +60,21 @@ def history() -> None:
     """
 
 
-@history.command("list", short_help="List conversations, newest first.")
+@history.command("list", short_help="List conversations, pinned and newest first.")
 @click.argument("query", nargs=-1, metavar="[QUERY]")
 @click.option(
     "-n", "--limit", cls=Option, config=False, type=Integer(1, MOST), metavar="N", show_default="all",
     help="Maximum number to list.",
 )  # fmt: skip
+@click.option("--folder", cls=Option, config=False, metavar="NAME", help="Only those in this folder.")
+@click.option("--pinned", cls=Option, config=False, is_flag=True, help="Only the pinned ones.")
 @JSON_LINES
-def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
-    """List conversations, newest first; with QUERY, those that contain its words."""
+def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned: bool, as_json: bool) -> None:
+    """List conversations, pinned ones (*) and then the newest first; with QUERY, those that contain its words."""
     output = Output(quiet=False)
     with _store(output) as store:
-        chats = store.chats(limit, " ".join(query))
+        chats = store.chats(query=" ".join(query), order="pinned")
+    chats = [chat for chat in chats if folder in (None, chat.folder) and (chat.is_pinned or not pinned)][:limit]
     if as_json:
         for chat in chats:
             output.json(_about(chat))
@@ -97,13 +100,13 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
     with _store(output) as store:
         hits = store.search(" ".join(query), limit)
     for hit in hits:
-        excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
         if as_json:
+            excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
             about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
             output.json(about | {"role": hit.role, "excerpt": excerpt})
         else:
             output.line(f"{hit.chat}  {when(hit.created_s)}  {one_line(hit.title)}")
-            output.line(f"    {hit.role}: {one_line(excerpt)}")
+            output.excerpt(f"    {hit.role}: ", " ".join(hit.snippet.split()), BEGIN, END)
     if not hits:
         output.note("nothing was found")
 
@@ -272,14 +275,24 @@ def _write(file: Path, text: str) -> None:
 
 def _about(chat: ChatInfo) -> dict[str, Any]:
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
-    return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times
+    place = {"pinned": bool(chat.is_pinned), "folder": chat.folder, "title_by": chat.title_by}
+    return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times | place
+
+
+def _facts(chat: ChatInfo) -> tuple[str, ...]:
+    return chat.id, str(chat.n_turns), when(chat.updated_s)
 
 
 def _table(chats: Sequence[ChatInfo]) -> list[str]:
     """Lines as wide as the terminal: titles give way."""
     columns = shutil.get_terminal_size().columns
-    rows = [(chat.id, str(chat.n_turns), when(chat.updated_s), one_line(chat.title)) for chat in chats]
-    lines = [Line(line) for line in padded(("id", "msgs", "last", "title"), rows, ("msgs",))]
+    rows: list[tuple[str, ...]] = [
+        (*_facts(chat), one_line(chat.folder), "* " * chat.is_pinned + one_line(chat.title)) for chat in chats
+    ]
+    names: tuple[str, ...] = ("id", "msgs", "last", "folder", "title")
+    if not any(chat.folder for chat in chats):
+        rows, names = [(*row[:3], row[4]) for row in rows], (*names[:3], "title")
+    lines = [Line(line) for line in padded(names, rows, ("msgs",))]
     for line in lines:
         line.truncate(columns, overflow="ellipsis")
     return ruled([lines[0].plain], [line.plain for line in lines[1:]])
