@@ -91,7 +91,7 @@ def _heading(text: str) -> Row:
 
 def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
     sign = "▸" if is_folded else "▾"
-    content = Content.assemble((f"{sign} {one_line(folder)}", "bold $text-primary"), (f" ({n_chats})", "dim"))
+    content = Content.assemble((f"{sign} {one_line(folder)}", "bold"), (f" ({n_chats})", "dim"))
     return Row(content, Place("", folder=folder))
 
 

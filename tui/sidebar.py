@@ -192,8 +192,10 @@ class Sidebar(Vertical):
         self._ask(Deleting)
 
     def action_move(self) -> None:
-        folders = {chat.folder for chat in self._found.chats} - {""}
-        self._ask(partial(Moving, known=sorted(folders)))
+        folders: list[str] = []
+        with suppress(StoreError):
+            folders = self._store.folders()
+        self._ask(partial(Moving, known=folders))
 
     def action_pin(self) -> None:
         if (chat := self._highlighted_chat()) is not None:

@@ -28,6 +28,7 @@ from edgespec.events import PROGRESS
 from edgespec.history import Turn
 from edgespec.models.names.known import short_name
 from edgespec.settings import CONSTRAINTS, LoadSettings
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 
@@ -155,6 +156,8 @@ class Repl:
             return
         self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
         self._tell_system()
+        if n_left := sum(turn.role != "system" for turn in session.turns[: session.first_sent]):
+            self.output.note(f"{counted(n_left, 'older message')} no longer sent: the context was full")
         for turn in session.turns[-2:]:
             if self._editor is not None and self._head() != self._seen:  # a pipe gets only answers
                 self._show_turn(turn)
