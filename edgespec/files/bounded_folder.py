@@ -13,6 +13,7 @@ from edgespec.files.paths import free_in
 from edgespec.files.unfinished import becoming
 
 LEAST_FREE = 1 << 30  # bytes that stay free on the disk
+PART = ".part"  # the suffix of `becoming`
 STALE_S = 3600.0  # an unfinished file as old as that belongs to nobody
 
 
@@ -64,23 +65,28 @@ class BoundedFolder:
         if n_bytes > self.most_bytes // 2:
             raise OSError(f"{n_bytes} bytes are more than half of {self.most_bytes}")
         for file, _ in self.files():
-            if file.suffix == ".part" and (
-                self._is_stale(file) or file.name.startswith(f"{wanted.name}.{os.getpid()}.")
-            ):
+            if file.suffix == PART and _is_left(file):
                 self.remove(file)
-        others = [(file, size) for file, size in self.files() if file != wanted and file.suffix != ".part"]
+        others = [(file, size) for file, size in self.files() if file != wanted and file.suffix != PART]
         while others and sum(size for _, size in others) + n_bytes > self.most_bytes:
             self.remove(others.pop(0)[0])
-        while free_in(self.folder) < n_bytes + LEAST_FREE:
-            if not others:
-                raise OSError("the disk is nearly full")
-            self.remove(others.pop(0)[0])
+        lacking = n_bytes + LEAST_FREE - free_in(self.folder)
+        if lacking > sum(size for _, size in others):
+            raise OSError("the disk is nearly full")
+        while lacking > 0 and others:
+            file, size = others.pop(0)
+            lacking -= size
+            self.remove(file)
 
-    @staticmethod
-    def _is_stale(file: Path) -> bool:
-        with suppress(OSError):
-            return time.time() - file.stat().st_mtime > STALE_S
-        return False
+
+def _is_left(file: Path) -> bool:
+    """Whether an unfinished file is of a process that was killed."""
+    import psutil
+
+    *_, pid = file.stem.rpartition(".")
+    with suppress(OSError):
+        return not (pid.isdigit() and psutil.pid_exists(int(pid))) or time.time() - file.stat().st_mtime > STALE_S
+    return False
 
 
 def used(file: Path) -> None:
