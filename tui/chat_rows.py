@@ -98,11 +98,8 @@ def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
 def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str = "") -> Row:
     """Two lines; the open chat is bold and marked. The folder is named unless the row is `within` it."""
     is_open = chat.id == open_chat
-    about = [
-        ago(chat.updated_s, now_s),
-        messages(chat.n_turns),
-        *([one_line(chat.folder)] if chat.folder != within else []),
-    ]
+    about = [one_line(chat.folder)] if chat.folder != within else []
+    about += [ago(chat.updated_s, now_s), messages(chat.n_turns)]
     content = Content.assemble(
         ("▸ " if is_open else "  ", "bold"),
         (one_line(chat.title) or "untitled", "bold" if is_open else ""),

@@ -68,12 +68,11 @@ class BoundedFolder:
             if file.suffix == PART and _is_left(file):
                 self.remove(file)
         others = [(file, size) for file, size in self.files() if file != wanted and file.suffix != PART]
-        while others and sum(size for _, size in others) + n_bytes > self.most_bytes:
-            self.remove(others.pop(0)[0])
-        lacking = n_bytes + LEAST_FREE - free_in(self.folder)
-        if lacking > sum(size for _, size in others):
+        given = sum(size for _, size in others)
+        lacking = max(given + n_bytes - self.most_bytes, n_bytes + LEAST_FREE - free_in(self.folder))
+        if lacking > given:
             raise OSError("the disk is nearly full")
-        while lacking > 0 and others:
+        while lacking > 0:
             file, size = others.pop(0)
             lacking -= size
             self.remove(file)
