@@ -53,7 +53,9 @@ class Idle:
     def _wants_title(self) -> bool:
         """Whether the chat has only its first line for a title, and the model can make one without losing anything."""
         session = self._session
-        if not self._makes_titles or session.engine is None or session.chat is None or len(session.turns) > MOST_TURNS:
+        if not self._makes_titles or session.engine is None or session.chat is None:
+            return False
+        if not 1 < len(session.turns) <= MOST_TURNS:
             return False
         last, about = session.turns[-1], session.about
         is_free = about.get("can_cut") and not about.get("opens_thinking") and not session.model.server
@@ -74,6 +76,8 @@ class Idle:
                 self._session.keep_states(KEPT_WITHIN_S)
         except EdgespecError as error:
             log.debug("while idle: %s", error)
+        except Exception:  # as of a store or a model that closes meanwhile; the screen has no place for it
+            log.debug("while idle", exc_info=True)
 
     def _make_title(self, chat: str, turns: list[Turn], messages: Sequence[Message], cancel: CancelFlag) -> None:
         session = self._session

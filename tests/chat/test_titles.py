@@ -108,6 +108,14 @@ def test_a_poor_title_leaves_the_first_line(store: Store) -> None:
     assert (session.title, len(engine.requests)) == ("Why is the sky blue?", 2)  # and it is not asked again
 
 
+def test_nothing_is_asked_of_a_chat_that_was_taken_back(store: Store) -> None:
+    engine = Titled("Light is scattered.")
+    session = asked(engine, store)
+    session.undo()
+    while_idle(session)
+    assert len(engine.requests) == 1
+
+
 def test_whoever_asks_something_stops_it(store: Store) -> None:
     engine = Titled("Light is scattered.", "Blue Sky and Light " * 50, round_s=0.01)
     session = asked(engine, store)
