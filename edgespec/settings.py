@@ -175,7 +175,7 @@ class Request:
     was. `spec_type`, `pace` and `draft_n_max` are what they are in LoadSettings (`spec_draft_n_max` there) for this
     answer, within what is loaded; None: as for all answers. `lenient` works around messages that the chat template
     rejects, with a note, instead of raising an error. `template` is a JSON object of the chat template's arguments,
-    such as `tools` and `enable_thinking`.
+    such as `tools` and `enable_thinking`. `remembered` lets drafters look the answer up later.
     """
 
     prompt: str = ""
@@ -199,6 +199,7 @@ class Request:
     draft_n_max: int | None = None
     lenient: bool = False
     template: str = ""
+    remembered: bool = True
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:

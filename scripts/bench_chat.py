@@ -1,16 +1,19 @@
-"""Measures the chat without a model: how fluid its screen is, how fast it opens and finds.
+"""Measures the chat without a model: how fluid its screen is, how fast it opens and finds; and with one, a restart.
 
     .venv/bin/python scripts/bench_chat.py frames open search
+    .venv/bin/python scripts/bench_chat.py restart -m smollm2
 
 frames: gaps between the ticks of a 60 Hz clock on the screen's own loop, and the time from a key to its echo, while 100
 tokens a second stream into a long chat and somebody types and scrolls. open: a chat of 2,000 messages, to its first
-picture. search: 10,000 messages.
+picture. search: 10,000 messages. restart: the first token of the next answer in a chat of 3,000 tokens that another
+process began, with and without what that kept of its KV cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -25,9 +28,12 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from fake_engine import FakeEngine, drafted_events  # noqa: E402
 
 from edgespec.chat.session import Session  # noqa: E402
+from edgespec.chat.settings import ChatSettings  # noqa: E402
+from edgespec.chat.states import ChatStates, states_folder  # noqa: E402
 from edgespec.events import TokenEvent  # noqa: E402
 from edgespec.history import Store, new_id  # noqa: E402
-from edgespec.settings import LoadSettings  # noqa: E402
+from edgespec.runtime.worker import Worker  # noqa: E402
+from edgespec.settings import LoadSettings, Message  # noqa: E402
 from edgespec.tui.app import ChatApp  # noqa: E402
 from edgespec.tui.turn_view import TurnView  # noqa: E402
 
@@ -56,8 +62,9 @@ def walk(top):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("what", nargs="+", choices=["frames", "open", "search"])
+    parser.add_argument("what", nargs="+", choices=["frames", "open", "search", "restart"])
     parser.add_argument("--seconds", type=float, default=30, help="of streaming (frames)")
+    parser.add_argument("-m", "--model", default="demo", help="of restart")
     options = parser.parse_args()
     for what in options.what:
         globals()[f"measure_{what}"](options)
@@ -145,6 +152,42 @@ def measure_search(options: argparse.Namespace) -> None:
                 hits = store.search(query)
                 times.append(time.perf_counter() - started_s)
             print(f"search: {query!r}, {len(hits)} hits, median {ms(times, 50)}, most {max(times) * 1e3:.0f} ms")
+
+
+def measure_restart(options: argparse.Namespace) -> None:
+    os.environ["EDGESPEC_HOME"] = home = tempfile.mkdtemp()
+    settings, chat = LoadSettings(options.model, ctx_size=4096), ChatSettings(seed=1, max_tokens=16)
+    times: dict[bool, list[float]] = {True: [], False: []}
+    texts: dict[bool, set[str]] = {True: set(), False: set()}
+
+    def opened(store: Store, *, keeps: bool) -> Session:
+        session = Session(store, Worker, settings, chat, states=ChatStates(None if keeps else 0))
+        session.load()
+        return session
+
+    with Store(Path(home) / "chats.db") as store:
+        with opened(store, keeps=True) as session:
+            words = " ".join(f"{number} boats left the harbour." for number in range(1, 400))
+            while session.model.count([Message("user", words)]) > 2900:
+                words = words[: len(words) * 9 // 10]
+            list(session.ask(words))
+            head, n_tokens = session.turns[-1].key, session.used
+        (file,) = states_folder().iterdir()
+        size = file.stat().st_size
+        for keeps in (True, False) * 3:
+            with opened(store, keeps=keeps) as session:
+                session.open("last")
+                started_s = time.perf_counter()
+                events = session.ask("How many boats were there?")
+                first = next(event for event in events if isinstance(event, TokenEvent))
+                times[keeps].append(time.perf_counter() - started_s)
+                texts[keeps].add(first.text + "".join(one.text for one in events if isinstance(one, TokenEvent)))
+                store.set_head(str(session.chat), head)
+    with_it, without = (statistics.median(times[keeps]) for keeps in (True, False))
+    print(f"restart: a chat of {n_tokens} tokens, first token of the next answer")
+    print(f"  {with_it:.2f} s with what was kept, {without:.2f} s without: {without / with_it:.0f} times as fast")
+    same = "the same texts" if len(texts[True] | texts[False]) == 1 else f"texts {texts}"
+    print(f"  {size / n_tokens / 1e3:.1f} MB for 1,000 tokens; {same}")
 
 
 def filled(store: Store, n: int, title: str = "long") -> str:

@@ -23,12 +23,12 @@ from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.tui.chat_jobs import ChatJobs
-from edgespec.tui.chat_questions import DeleteChat, RenameChat
+from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.prompt_input import Paged, Submitted
 from edgespec.tui.screens import Screens
-from edgespec.tui.sidebar import ChatChosen, NewChat, Sidebar
+from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.terminal_colours import suitable_theme
@@ -67,12 +67,14 @@ class ChatApp(App[None]):
         Binding("escape", "stop", "Stop", show=False, id="stop"),
     ]
 
-    def __init__(self, session: Session, *, message: str | None = None, answer: bytes = b"") -> None:
+    def __init__(
+        self, session: Session, *, message: str | None = None, answer: bytes = b"", makes_titles: bool = True
+    ) -> None:
         super().__init__()
         self.theme = suitable_theme(self.console.color_system, os.environ, answer)
         self.session = session
         self.commands = Commands(session, ScreenFront(self))
-        self.jobs = ChatJobs(self, waiting=message)
+        self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)
         self._store_error = ""
         self._measured = ""  # the message whose statistics are shown
         self.screens = Screens(self)
@@ -244,11 +246,15 @@ class ChatApp(App[None]):
             self._measured = head
             for figures in self.figures:
                 figures.clear(session.used, session.context_size)
-        self.title_bar.show(session)
+        self.show_title()
         self._tell_store()
         self._show_system()
+
+    def show_title(self) -> None:
+        """Show the title of the chat, and the list of chats."""
+        self.title_bar.show(self.session)
         sidebar = self.query_one(Sidebar)
-        sidebar.open_chat = session.chat
+        sidebar.open_chat = self.session.chat
         sidebar.refresh_chats()
 
     def _show_system(self) -> None:
@@ -322,6 +328,10 @@ class ChatApp(App[None]):
             self.toggle_sidebar()
         self.call_after_refresh(self.query_one(Sidebar).focus_search)
 
+    @on(Searched)
+    def _mark_found(self, event: Searched) -> None:
+        self.transcript.mark_found(event.query)
+
     @on(ChatChosen)
     async def _open_chat(self, event: ChatChosen) -> None:
         session = self.session
@@ -346,22 +356,12 @@ class ChatApp(App[None]):
         self.composer.input.focus()
 
     @on(RenameChat)
-    async def _rename_chat(self, event: RenameChat) -> None:
-        try:
-            if event.chat == self.session.chat:
-                self.session.rename(event.title)
-            else:
-                self.session.store.rename(event.chat, event.title)
-        except EdgespecError as error:
-            self.say(str(error), "error")
-        await self.redraw()
-
     @on(DeleteChat)
-    async def _delete_chat(self, event: DeleteChat) -> None:
+    @on(PinChat)
+    @on(MoveChat)
+    async def _change_chat(self, event: ChangeChat) -> None:
         try:
-            if event.chat == self.session.chat:
-                self.session.new()
-            self.session.store.remove([event.chat])
+            event.apply(self.session)
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Notice
+from edgespec.chat.idle import Idle
 from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
@@ -46,8 +47,9 @@ Tell = Callable[[Heard], None]
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
-    def __init__(self, app: ChatApp, waiting: str | None) -> None:
+    def __init__(self, app: ChatApp, waiting: str | None, *, makes_titles: bool = True) -> None:
         self._app, self._session = app, app.session
+        self.idle = Idle(app.session, makes_titles=makes_titles)
         self._job: Job | None = None
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
@@ -118,6 +120,7 @@ class ChatJobs:
             self._job.tell(Progressed(what, done))
 
     def _start(self, work: Callable[[CancelFlag, Tell], None]) -> None:
+        self.idle.stop()
         self._job = Job(work, self._pool)
         self._app.composer.say("Esc stops")
 
@@ -129,6 +132,7 @@ class ChatJobs:
 
     def close(self) -> None:
         """Stop the current job and wait for it, so that all of it is saved."""
+        self.idle.stop()
         if self._job is not None:
             self._job.cancel.set()
             self._job.join(LEAVING_S)
@@ -137,6 +141,9 @@ class ChatJobs:
         """Show what has arrived since the last call."""
         app, job = self._app, self._job
         if job is None:
+            if self.idle.has_title:
+                self.idle.has_title = False
+                app.show_title()
             return
         is_over = job.is_over
         tokens: list[TokenEvent] = []
@@ -170,6 +177,8 @@ class ChatJobs:
             self._job = None
             app.composer.say("")
             await self._end(job.error)
+            if self._job is None:
+                self.idle.begin()
 
     def _show_progress(self, heard: Progressed) -> None:
         if self.is_answering:

@@ -1,32 +1,75 @@
-"""Questions about a chat, asked in the list of chats: another title, and whether to delete it."""
+"""What becomes of a chat in the list of chats, and the questions that are asked before."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
+from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Static
 
+from edgespec.chat.session import Session
 from edgespec.history import ChatInfo
 from edgespec.text.printable import one_line
 from edgespec.tui.chat_rows import messages
 
 
-class RenameChat(Message):
-    """A chat gets another title."""
-
-    def __init__(self, chat: str, title: str) -> None:
-        super().__init__()
-        self.chat, self.title = chat, title
-
-
-class DeleteChat(Message):
-    """Delete a chat: the user has confirmed it."""
+class ChangeChat(Message):
+    """Something becomes of a chat of the store."""
 
     def __init__(self, chat: str) -> None:
         super().__init__()
         self.chat = chat
+
+    def apply(self, session: Session) -> None:
+        """Raises StoreError."""
+        raise NotImplementedError
+
+
+class RenameChat(ChangeChat):
+    """A chat gets another title."""
+
+    def __init__(self, chat: str, title: str) -> None:
+        super().__init__(chat)
+        self.title = title
+
+    def apply(self, session: Session) -> None:
+        if self.chat == session.chat:
+            session.rename(self.title)
+        else:
+            session.store.rename(self.chat, self.title)
+
+
+class DeleteChat(ChangeChat):
+    """Delete a chat: the user has confirmed it."""
+
+    def apply(self, session: Session) -> None:
+        session.delete(self.chat)
+
+
+class PinChat(ChangeChat):
+    """Let a chat stand above the others, or not."""
+
+    def __init__(self, chat: str, is_pinned: bool) -> None:
+        super().__init__(chat)
+        self.is_pinned = is_pinned
+
+    def apply(self, session: Session) -> None:
+        session.store.pin(self.chat, self.is_pinned)
+
+
+class MoveChat(ChangeChat):
+    """A chat goes into a folder; "" is none."""
+
+    def __init__(self, chat: str, folder: str) -> None:
+        super().__init__(chat)
+        self.folder = folder
+
+    def apply(self, session: Session) -> None:
+        session.store.move(self.chat, self.folder)
 
 
 class Asking(Vertical):
@@ -65,14 +108,21 @@ class Asking(Vertical):
         self.post_message(self.Answered(self.consequence() if is_yes else None))
 
 
-class Renaming(Asking):
-    """Asks for another title."""
+class AskingText(Asking):
+    """Asks for a text; `known` ones complete what is typed."""
+
+    QUESTION = ""
+
+    def __init__(self, chat: ChatInfo, before: str, known: Sequence[str] = ()) -> None:
+        super().__init__(chat)
+        self._before, self._known = before, known
 
     def compose(self) -> ComposeResult:
-        yield Static("New title:")
-        title = Input(one_line(self.chat.title), compact=True)
-        title.cursor_blink = False
-        yield title
+        yield Static(self.QUESTION)
+        suggester = SuggestFromList(self._known, case_sensitive=False) if self._known else None
+        text = Input(self._before, compact=True, suggester=suggester)
+        text.cursor_blink = False
+        yield text
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -81,9 +131,33 @@ class Renaming(Asking):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
 
+    @property
+    def text(self) -> str:
+        return one_line(self.query_one(Input).value)
+
+
+class Renaming(AskingText):
+    """Asks for another title."""
+
+    QUESTION = "New title:"
+
+    def __init__(self, chat: ChatInfo) -> None:
+        super().__init__(chat, one_line(chat.title))
+
     def consequence(self) -> Message | None:
-        title = self.query_one(Input).value.strip()
-        return RenameChat(self.chat.id, title) if title not in ("", one_line(self.chat.title)) else None
+        return RenameChat(self.chat.id, self.text) if self.text not in ("", self._before) else None
+
+
+class Moving(AskingText):
+    """Asks for a folder."""
+
+    QUESTION = "Folder (empty: none):"
+
+    def __init__(self, chat: ChatInfo, known: Sequence[str] = ()) -> None:
+        super().__init__(chat, one_line(chat.folder), known)
+
+    def consequence(self) -> Message | None:
+        return MoveChat(self.chat.id, self.text) if self.text != self._before else None
 
 
 class Deleting(Asking):

@@ -1,8 +1,8 @@
-"""The rows of the list of chats: one per chat by the day it was last used, or one per search result."""
+"""The rows of the list of chats: one per chat by folders and the day it was last used, or one per search result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import groupby
@@ -20,10 +20,11 @@ PERIODS = ((365 * 86400, "y"), (7 * 86400, "w"), (86400, "d"), (3600, "h"), (60,
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The target of a row: a chat, or one of its messages."""
+    """The target of a row: a chat, one of its messages, or a folder."""
 
     chat: str
     key: str | None = None
+    folder: str | None = None
 
 
 class Row(Option):
@@ -34,10 +35,18 @@ class Row(Option):
         self.place = place
 
 
-def rows_by_day(chats: Sequence[ChatInfo], open_chat: str | None, now_s: float) -> list[Row]:
-    """The chats, newest first, under the day of their last message."""
-    rows: list[Row] = []
-    for day, group in groupby(chats, key=lambda chat: day_of(chat.updated_s, now_s)):
+def rows_by_day(
+    chats: Sequence[ChatInfo], open_chat: str | None, now_s: float, folded: Collection[str] = ()
+) -> list[Row]:
+    """The pinned chats, then folders, `folded` or with their chats, then the others by the day they were used."""
+    pinned, rest = ([chat for chat in chats if chat.is_pinned == is_pinned] for is_pinned in (True, False))
+    rows = [_heading("pinned"), *(_chat_row(chat, open_chat, now_s) for chat in pinned)] if pinned else []
+    for folder in sorted({chat.folder for chat in rest} - {""}, key=str.casefold):
+        inside = [chat for chat in rest if chat.folder == folder]
+        rows.append(_folder_row(folder, len(inside), is_folded=folder in folded))
+        rows += [_chat_row(chat, open_chat, now_s, folder) for chat in inside if folder not in folded]
+    loose = [chat for chat in rest if not chat.folder]
+    for day, group in groupby(loose, key=lambda chat: day_of(chat.updated_s, now_s)):
         rows.append(_heading(day))
         rows += [_chat_row(chat, open_chat, now_s) for chat in group]
     return rows or [_heading("no chat yet")]
@@ -80,13 +89,21 @@ def _heading(text: str) -> Row:
     return Row(Content.styled(text, "bold $text-primary"))
 
 
-def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float) -> Row:
-    """Two lines; the open chat is bold and marked."""
+def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
+    sign = "▸" if is_folded else "▾"
+    content = Content.assemble((f"{sign} {one_line(folder)}", "bold"), (f" ({n_chats})", "dim"))
+    return Row(content, Place("", folder=folder))
+
+
+def _chat_row(chat: ChatInfo, open_chat: str | None, now_s: float, within: str = "") -> Row:
+    """Two lines; the open chat is bold and marked. The folder is named unless the row is `within` it."""
     is_open = chat.id == open_chat
+    about = [one_line(chat.folder)] if chat.folder != within else []
+    about += [ago(chat.updated_s, now_s), messages(chat.n_turns)]
     content = Content.assemble(
         ("▸ " if is_open else "  ", "bold"),
         (one_line(chat.title) or "untitled", "bold" if is_open else ""),
-        (f"\n  {ago(chat.updated_s, now_s)} · {messages(chat.n_turns)}", "dim"),
+        (f"\n  {' · '.join(about)}", "dim"),
     )
     return Row(content, Place(chat.id))
 

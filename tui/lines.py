@@ -6,6 +6,7 @@ half a second. Here a turn is one widget, and a layout takes milliseconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,10 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
+
+from edgespec.history.search import spans
+
+MARK = "bold underline $text-warning on $warning-muted"  # of what a search has found
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,13 @@ class Lines(Widget):
         self._drawings: list[list[Strip]] = []  # the drawn lines of each block
         self._lines: list[Strip] = []  # all of them
         self._drawn_for: tuple[object, ...] = ()
+        self._marked: re.Pattern[str] | None = None
+
+    def mark(self, pattern: re.Pattern[str] | None) -> None:
+        """Mark what a search has found (`found_in`), or nothing."""
+        if pattern != self._marked:
+            self._marked = pattern
+            self.refresh()
 
     @property
     def plain(self) -> str:
@@ -158,8 +170,10 @@ class Lines(Widget):
         if y >= len(lines):
             return Strip.blank(self.content_size.width, self.visual_style.rich_style)
         strip = lines[y]
+        for found in spans(self._marked, strip.text) if self._marked else ():
+            strip = _restyled(strip, found, self._get_style(MARK))
         if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
-            strip = _selected(strip, span, self.screen.get_visual_style("screen--selection"))
+            strip = _restyled(strip, span, self.screen.get_visual_style("screen--selection"))
         return strip.apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
@@ -191,8 +205,8 @@ class Lines(Widget):
             self._lines += strips
 
 
-def _selected(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """A line with the characters of `span` selected; -1 is its end."""
+def _restyled(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
+    """A line with another style over the characters of `span`; -1 is its end."""
     start, end = span
     length = len(strip.text)
     cuts = [strip.index_to_cell_position(min(index, length)) for index in (start, length if end == -1 else end)]

@@ -60,6 +60,7 @@ class Screens:
     def compare(self, comparison: Comparison, *, starts: bool = True) -> None:
         """Two answers side by side."""
         app = self._app
+        app.jobs.idle.stop()
         app.push_screen(ComparisonScreen(comparison, starts=starts), lambda _: ScreenFront(app).redraw())
 
     def _open_comparison(self) -> None:

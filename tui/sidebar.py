@@ -1,9 +1,11 @@
-"""The list of chats: newest first, with incremental search and keys to open, rename and delete them."""
+"""The list of chats: pinned ones, folders, then the newest first, with incremental search and keys for each."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,17 +18,16 @@ from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.worker import Worker, WorkerState
 
-from edgespec.history import ChatInfo, Hit, Store
+from edgespec.history import ChatInfo, Hit, Store, StoreError
 from edgespec.text.printable import one_line
-from edgespec.tui.chat_questions import Asking, DeleteChat, Deleting, RenameChat, Renaming
+from edgespec.tui.chat_questions import Asking, Deleting, Moving, PinChat, Renaming
 from edgespec.tui.chat_rows import Place, Row, rows_by_day, rows_found
-
-__all__ = ["ChatChosen", "DeleteChat", "NewChat", "RenameChat", "Sidebar"]
 
 TYPING_S = 0.15  # without a key, before the search starts
 MINUTE_S = 60.0
 AT_ONCE = 200  # chats in the list, until the user scrolls to its end
 HITS = 50
+FOLDED = "folded folders"
 
 
 class ChatChosen(Message):
@@ -35,6 +36,14 @@ class ChatChosen(Message):
     def __init__(self, chat: str, key: str | None = None) -> None:
         super().__init__()
         self.chat, self.key = chat, key
+
+
+class Searched(Message):
+    """The search text has changed; "" is none."""
+
+    def __init__(self, query: str) -> None:
+        super().__init__()
+        self.query = query
 
 
 class NewChat(Message):
@@ -72,6 +81,8 @@ class Sidebar(Vertical):
         Binding("n", "new", "New", id="sidebar.new"),
         Binding("r,f2", "rename", "Rename", id="sidebar.rename"),
         Binding("d,delete", "delete", "Delete", id="sidebar.delete"),
+        Binding("p", "pin", "Pin", id="sidebar.pin"),
+        Binding("f", "move", "Folder", id="sidebar.move"),
         Binding("down", "to_list", "To the list", show=False, id="sidebar.to_list"),
     ]
 
@@ -81,6 +92,7 @@ class Sidebar(Vertical):
         self._found = _Found("", (), ())
         self._limit = AT_ONCE
         self._typing: Timer | None = None
+        self._folded: set[str] = set()
 
     def compose(self) -> ComposeResult:
         yield SearchField()
@@ -88,6 +100,8 @@ class Sidebar(Vertical):
         yield Static(id="sidebar-said", markup=False)
 
     def on_mount(self) -> None:
+        with suppress(StoreError, ValueError, TypeError):
+            self._folded = {*json.loads(self._store.preference(FOLDED) or "[]")}
         self.set_interval(MINUTE_S, self.refresh_chats)
         self.refresh_chats()
 
@@ -120,13 +134,15 @@ class Sidebar(Vertical):
             said.remove_class("-error")
             before, self._found = self._found, event.worker.result
             self._show(from_top=self._found.query != before.query)
+            if self._found.query != before.query:
+                self.post_message(Searched(self._found.query))
 
     def _show(self, *, from_top: bool) -> None:
         found, now_s = self._found, time.time()
         if found.query:
             rows = rows_found(found.chats, found.hits, self.open_chat, now_s)
         else:
-            rows = rows_by_day(found.chats, self.open_chat, now_s)
+            rows = rows_by_day(found.chats, self.open_chat, now_s, self._folded)
         chats = self.query_one(ChatList)
         chats.show(rows, from_top=from_top)
         if not chats.has_focus and not found.query:
@@ -142,8 +158,18 @@ class Sidebar(Vertical):
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        if isinstance(event.option, Row) and event.option.place is not None:
-            self.post_message(ChatChosen(event.option.place.chat, event.option.place.key))
+        place = event.option.place if isinstance(event.option, Row) else None
+        if place is not None and place.folder is not None:
+            self._fold(place.folder)
+        elif place is not None:
+            self.post_message(ChatChosen(place.chat, place.key))
+
+    def _fold(self, folder: str) -> None:
+        """Fold or unfold a folder, also for the next time."""
+        self._folded ^= {folder}
+        self._show(from_top=False)
+        with suppress(StoreError):
+            self._store.set_preference(FOLDED, json.dumps(sorted(self._folded)))
 
     @on(Input.Submitted, "#sidebar-search")
     def _go_to_list(self, event: Input.Submitted) -> None:
@@ -165,6 +191,16 @@ class Sidebar(Vertical):
     def action_delete(self) -> None:
         self._ask(Deleting)
 
+    def action_move(self) -> None:
+        folders: list[str] = []
+        with suppress(StoreError):
+            folders = self._store.folders()
+        self._ask(partial(Moving, known=folders))
+
+    def action_pin(self) -> None:
+        if (chat := self._highlighted_chat()) is not None:
+            self.post_message(PinChat(chat.id, not chat.is_pinned))
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A question is answered first; actions on a chat need a highlighted one."""
         if self.query(Asking):
@@ -177,7 +213,7 @@ class Sidebar(Vertical):
         place = self.query_one(ChatList).place
         return next((chat for chat in self._found.chats if place is not None and chat.id == place.chat), None)
 
-    def _ask(self, asking: type[Asking]) -> None:
+    def _ask(self, asking: Callable[[ChatInfo], Asking]) -> None:
         chat = self._highlighted_chat()
         if chat is not None:
             self.mount(asking(chat))
@@ -191,7 +227,7 @@ class Sidebar(Vertical):
 
 
 def _look(store: Store, query: str, limit: int) -> _Found:
-    return _Found(query, store.chats(limit, query), store.search(query, HITS) if query else ())
+    return _Found(query, store.chats(limit, query, "folders"), store.search(query, HITS) if query else ())
 
 
 class SearchField(Input):

@@ -54,6 +54,7 @@ class Transcript(TurnWindow):
         self._pieces, self._siblings = pieces, siblings
         self._answer: TurnView | None = None  # that is streaming
         self._left: tuple[str, int] = ("", 0)  # the turn before which messages were dropped, and how many
+        self._searched = ""  # what is marked in the messages
         self._target: Widget | None = None  # where the focus is moving to
         self._sources: set[str] = set()  # the drafters in the legend
 
@@ -128,6 +129,12 @@ class Transcript(TurnWindow):
                 view = await self.show_around(index)
                 self.call_after_refresh(self._go_to, view)
 
+    def mark_found(self, query: str) -> None:
+        """Mark what a search for these words finds in the messages; nothing for ""."""
+        self._searched = query
+        for view in self._turn_views():
+            view.mark_found(query)
+
     def view_of(self, entry: Entry) -> Widget:
         if isinstance(entry, Turn):
             return self._turn_view(entry)
@@ -135,7 +142,7 @@ class Transcript(TurnWindow):
         return Static(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
 
     def _turn_view(self, turn: Turn | None, name: str = "") -> TurnView:
-        return TurnView(
+        view = TurnView(
             turn,
             pieces=self._pieces,
             siblings=self._siblings,
@@ -143,6 +150,8 @@ class Transcript(TurnWindow):
             n_left=self._n_left(turn) if turn else 0,
             name=name,
         )
+        view.mark_found(self._searched)
+        return view
 
     def _turn_views(self) -> list[TurnView]:
         views = [*self.views, self._answer]

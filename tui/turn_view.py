@@ -17,6 +17,7 @@ from textual.timer import Timer
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
+from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import when
 from edgespec.text.thinking import split
@@ -180,6 +181,11 @@ class TurnView(Lines, can_focus=True):
         if n_left != self._n_left and self.turn is not None:
             self._n_left = n_left
             self._build()
+
+    def mark_found(self, query: str) -> None:
+        """Mark what a search for these words finds in the message."""
+        if self.turn is not None:
+            self.mark(found_in(query, self.turn.content))
 
     def _build(self) -> None:
         if self._live is not None:

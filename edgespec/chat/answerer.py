@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from edgespec.cancel import CancelFlag
@@ -40,6 +41,10 @@ class Answerer(Protocol):
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]: ...
 
     def forget(self) -> None: ...
+
+    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int: ...
+
+    def recall_state(self, messages: Sequence[Message], file: Path) -> int: ...
 
     def close(self) -> None: ...
 

@@ -15,6 +15,7 @@ from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.recording import Recording, turn_of
 from edgespec.chat.sent import as_block, as_message, fitting, later_starts
 from edgespec.chat.settings import ChatSettings, changed, setting
+from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
 from edgespec.core.sampling import SamplingSettings
@@ -41,9 +42,11 @@ class Session(Conversation, Closable):
         system: str = "",
         store_notes: list[str] | None = None,
         server: str = "",
+        states: ChatStates | None = None,
     ) -> None:
         self.model = ChatModel(open_engine, load_settings, server)
         self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
+        self.states = states or ChatStates(0)
         self.begun = ""  # of an answer that is continued
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # of the last answer
@@ -52,6 +55,7 @@ class Session(Conversation, Closable):
     def close(self) -> None:
         """Free the model; the store belongs to the caller. Safe to call twice."""
         self._writes.retry()
+        self.states.keep_last(None if self._is_answering else self.engine)
         self.model.unload()
 
     # --- the model ------------------------------------------------------------------------------------------------
@@ -67,6 +71,7 @@ class Session(Conversation, Closable):
         raises; `ChatModel.remedies` lists what to try then."""
         self._check_idle()
         wanted, before = settings or self.load_settings, self.load_settings.model
+        self.states.keep_last(self.engine)
         catalogued = self.model.load(wanted, progress, cancel)
         if wanted.model != before:
             self._answer_as_catalogued(*catalogued)
@@ -212,6 +217,18 @@ class Session(Conversation, Closable):
         self._keep(turn)
         return self._answer(cancel) if old.role == "user" else iter(())
 
+    def keep_states(self, within_s: float) -> None:
+        """Write what the KV cache has of the chats, so that the next start need not read them again."""
+        with self.model.watched() as engine:
+            self.states.keep(engine, within_s)
+
+    def delete(self, chat: str) -> None:
+        """Delete a chat of the store, by its id. Raises StoreError."""
+        if chat == self.chat:
+            self.new()
+        self.store.remove([chat])
+        self.states.remove(chat)
+
     def info(self) -> ChatInfo:
         """The chat as in the store's list."""
         times = [turn.created_s for turn in self.turns] or [0.0]
@@ -304,6 +321,7 @@ class Session(Conversation, Closable):
                 said = f"the context of {self.context_size:,} tokens is full: {dropped} dropped"
                 yield Notice(said, about="context")
             told = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
+            self.states.recall(engine, self._id, messages)
             stretch = replace(request, messages=tuple(messages), left=left, max_tokens=told)
             with closing(engine.answer(stretch, cancel)) as events:
                 for event in events:
@@ -328,6 +346,8 @@ class Session(Conversation, Closable):
         first = self.turns[self.first_sent].key if self.turns else ""
         turn = recording.end(self._writes.write, first)
         self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
+        if turn is not None:
+            self.states.answered(self._id, self.messages)
 
     def _as_answer(self, request: Request) -> Answer:
         return Answer(
@@ -345,6 +365,11 @@ class Session(Conversation, Closable):
         return [Notice(text) for text in [*notes, *self.model.new_notes()]]
 
     # --- what is sent ---------------------------------------------------------------------------------------------
+
+    @property
+    def messages(self) -> list[Message]:
+        """The open path as it is sent."""
+        return self._messages(self.turns, self.first_sent)
 
     def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
         system = [Message("system", self.system)] if self.system else []

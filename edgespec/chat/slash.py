@@ -56,6 +56,8 @@ COMMANDS = (
     Command("load", "N|ID|last", "Open a chat.", waits=True),
     Command("search", "WORDS", "Search all chats.", "ctrl+g"),
     Command("rename", "TITLE", "Rename this chat.", "f2"),
+    Command("pin", "", "Pin this chat above the others, or unpin it."),
+    Command("folder", "[NAME|none]", "Put this chat into a folder, or list the folders."),
     Command("restart", "[N]", "Reload the model, or after a failure reload with less (N).", waits=True),
     Command("delete", "ID", "Delete a chat permanently.", waits=True),
     Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", "f8"),

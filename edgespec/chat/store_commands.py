@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from edgespec.chat.front import Front
@@ -11,7 +13,8 @@ from edgespec.chat.session import Session
 from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
-from edgespec.history import ChatInfo
+from edgespec.history import ChatInfo, StoreError
+from edgespec.text.figures import counted
 
 LISTED = 20
 
@@ -43,7 +46,7 @@ class StoreCommands:
         self.front.redraw()
 
     def do_list(self, query: str) -> None:
-        chats = self.session.store.chats(limit=LISTED, query=query)
+        chats = self.session.store.chats(limit=LISTED, query=query, order="pinned")
         if not chats:
             raise UsageError("there is no such chat" if query else "there are no chats yet")
         self._listed = [(chat.id, None) for chat in chats]
@@ -69,15 +72,39 @@ class StoreCommands:
         self.session.rename(title)
         self.front.redraw()
 
+    def do_pin(self, _: str) -> None:
+        info = self._open_chat()
+        self.session.store.pin(info.id, not info.is_pinned)
+        self.front.redraw()
+        self.front.say("this chat is " + ("not pinned any more" if info.is_pinned else "pinned"))
+
+    def do_folder(self, name: str) -> None:
+        store = self.session.store
+        if name:
+            info = self._open_chat()
+            store.move(info.id, "" if name == "none" else name)
+            self.front.redraw()
+            self.front.say(f"this chat is in {store.find(info.id).folder}" if name != "none" else "in no folder now")
+            return
+        if not (folders := store.folders()):
+            raise UsageError("there are no folders yet", hint="/folder NAME puts this chat into one")
+        inside = [chat.folder for chat in store.chats()]
+        lines = [f"{folder}  ({counted(inside.count(folder), 'chat')})" for folder in folders]
+        self.front.say("\n".join([*lines, "/folder NAME puts this chat into one, /folder none into none"]))
+
+    def _open_chat(self) -> ChatInfo:
+        if self.session.chat is None:
+            raise UsageError("there is nothing in this chat yet")
+        return self.session.store.find(self.session.chat)
+
     def do_delete(self, name: str) -> None:
         if not name:
             raise UsageError("which chat should be deleted?", hint="/delete ID; 'edgespec history list' shows ids")
         session = self.session
-        info = session.store.find(name)
-        if info.id == session.chat:
-            session.new()
+        info, before = session.store.find(name), session.chat
+        session.delete(info.id)
+        if info.id == before:
             self.front.redraw()
-        session.store.remove([info.id])
         self.front.say(f"deleted {info.title or info.id}")
 
     def do_export(self, argument: str) -> None:
@@ -86,6 +113,9 @@ class StoreCommands:
         if session.chat is None:
             raise UsageError("there is nothing to export yet")
         info, turns = session.info(), with_system(session.system, session.turns)
+        with suppress(StoreError):
+            place = self._open_chat()
+            info = replace(info, folder=place.folder, is_pinned=place.is_pinned)
         jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
         name = "" if argument in ("", "md", "jsonl") else argument
         title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
@@ -101,4 +131,6 @@ class StoreCommands:
 
 
 def _line(chat: ChatInfo) -> str:
-    return f"{chat.title or '(no title)'}  ({chat.n_turns} messages)"
+    places = [f"{chat.n_turns} messages", *(["pinned"] if chat.is_pinned else [])]
+    places += [f"in {chat.folder}"] if chat.folder else []
+    return f"{chat.title or '(no title)'}  ({', '.join(places)})"

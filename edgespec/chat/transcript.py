@@ -22,10 +22,13 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 @dataclass(frozen=True, slots=True)
 class ImportedChat:
-    """A chat from a file: its title, "" if it has none, and (role, content) of its messages, at least one."""
+    """A chat from a file: its title, "" if it has none, and (role, content) of its messages, at least one; its folder,
+    and whether it is pinned."""
 
     title: str
     messages: tuple[tuple[str, str], ...]
+    folder: str = ""
+    is_pinned: bool = False
 
 
 def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
@@ -51,6 +54,8 @@ def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
         "title": info.title,
         "created": iso(info.created_s),
         "model": info.model,
+        **({"folder": info.folder} if info.folder else {}),
+        **({"pinned": True} if info.is_pinned else {}),
         "messages": [{"role": turn.role, "content": turn.content} for turn in turns],
     }
     line = json.dumps(row, ensure_ascii=False)
@@ -94,6 +99,10 @@ def import_chat(store: Store, imported: ImportedChat) -> str:
     store.create(chat, {"system": system}, title=imported.title)
     for role, content in messages:
         parent = store.append(chat, parent, role, content).key
+    if imported.folder:
+        store.move(chat, imported.folder)
+    if imported.is_pinned:
+        store.pin(chat, True)
     return chat
 
 
@@ -135,10 +144,16 @@ def _parsed(text: str) -> Any:
 
 def _chat(value: Any) -> ImportedChat:
     """Raises ValueError."""
-    messages, title = (value, "") if isinstance(value, list) else (value["messages"], value.get("title"))
+    about = {"messages": value} if isinstance(value, list) else value
+    messages, title, folder = about["messages"], about.get("title"), about.get("folder")
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages must be a non-empty list")
-    return ImportedChat(title if isinstance(title, str) else "", tuple(_message(message) for message in messages))
+    return ImportedChat(
+        title if isinstance(title, str) else "",
+        tuple(_message(message) for message in messages),
+        folder if isinstance(folder, str) else "",
+        about.get("pinned") is True,
+    )
 
 
 def _message(value: Any) -> tuple[str, str]:

@@ -76,7 +76,7 @@ class PrefixCache:
     def save(self, slot: Slot, n_kept: int, source: Slot) -> None:
         """Keep what a slot holds, whose memory is about to lose all but `n_kept` tokens for what `source` holds."""
         tokens, n_lost = slot.tokens, len(slot.tokens) - n_kept
-        if not self.most_bytes or n_lost < LEAST_SAVED or not self._is_known(slot):
+        if not self.most_bytes or n_lost < LEAST_SAVED or not self.is_known(slot):
             return
         if self._can_cut and any(common_prefix(saved.slot.tokens, tokens) == len(tokens) for saved in self._saved):
             return
@@ -102,6 +102,10 @@ class PrefixCache:
         if best is None or not self._is_worth(best[1].length - n_held, best[0].state.nbytes, RESTORE_SHARE):
             return None
         return best
+
+    def holds(self, tokens: list[int]) -> Saved | None:
+        """The state whose text has most in common with this one."""
+        return max(self._saved, key=lambda saved: common_prefix(saved.slot.tokens, tokens), default=None)
 
     def restore(self, saved: Saved, slot: Slot, length: int) -> bool:
         """Let a slot's memory hold the first `length` tokens of a state, and the slot its checkpoints."""
@@ -155,14 +159,14 @@ class PrefixCache:
             self._token_s = token_s if not self._token_s else 0.8 * self._token_s + 0.2 * token_s
 
     @property
-    def _read_s(self) -> float:
+    def read_s(self) -> float:
         """Seconds that a token of a prompt takes."""
         model = self._context.model
         flops_per_s = FLOPS_PER_S_OFFLOADED if model.is_offloaded else FLOPS_PER_S
         return self._token_s or 2 * model.n_params / flops_per_s
 
     def _is_worth(self, n_tokens: int, n_bytes: int, share: float) -> bool:
-        return n_bytes > 0 and n_bytes / self._bytes_per_s <= share * n_tokens * self._read_s
+        return n_bytes > 0 and n_bytes / self._bytes_per_s <= share * n_tokens * self.read_s
 
     def _timed(self, n_bytes: int, copy: Callable[[], Made]) -> Made:
         started_s = perf_counter()
@@ -172,7 +176,8 @@ class PrefixCache:
             self._bytes_per_s = 0.8 * self._bytes_per_s + 0.2 * rate
         return made
 
-    def _is_known(self, slot: Slot) -> bool:
+    def is_known(self, slot: Slot) -> bool:
+        """Whether the memory of a slot has just the tokens that it is said to have."""
         return self._context.length(slot.number) == len(slot.tokens)
 
     def _is_in_vain(self) -> bool:

@@ -7,12 +7,13 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.cancel import CancelFlag
+from edgespec.core.prefix import common_prefix
 from edgespec.core.sampler import Sampler
 from edgespec.core.verify import VerifyRule
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import LEAST, ReadingCosts
 from edgespec.engine.sequence import NO_SLOT, Drafting, Scheduled, Sequence, kind_of
-from edgespec.engine.slots import LAST, LEFT_OUT, WIDE, Prefix, Reuse, Slot
+from edgespec.engine.slots import LAST, LEFT_OUT, WIDE, Prefix, Reuse, Slot, State
 from edgespec.llama.context import Context
 
 LEAST_SHARED = 16  # tokens of a prompt
@@ -114,6 +115,42 @@ class Scheduler:
         self.cache.clear()
         for slot in self.slots:
             slot.clear()
+
+    # --- what slots hold, for other processes ---------------------------------------------------------------------
+
+    def held(self, tokens: list[int]) -> tuple[Slot, State | None]:
+        """The idle slot that has most of a text, or what was saved of one, with its state."""
+        found: list[tuple[Slot, State | None]] = [(Slot(NO_SLOT), None)]
+        found += [(slot, None) for slot in self.slots if slot.running is None and self.cache.is_known(slot)]
+        if saved := self.cache.holds(tokens):
+            found.append((saved.slot, saved.state))
+        return max(found, key=lambda one: common_prefix(one[0].tokens, tokens))
+
+    def longest(self, prompt: list[int]) -> int:
+        """How many tokens of a prompt that goes on a chat need not be read."""
+        saved = self.cache.holds(prompt)
+        slots = [*self.slots, *([saved.slot] if saved else [])]
+        options = {"exact": self.context.exact, "cuttable": self._cuttable}
+        return max(slot.prefix(prompt, "answers", **options).length for slot in slots)
+
+    def take_in(self, held: Slot, state: State) -> bool:
+        """Let a slot hold what another process had; False if none is free, or has room."""
+        free = [slot for slot in self.slots if slot.running is None]
+        if not free:
+            return False
+        slot = min(free, key=lambda slot: slot.last_use)
+        self.cache.save(slot, 0, slot)
+        slot.clear()
+        self.context.forget(slot.number)
+        if not self.context.restore(slot.number, state) or self.context.length(slot.number) != len(held.tokens):
+            self.context.forget(slot.number)
+            return False
+        slot.tokens, slot.reads, slot.checkpoints = held.tokens, held.reads, held.checkpoints
+        self._uses += 1
+        slot.last_use = self._uses
+        return True
+
+    # --- passes ---------------------------------------------------------------------------------------------------
 
     def schedule(self) -> list[Scheduled]:
         """What of each sequence goes into the next pass: those with little to decode first, then those that had fewer

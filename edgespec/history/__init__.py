@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from edgespec.closable import Closable
 from edgespec.files.paths import data_dir
@@ -28,6 +28,7 @@ from edgespec.history.data import (
     Branch,
     ChatInfo,
     Hit,
+    Order,
     Piece,
     Turn,
     pack_answer,
@@ -114,13 +115,15 @@ class Store(Closable):
         rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title)
 
     @_reads
-    def chats(self, db: sqlite3.Connection, limit: int | None = None, query: str = "") -> list[ChatInfo]:
-        """The newest first; with `query` those that have all its words in their title or in one message."""
+    def chats(
+        self, db: sqlite3.Connection, limit: int | None = None, query: str = "", order: Order = "newest"
+    ) -> list[ChatInfo]:
+        """The chats; with `query` those that have all its words in their title or in one message."""
         if not query.strip():
-            return list(rows.read_chats(db, limit).values())
+            return list(rows.read_chats(db, limit, order).values())
         messages = {number for number, _ in matches(db, query, excerpts=False)}
         found = {chat for chat, message in db.execute("SELECT chat, message FROM member") if message in messages}
-        chats, words = rows.read_chats(db).items(), folded_words(query)
+        chats, words = rows.read_chats(db, order=order).items(), folded_words(query)
         return [chat for number, chat in chats if number in found or holds(chat.title, words)][:limit]
 
     @_reads
@@ -151,9 +154,28 @@ class Store(Closable):
         db.execute("UPDATE chat SET settings = ? WHERE number = ?", (packed, rows.chat_number(db, chat)))
 
     @_writes
-    def rename(self, db: sqlite3.Connection, chat: str, title: str) -> None:
-        """Change a chat's title."""
-        db.execute("UPDATE chat SET title = ? WHERE number = ?", (rows.one_line(title), rows.chat_number(db, chat)))
+    def rename(self, db: sqlite3.Connection, chat: str, title: str, by: Literal["user", "model"] = "user") -> bool:
+        """Change a chat's title. The model's replaces the first line only; returns whether it did."""
+        number = rows.chat_number(db, chat)
+        query = "UPDATE chat SET title = ?, title_by = ? WHERE number = ? AND (title_by = 'line' OR ?)"
+        return db.execute(query, (rows.one_line(title), by, number, by == "user")).rowcount > 0
+
+    @_writes
+    def pin(self, db: sqlite3.Connection, chat: str, is_pinned: bool) -> None:
+        """Let a chat stand above the others, or not."""
+        db.execute("UPDATE chat SET is_pinned = ? WHERE number = ?", (is_pinned, rows.chat_number(db, chat)))
+
+    @_writes
+    def move(self, db: sqlite3.Connection, chat: str, folder: str) -> None:
+        """Put a chat into a folder, instead of the one that it is in; "" is none."""
+        number = rows.chat_number(db, chat)
+        db.execute("UPDATE chat SET folder = ? WHERE number = ?", (rows.one_line(folder), number))
+
+    @_reads
+    def folders(self, db: sqlite3.Connection) -> list[str]:
+        """The names of the folders that hold chats."""
+        query = "SELECT DISTINCT folder FROM chat WHERE folder <> '' ORDER BY folder"
+        return [folder for (folder,) in db.execute(query)]
 
     @_writes
     def remove(self, db: sqlite3.Connection, chats: Iterable[str]) -> int:
@@ -258,10 +280,11 @@ class Store(Closable):
         source = rows.chat_number(db, chat)
         if head is not None:
             rows.member_number(db, source, head)
-        about = "SELECT settings, title, model FROM chat WHERE number = ?"
-        settings, old_title, model = db.execute(about, (source,)).fetchone()
+        about = "SELECT settings, title, model, folder FROM chat WHERE number = ?"
+        settings, old_title, model, folder = db.execute(about, (source,)).fetchone()
         fork = new_id()
         number = rows.insert_chat(db, fork, settings, title or old_title, model)
+        db.execute("UPDATE chat SET folder = ? WHERE number = ?", (folder, number))
         if head is not None:
             rows.insert_path(db, number, head)
         return fork

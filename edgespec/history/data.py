@@ -9,7 +9,10 @@ import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+Order = Literal["newest", "pinned", "folders"]
+"""Of chats in a list: the newest first; before them the pinned ones; between these and the rest those in folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ChatInfo:
-    """A chat in a list. `n_turns` counts the open path, whose last message is `head`."""
+    """A chat in a list. `n_turns` counts the open path, whose last message is `head`. The title is the user's, the
+    model's or the first line of the chat, as `title_by` says ("user", "model", "line"; "" is unknown)."""
 
     id: str
     title: str
@@ -62,6 +66,9 @@ class ChatInfo:
     head: str | None
     n_turns: int
     model: str
+    title_by: str = ""
+    is_pinned: bool = False
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,12 @@ def rescue(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[int,
         chats = {
             row[0]: row for row in _rows(source, "chat", _CHAT, (int, str, str, str, str, _OPTIONAL, float, float))
         }
+        places = {row[0]: row[1:] for row in _rows(source, "chat", _PLACE, (str, str, int, str))}
         numbers, parents = _copy_messages(source, target)
         members = _members(source, parents, chats)
         chat_numbers = _copy_chats(target, chats, members, numbers)
+        for chat, place in places.items():
+            target.execute("UPDATE chat SET title_by = ?, is_pinned = ?, folder = ? WHERE id = ?", (*place, chat))
         for message, *answer in _rows(source, "answer", _ANSWER, (int, str, bytes, bytes)):
             if message in numbers:
                 _insert(target, "answer", _ANSWER, (numbers[message], *answer))
@@ -44,6 +47,7 @@ def rescue(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[int,
 
 
 _CHAT = "number, id, title, settings, model, head, created_s, updated_s"
+_PLACE = "id, title_by, is_pinned, folder"  # which files of earlier versions do not have
 _MESSAGE = "number, parent, depth, key, role, created_s, content"
 _MEMBER = "chat, message"
 _ANSWER = "message, about, ids, pieces"

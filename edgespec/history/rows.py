@@ -11,6 +11,7 @@ from edgespec.history.data import (
     Answer,
     Branch,
     ChatInfo,
+    Order,
     Turn,
     first_line,
     key_of,
@@ -43,19 +44,22 @@ def member_number(db: sqlite3.Connection, chat: int, key: str) -> int:
     return int(found[0])
 
 
-def read_chats(db: sqlite3.Connection, limit: int | None = None) -> dict[int, ChatInfo]:
-    """The newest chats by number."""
-    query = """SELECT chat.number, id, title, chat.created_s, updated_s, key, coalesce(depth, 0), model
-        FROM chat LEFT JOIN message ON message.number = head ORDER BY updated_s DESC, chat.number DESC LIMIT ?"""
-    return {number: ChatInfo(*about) for number, *about in db.execute(query, (-1 if limit is None else limit,))}
+def read_chats(db: sqlite3.Connection, limit: int | None = None, order: Order = "newest") -> dict[int, ChatInfo]:
+    """The first chats in this order, by number."""
+    query = f"""SELECT chat.number, id, title, chat.created_s, updated_s, key, coalesce(depth, 0), model, title_by,
+        is_pinned, folder FROM chat LEFT JOIN message ON message.number = head
+        ORDER BY {_ORDER[order]} updated_s DESC, chat.number DESC LIMIT ?"""
+    found = db.execute(query, (-1 if limit is None else limit,))
+    return {number: ChatInfo(*about) for number, *about in found}
 
 
 def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, model: str = "") -> int:
     """The number of the chat, which may exist already."""
-    now = time.time()
+    now, title = time.time(), one_line(title)
     db.execute(
-        "INSERT OR IGNORE INTO chat (id, title, settings, model, created_s, updated_s) VALUES (?, ?, ?, ?, ?, ?)",
-        (chat, one_line(title), settings, model, now, now),
+        """INSERT OR IGNORE INTO chat (id, title, title_by, settings, model, created_s, updated_s)
+        VALUES (?, ?, ?, ?, ?, ?, ?)""",
+        (chat, title, "user" if title else "line", settings, model, now, now),
     )
     return chat_number(db, chat)
 
@@ -151,6 +155,13 @@ def read_newest_below(db: sqlite3.Connection, chat: int, message: int) -> str:
             CROSS JOIN member ON member.message = next.number AND chat = ? WHERE next.number > below.number
         ) SELECT key FROM message WHERE number = (SELECT max(number) FROM below)"""
     return str(db.execute(query, (message, chat)).fetchone()[0])
+
+
+_ORDER: dict[Order, str] = {
+    "newest": "",
+    "pinned": "is_pinned DESC,",
+    "folders": "is_pinned DESC, folder <> '' DESC,",
+}
 
 
 def one_line(text: str) -> str:

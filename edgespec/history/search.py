@@ -45,6 +45,37 @@ def holds(text: str, words: Sequence[str]) -> bool:
     return all(word in folded for word in words)
 
 
+def found_in(query: str, content: str) -> re.Pattern[str] | None:
+    """What to mark in a message for a query, as `spans` finds it; None for nothing. Words are marked as they are found:
+    the last one may be unfinished, and parts of words are marked where the words alone do not occur."""
+    words = [_bare(word) for word in valid_text(query).split()]
+    if not words:
+        return None
+    bare = _bare(content)
+    bounded = [_bounded(word, is_last=number == len(words)) for number, word in enumerate(words, 1)]
+    parts = [re.escape(word) for word in words]
+    terms = bounded if all(re.search(term, bare) for term in bounded) else parts
+    return re.compile("|".join(sorted(terms, key=len, reverse=True)))
+
+
+def spans(pattern: re.Pattern[str], line: str) -> list[tuple[int, int]]:
+    """Where a pattern of `found_in` matches."""
+    return [found.span() for found in pattern.finditer(_bare(line))]
+
+
+def _bare(text: str) -> str:
+    """The text without case and diacritics, of the same length."""
+    if text.isascii():
+        return text.lower()
+    return "".join(unicodedata.normalize("NFD", character)[0].casefold()[0] for character in text)
+
+
+def _bounded(word: str, *, is_last: bool) -> str:
+    """The expression for a word of a text, not for a part of one."""
+    begin, end = r"(?<!\w)" if word[0].isalnum() else "", r"(?!\w)" if word[-1].isalnum() and not is_last else ""
+    return begin + re.escape(word) + end
+
+
 def _by_words(db: sqlite3.Connection, words: Sequence[str], excerpts: bool) -> Iterator[tuple[int, str]]:
     indexed = words[:INDEXED_WORDS]
     literal = folded_words(" ".join([*words[INDEXED_WORDS:], *(word for word in indexed if not word.isalnum())]))

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
@@ -134,6 +135,13 @@ class RemoteEngine(Closable):
         self.settings = replace(self.settings, **wanted)
         kept = {name: value for name, value in self._drafting.items() if name not in wanted}
         self._drafting = kept | changed
+
+    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+        """The server's KV cache stays there."""
+        return 0
+
+    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+        return 0
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """A server does not tell why drafters are active."""

@@ -39,6 +39,7 @@ class _Answer:
     model: Model
     text: TextStream
     tells: bool
+    is_remembered: bool
     proposed: int = 0
 
     def events(self, output: StepOutput) -> Iterator[TokenEvent]:
@@ -152,7 +153,7 @@ class Answering(Loop):
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         self.stats = sequence.stats
-        return _Answer(stream, number, sequence, self.model, text, tells)
+        return _Answer(stream, number, sequence, self.model, text, tells, request.remembered)
 
     def _reuse(self, request: Request) -> Reuse:
         """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are
@@ -178,7 +179,7 @@ class Answering(Loop):
         finished = self.engine.scheduler.finished()
         for sequence in finished:
             answer = self._answers.pop(sequence)
-            if sequence.error is None:
+            if sequence.error is None and answer.is_remembered:
                 self._remember(sequence)
             if sequence.finish == "length" and len(sequence.tokens) >= self.context.n_ctx:
                 self._note(f"the context of {self.context.n_ctx} tokens is full")

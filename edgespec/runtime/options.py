@@ -55,6 +55,7 @@ class AnswerOptions(_Options, total=False):
     left: int
     template: str
     lenient: bool
+    remembered: bool
 
 
 class BatchOptions(_Options, total=False):

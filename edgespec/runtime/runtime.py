@@ -21,6 +21,7 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.runtime.answer_threads import AnswerThreads
 from edgespec.runtime.answering import Answering, Job, attempted
+from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
     AnswerOptions,
@@ -69,6 +70,7 @@ class Runtime(Closable):
         self.draft_header = loaded.draft_header
         self._answering = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
+        self.kept_states = KeptStates(loaded.engine)
         self._threads = AnswerThreads(loaded.context.sequences)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
@@ -132,6 +134,7 @@ class Runtime(Closable):
             "strict": self.settings.strict,
             "fast": not self.settings.exact,
             "exact": self.context.exact,
+            "can_cut": bool(self.model.can_roll_back),
             "rounding": self.rounding,
             "vocabulary": self.model.vocabulary_id,
             "offloaded": self.model.gpu_layers > 0,
@@ -155,6 +158,21 @@ class Runtime(Closable):
             self.engine.scheduler.forget()
             for drafter in self._draft_models():
                 drafter.forget()
+
+    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+        """Write what the KV cache has of a chat, for `recall_state` in another process, if reading it again takes
+        longer; returns the bytes written, -1 if there is no time. `most_bytes` bounds the folder, where others go."""
+        with self._answering.alone():
+            return self.kept_states.keep(self._tokens(messages), file, most_bytes, within_s)
+
+    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+        """Let the KV cache have what was written of a chat, if it is valid for this model, build and context; returns
+        how many tokens need not be read now. The next answer is the one that it would have been."""
+        with self._answering.alone():
+            return self.kept_states.recall(self._tokens(messages), file)
+
+    def _tokens(self, messages: Sequence[Message]) -> list[int]:
+        return self.prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens
 
     def _draft_models(self) -> list[ModelDrafter]:
         return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
@@ -356,7 +374,7 @@ class Runtime(Closable):
 
     def count(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of these messages, however many the context holds."""
-        return len(self.prompts.tokenized(Request(messages=tuple(messages), lenient=True)).tokens)
+        return len(self._tokens(messages))
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt of a request as ids. Raises UsageError."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from talks import contents, talk
 
@@ -76,6 +76,7 @@ def test_what_is_exported_is_imported_as_it_was(chats: list[list[tuple[str, str]
     assert read(lines) == [ImportedChat("Bread", tuple(messages)) for messages in chats]
 
 
+@settings(deadline=None)  # the first store takes its time
 @given(st.lists(MESSAGES.filter(lambda messages: messages[0] != ("system", "")), min_size=1, max_size=2))
 def test_what_is_imported_is_stored_and_can_be_exported_again(chats: list[list[tuple[str, str]]]) -> None:
     with Store.in_memory() as store:

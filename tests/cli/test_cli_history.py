@@ -71,7 +71,40 @@ def test_a_list_as_json_has_times_that_programs_read(home: Path, store: Store) -
     newest, _ = objects(history(home, "list", "--json"))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", newest.pop("created"))
     assert newest.pop("updated")
-    assert newest == {"id": ids(store)[0], "title": "about bread", "messages": 2, "model": "target.gguf"}
+    place = {"pinned": False, "folder": "", "title_by": "line"}
+    assert newest == {"id": ids(store)[0], "title": "about bread", "messages": 2, "model": "target.gguf"} | place
+
+
+def test_pins_and_folders_are_listed_exported_and_imported(home: Path, store: Store, tmp_path: Path) -> None:
+    newest, oldest = ids(store)
+    store.pin(oldest, True)
+    store.move(newest, "the kitchen")
+    lines = history(home, "list").stdout.decode().splitlines()
+    assert lines[0].split() == ["id", "msgs", "last", "folder", "title"]
+    assert lines[2].startswith(oldest) and " * " in lines[2]
+    assert lines[3].startswith(newest) and " the kitchen " in lines[3]
+    assert [one["id"] for one in objects(history(home, "list", "--pinned", "--json"))] == [oldest]
+    assert [one["id"] for one in objects(history(home, "list", "--folder", "the kitchen", "--json"))] == [newest]
+    for chat in (newest, oldest):
+        history(home, "export", chat, "-o", str(tmp_path / f"{chat}.jsonl"))
+        [copy] = history(home, "import", str(tmp_path / f"{chat}.jsonl")).stdout.decode().split()
+        kept, imported = store.find(chat), store.find(copy)
+        assert (imported.folder, imported.is_pinned) == (kept.folder, kept.is_pinned)
+
+
+def test_what_is_kept_of_the_cache_is_shown_and_cleared(home: Path, store: Store) -> None:
+    newest, oldest = ids(store)
+    folder = home / "cache" / "chats"
+    folder.mkdir(parents=True)
+    for chat in (newest, oldest):
+        (folder / f"{chat}.kv").write_bytes(bytes(1000))
+    assert f"{newest}    1.0 kB  about bread" in history(home, "cache").stdout.decode()
+    [about] = objects(history(home, "cache", "--json"))
+    assert about["bytes"] == 2000 and about["chats"][newest] == 1000
+    history(home, "rm", "-y", newest)
+    assert [file.name for file in folder.iterdir()] == [f"{oldest}.kv"]
+    history(home, "cache", "--clear")
+    assert [*folder.iterdir()] == []
 
 
 def test_times_of_other_days_are_shown_as_ages(home: Path, store: Store) -> None:

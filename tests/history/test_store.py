@@ -14,7 +14,7 @@ from talks import ANSWER, PIECES, contents, talk
 from edgespec.errors import UsageError
 from edgespec.history import Answer, Store, UnknownChatError, new_id
 from edgespec.history.data import valid_text
-from edgespec.history.search import BEGIN, END
+from edgespec.history.search import BEGIN, END, found_in, spans
 
 
 @pytest.fixture
@@ -359,3 +359,58 @@ def test_a_store_in_memory_is_gone_with_the_program() -> None:
         assert store.file is None
     with Store.in_memory() as store:
         assert not store.chats()
+
+
+# --- in order ---------------------------------------------------------------------------------------------------------
+
+
+def test_chats_are_pinned_and_put_into_folders(store: Store) -> None:
+    first, second, third = (started(store, text) for text in ("one", "two", "three"))
+    store.pin(first, True)
+    store.move(second, " the  work ")
+    assert [chat.title for chat in store.chats(2)] == ["three", "two"]
+    assert [chat.title for chat in store.chats(2, order="pinned")] == ["one", "three"]
+    assert [chat.title for chat in store.chats(order="folders")] == ["one", "two", "three"]
+    assert [chat.title for chat in store.chats(query="t", order="folders")] == ["two", "three"]
+    assert store.find("last").id == third
+    assert (store.find(first).is_pinned, store.find(second).folder, store.folders()) == (True, "the work", ["the work"])
+    fork = store.fork(second, store.find(second).head)
+    assert store.find(fork).folder == "the work"
+    store.pin(first, False)
+    store.move(second, "")
+    assert not store.find(first).is_pinned and not store.find(second).folder
+
+
+def test_the_users_own_title_stays(store: Store) -> None:
+    chat = started(store, "Why is the sky blue, and the sea too?")
+    assert store.find(chat).title_by == "line"
+    assert store.rename(chat, "Blue Things", "model")
+    assert (store.find(chat).title, store.find(chat).title_by) == ("Blue Things", "model")
+    assert not store.rename(chat, "Other Things", "model")
+    assert store.rename(chat, "Sky")
+    assert not store.rename(chat, "Blue Things", "model")
+    assert (store.find(chat).title, store.find(chat).title_by) == ("Sky", "user")
+
+
+def started(store: Store, text: str) -> str:
+    chat = new_id()
+    store.create(chat)
+    store.append(chat, None, "user", text)
+    return chat
+
+
+@pytest.mark.parametrize(
+    ("query", "content", "marked"),
+    [
+        ("sky blue", "The SKY is blue, skylike; bluer", ["SKY", "blue", "blue"]),  # the last word may be unfinished
+        ("cafe", "Ein Café, zwei Cafés", ["Café", "Café"]),
+        ("walr", "the walrus", ["walr"]),
+        ("alrus", "the walrus", ["alrus"]),  # parts, where no word begins so
+        ("a.b", "a.b and axb", ["a.b"]),
+        ("字", "漢字と字", ["字", "字"]),
+        ("", "anything", []),
+    ],
+)
+def test_what_was_found_is_marked_in_a_message(query: str, content: str, marked: list[str]) -> None:
+    pattern = found_in(query, content)
+    assert [content[start:end] for start, end in (spans(pattern, content) if pattern else [])] == marked

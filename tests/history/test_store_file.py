@@ -196,6 +196,22 @@ def test_every_older_version_is_brought_up_to_date(tmp_path: Path, version: int)
         assert version_of(db) == len(MIGRATIONS)
 
 
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
+def test_what_is_rescued_keeps_its_place(tmp_path: Path, version: int) -> None:
+    with connect(tmp_path / "old.db") as old, connect(tmp_path / "new.db") as new:
+        migrate(old, MIGRATIONS[:version])
+        migrate(new)
+        old.execute(
+            "INSERT INTO chat (id, title, settings, model, created_s, updated_s) VALUES ('a', 'b', '', '', 1., 2.)"
+        )
+        if version == len(MIGRATIONS):
+            old.execute("UPDATE chat SET title_by = 'user', is_pinned = 1, folder = 'work'")
+        assert rescue(old, new) == (0, 1)
+        found = new.execute("SELECT title, title_by, is_pinned, folder FROM chat").fetchone()
+    kept = ("user", 1, "work") if version == len(MIGRATIONS) else ("", 0, "")
+    assert tuple(value.decode() if isinstance(value, bytes) else value for value in found) == ("b", *kept)
+
+
 def test_a_step_that_fails_changes_nothing_and_a_later_one_keeps_what_is_there(file: Path) -> None:
     with connect(file) as db:
         with pytest.raises(sqlite3.Error):

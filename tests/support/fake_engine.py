@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -133,6 +134,14 @@ class FakeEngine:
 
     def forget(self) -> None:
         self.calls.append("forget")
+
+    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+        self.calls.append(f"keep {file.name}")
+        return 1
+
+    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+        self.calls.append(f"recall {file.name}")
+        return 0
 
     def close(self) -> None:
         self.closed = True

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from textual.pilot import Pilot
+from textual.widgets import Static
 from textual.widgets._toast import Toast
 from tui_harness import wait_until
 
+from edgespec.chat import idle as idle_work
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.slash import COMMANDS
@@ -29,7 +31,7 @@ from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
-from edgespec.tui.sidebar import ChatChosen, SearchField, Sidebar
+from edgespec.tui.sidebar import ChatChosen, ChatList, SearchField, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.title_bar import TitleBar
@@ -227,6 +229,8 @@ DONE: dict[str, Steps] = {
     "load": after("/clear", "/load last", expects=lambda app: len(contents(app)) == 4),
     "search": after("/search sec", expects=lambda app: "[second]" in shown(app)),
     "rename": after("/rename My chat", expects=lambda app: app.session.store.find("last").title == "My chat"),
+    "pin": after("/pin", expects=lambda app: app.session.store.find("last").is_pinned and "pinned" in shown(app)),
+    "folder": after("/folder work", "/folder", expects=lambda app: "work  (1 chat)" in shown(app)),
     "copy": after("/copy", expects=lambda app: app.clipboard == "two"),
     "save": after("/save", expects=lambda app: "the last answer has no code block" in shown(app)),
     "help": after("/help regen", expects=lambda app: "Regenerate the last answer" in shown(app)),
@@ -288,8 +292,32 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
         (hit,) = app.session.store.search("walrus")
         app.query_one(Sidebar).post_message(ChatChosen(hit.chat, hit.key))
         await wait_until(pilot, lambda: contents(app)[:1] == ["the walrus and the carpenter"])
+        view = app.transcript.query("TurnView").first()
+
+        def marked() -> list[str]:
+            line = view.render_line(0)
+            return [text for text, style, _ in line if style is not None and style.underline]
+
+        await wait_until(pilot, lambda: marked() == ["walrus"])
+        await pilot.press("ctrl+g", "escape")
+        await wait_until(pilot, lambda: marked() == [])
 
     on_screen(steps)
+
+
+def test_a_title_of_the_models_is_shown_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_work, "TITLE_AFTER_S", 0.0)
+    engine = FakeEngine("Light is scattered.", "Blue Light")
+    about = engine.describe() | {"can_cut": True}
+    monkeypatch.setattr(engine, "describe", lambda: about)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "why is the sky blue?")
+        await wait_until(pilot, lambda: app.session.title == "Blue Light")
+        await wait_until(pilot, lambda: "Blue Light" in str(app.title_bar.query_one("#title", Static).render()))
+        await wait_until(pilot, lambda: "Blue Light" in str(app.query_one(ChatList).options[1].prompt))
+
+    on_screen(steps, engine)
 
 
 def test_versions_of_an_answer_are_switched_by_keys() -> None:

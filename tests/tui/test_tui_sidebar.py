@@ -16,9 +16,9 @@ from textual.widgets import Input, Static
 from tui_harness import wait_until
 
 from edgespec.history import ChatInfo, Hit, Store
-from edgespec.tui.chat_questions import Asking
+from edgespec.tui.chat_questions import Asking, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.chat_rows import Row, ago, day_of, rows_by_day, rows_found
-from edgespec.tui.sidebar import AT_ONCE, ChatChosen, ChatList, DeleteChat, NewChat, RenameChat, SearchField, Sidebar
+from edgespec.tui.sidebar import AT_ONCE, ChatChosen, ChatList, NewChat, SearchField, Sidebar
 
 NOON = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
 HOUR, DAY = 3600.0, 86400.0
@@ -58,6 +58,12 @@ class Harness(App[Any]):
         self.messages.append(message)
 
     def on_delete_chat(self, message: DeleteChat) -> None:
+        self.messages.append(message)
+
+    def on_pin_chat(self, message: PinChat) -> None:
+        self.messages.append(message)
+
+    def on_move_chat(self, message: MoveChat) -> None:
         self.messages.append(message)
 
 
@@ -353,3 +359,46 @@ def test_only_so_many_chats_are_listed_until_one_scrolls_to_the_end() -> None:
         for number in range(AT_ONCE + 30):
             store.create(f"chat{number}", title=f"number {number}")
         drive(store, step)
+
+
+# --- pins and folders -------------------------------------------------------------------------------------------------
+
+
+def test_pinned_chats_stand_above_folders_and_folders_above_the_rest(store: Store) -> None:
+    store.pin("a", True)
+    store.move("a", "work")
+    store.move("b", "work")
+
+    async def look(pilot: Pilot[Any]) -> None:
+        shown = [line.strip() for line in lines(pilot)]
+        assert shown[:2] == ["pinned", "Sorting lists"] and shown[2].startswith("work · ")
+        assert shown[3:5] == ["▾ work (1)", "The sky"] and shown[5].endswith("2 messages")
+        assert shown[6] == "today"
+        chat_list(pilot).focus()
+        for row, option in enumerate(chat_list(pilot).options):
+            if str(option.prompt).startswith("▾"):
+                chat_list(pilot).highlighted = row
+        await pilot.press("enter")
+        assert [line for line in lines(pilot) if "work (1)" in line] == ["▸ work (1)"]
+        assert "The sky" not in titles(pilot) and chat_list(pilot).place is not None
+        await pilot.press("p", "d", "r", "f")  # which are for chats
+        assert not pilot.app.query(Asking)
+
+    assert drive(store, look).messages == []
+
+    async def look_again(pilot: Pilot[Any]) -> None:
+        assert "The sky" not in titles(pilot)
+
+    drive(store, look_again)
+
+
+def test_keys_pin_a_chat_and_put_it_into_a_folder(store: Store) -> None:
+    store.move("a", "work")
+
+    async def keys(pilot: Pilot[Any]) -> None:
+        chat_list(pilot).focus()
+        await pilot.press("end", "p", "f", "w", "right", "enter")
+
+    pinned, moved = drive(store, keys, size=(60, 30)).messages
+    assert isinstance(pinned, PinChat) and isinstance(moved, MoveChat)
+    assert (pinned.chat, pinned.is_pinned) == (moved.chat, True) and moved.folder == "work"

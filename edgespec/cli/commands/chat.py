@@ -20,12 +20,14 @@ from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import with_options
 from edgespec.cli.options.generation import chat_options
 from edgespec.cli.options.given import constraints, load_settings, sampling_settings
+from edgespec.cli.options.types import Integer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
 from edgespec.cli.terminal.interrupt import Interrupts, leave
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.settings import MOST_CACHE_RAM
 
 if TYPE_CHECKING:
     from edgespec.chat.answerer import Opener
@@ -49,6 +51,15 @@ def _options(command: Decorated) -> Decorated:
         click.option(
             "--history/--no-history", cls=Option, section="Prompt", default=True, show_default=True,
             help="Save this conversation on disk, or not.",
+        ),
+        click.option(
+            "--titles/--no-titles", cls=Option, section="Prompt", default=True, show_default=True,
+            help="Let the model give new chats a title, or use their first line.",
+        ),
+        click.option(
+            "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
+            metavar="MIB", show_default="a tenth of the free disk, at most 4096",
+            help="Disk space for the KV cache of chats: one that goes on later is not read again. 0 keeps none.",
         ),
         *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses which."),
         chat_options,
@@ -84,6 +95,7 @@ def tui(ctx: click.Context, /, **values: Any) -> None:
 def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     """Open the store and the session, and run a front end with both."""
     from edgespec.chat.session import Session
+    from edgespec.chat.states import ChatStates
     from edgespec.runtime.worker import Worker
 
     output = Output(quiet=values["quiet"])
@@ -102,7 +114,8 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
             open_engine = Worker
             server, settings = "", _local_model(ctx, resumed, values, output)
         chat_settings, system = _chat_settings(values), values["system"] or ""
-        session = Session(store, open_engine, settings, chat_settings, system, notes, server)
+        states = ChatStates(_disk_bytes(values["cache_disk"]) if values["history"] else 0)
+        session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
             _resume(ctx, session, values)
         try:
@@ -113,6 +126,10 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
                 _rescue(session, output)
     if failed:
         ctx.exit(1)
+
+
+def _disk_bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib << 20
 
 
 def _local_model(
@@ -143,11 +160,18 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
     """Run the conversation; returns whether something failed while nobody was watching."""
     interrupts = ctx.find_object(Interrupts) or Interrupts()
     if tui:
-        _show_screen(session, interrupts, values["message"])
+        _show_screen(session, interrupts, values)
         return False
     from edgespec.cli.terminal.repl import Repl
 
-    repl = Repl(session, output, interrupts, details=values["stats"], remembers=values["history"])
+    repl = Repl(
+        session,
+        output,
+        interrupts,
+        details=values["stats"],
+        remembers=values["history"],
+        makes_titles=values["titles"],
+    )
     return repl.run(values["message"])
 
 
@@ -206,14 +230,14 @@ def _rescue(session: Session, output: Output) -> None:
     raise EdgespecError("the chat could not be saved anywhere", why=str(error))
 
 
-def _show_screen(session: Session, interrupts: Interrupts, message: str | None) -> None:
+def _show_screen(session: Session, interrupts: Interrupts, values: Mapping[str, Any]) -> None:
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
     from edgespec.tui.terminal_colours import ask_terminal
 
     logging.getLogger("edgespec").handlers[:] = [logging.NullHandler()]  # lines on stderr would tear the screen
-    app = ChatApp(session, message=message, answer=ask_terminal())
+    app = ChatApp(session, message=values["message"], answer=ask_terminal(), makes_titles=values["titles"])
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 from rich.text import Text as Line
 
+from edgespec.chat.states import remove_states, states_folder
 from edgespec.chat.transcript import ImportedChat, import_chat, iso, messages_of, read_jsonl, to_jsonl, to_markdown
 from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import JSON, JSON_LINES, YES
@@ -21,11 +22,12 @@ from edgespec.cli.render.table import padded, ruled
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.files.bounded_folder import BoundedFolder
 from edgespec.files.paths import write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.history import ChatInfo, Store, default_file
 from edgespec.history.search import BEGIN, END
-from edgespec.text.figures import when
+from edgespec.text.figures import size_of, when
 from edgespec.text.printable import one_line
 
 MOST = 2**31 - 1
@@ -58,18 +60,21 @@ def history() -> None:
     """
 
 
-@history.command("list", short_help="List conversations, newest first.")
+@history.command("list", short_help="List conversations, pinned and newest first.")
 @click.argument("query", nargs=-1, metavar="[QUERY]")
 @click.option(
     "-n", "--limit", cls=Option, config=False, type=Integer(1, MOST), metavar="N", show_default="all",
     help="Maximum number to list.",
 )  # fmt: skip
+@click.option("--folder", cls=Option, config=False, metavar="NAME", help="Only those in this folder.")
+@click.option("--pinned", cls=Option, config=False, is_flag=True, help="Only the pinned ones.")
 @JSON_LINES
-def list_(query: tuple[str, ...], limit: int | None, as_json: bool) -> None:
-    """List conversations, newest first; with QUERY, those that contain its words."""
+def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned: bool, as_json: bool) -> None:
+    """List conversations, pinned ones (*) and then the newest first; with QUERY, those that contain its words."""
     output = Output(quiet=False)
     with _store(output) as store:
-        chats = store.chats(limit, " ".join(query))
+        chats = store.chats(query=" ".join(query), order="pinned")
+    chats = [chat for chat in chats if folder in (None, chat.folder) and (chat.is_pinned or not pinned)][:limit]
     if as_json:
         for chat in chats:
             output.json(_about(chat))
@@ -95,13 +100,13 @@ def search(query: tuple[str, ...], limit: int, as_json: bool) -> None:
     with _store(output) as store:
         hits = store.search(" ".join(query), limit)
     for hit in hits:
-        excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
         if as_json:
+            excerpt = hit.snippet.replace(BEGIN, "").replace(END, "")
             about = {"chat": hit.chat, "title": hit.title, "created": iso(hit.created_s), "message": hit.key}
             output.json(about | {"role": hit.role, "excerpt": excerpt})
         else:
             output.line(f"{hit.chat}  {when(hit.created_s)}  {one_line(hit.title)}")
-            output.line(f"    {hit.role}: {one_line(excerpt)}")
+            output.excerpt(f"    {hit.role}: ", " ".join(hit.snippet.split()), BEGIN, END)
     if not hits:
         output.note("nothing was found")
 
@@ -198,6 +203,32 @@ def rm(names: tuple[str, ...], every: bool, yes: bool) -> None:
         if chats and not agreed(f"Delete {what}?", yes=yes):
             return
         output.note(f"{store.remove([chat.id for chat in chats])} deleted")
+    remove_states(chat.id for chat in chats)
+
+
+@history.command()
+@click.option("--clear", is_flag=True, help="Delete it; the chats stay, and are read again when they go on.")
+@JSON
+def cache(clear: bool, as_json: bool) -> None:
+    """Show what is kept of the KV cache of each chat, or delete it.
+
+    With it the next answer need not read the whole conversation again. 'edgespec chat --cache-disk' bounds it.
+    """
+    output = Output(quiet=False)
+    folder = BoundedFolder(states_folder(), 0)
+    if clear:
+        with told_as(EdgespecError, f"{folder.folder} cannot be cleared"):
+            output.note(f"{size_of(folder.clear())} deleted")
+        return
+    with _store(output) as store:
+        titles = {chat.id: one_line(chat.title) for chat in store.chats()}
+    kept = [(file.name.partition(".")[0], size) for file, size in reversed(folder.files())]
+    if as_json:
+        output.json({"folder": str(folder.folder), "bytes": folder.n_bytes, "chats": dict(kept)})
+        return
+    for chat, size in kept:
+        output.line(f"{chat}  {size_of(size):>8}  {titles.get(chat, '')}".rstrip())
+    output.note(f"{size_of(folder.n_bytes)} in {folder.folder} ('edgespec history cache --clear' deletes it)")
 
 
 @history.command()
@@ -244,14 +275,24 @@ def _write(file: Path, text: str) -> None:
 
 def _about(chat: ChatInfo) -> dict[str, Any]:
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
-    return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times
+    place = {"pinned": bool(chat.is_pinned), "folder": chat.folder, "title_by": chat.title_by}
+    return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times | place
+
+
+def _facts(chat: ChatInfo) -> tuple[str, ...]:
+    return chat.id, str(chat.n_turns), when(chat.updated_s)
 
 
 def _table(chats: Sequence[ChatInfo]) -> list[str]:
     """Lines as wide as the terminal: titles give way."""
     columns = shutil.get_terminal_size().columns
-    rows = [(chat.id, str(chat.n_turns), when(chat.updated_s), one_line(chat.title)) for chat in chats]
-    lines = [Line(line) for line in padded(("id", "msgs", "last", "title"), rows, ("msgs",))]
+    rows: list[tuple[str, ...]] = [
+        (*_facts(chat), one_line(chat.folder), "* " * chat.is_pinned + one_line(chat.title)) for chat in chats
+    ]
+    names: tuple[str, ...] = ("id", "msgs", "last", "folder", "title")
+    if not any(chat.folder for chat in chats):
+        rows, names = [(*row[:3], row[4]) for row in rows], (*names[:3], "title")
+    lines = [Line(line) for line in padded(names, rows, ("msgs",))]
     for line in lines:
         line.truncate(columns, overflow="ellipsis")
     return ruled([lines[0].plain], [line.plain for line in lines[1:]])

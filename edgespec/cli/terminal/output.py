@@ -82,6 +82,17 @@ class Output:
         shown = click.style(printable(text), fg=colour or None)
         self._write(f"{click.style(printable(label), dim=True)}{shown}\n", as_is=True)
 
+    def excerpt(self, label: str, text: str, begin: str, end: str) -> None:
+        """A line with parts between `begin` and `end`, which are highlighted on a terminal with colours."""
+        if self._stdout is None or not _has_colour(self._stdout):
+            self.line(label + printable(text.replace(begin, "").replace(end, "")))
+            return
+        first, *others = f"{label}{text}".split(begin)
+        parts = [printable(first)]
+        for found, _, rest in (other.partition(end) for other in others):
+            parts += [click.style(printable(found), bold=True, underline=True), printable(rest)]
+        self._write("".join(parts) + "\n", as_is=True)
+
     def show(self, renderable: RenderableType, *, aside: bool = False) -> None:
         """Tables and the like, as wide as the terminal; `aside` on stderr."""
         from rich.console import Console

@@ -15,6 +15,7 @@ from edgespec.chat.answerer import Events, Level, Notice
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.idle import Idle
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
@@ -27,6 +28,7 @@ from edgespec.events import PROGRESS
 from edgespec.history import Turn
 from edgespec.models.names.known import short_name
 from edgespec.settings import CONSTRAINTS, LoadSettings
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 
@@ -39,10 +41,18 @@ class Repl:
     saves the typed lines for the next time."""
 
     def __init__(
-        self, session: Session, output: Output, interrupts: Interrupts, *, details: bool, remembers: bool
+        self,
+        session: Session,
+        output: Output,
+        interrupts: Interrupts,
+        *,
+        details: bool,
+        remembers: bool,
+        makes_titles: bool = True,
     ) -> None:
         self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
         self.commands = Commands(session, self)
+        self._idle = Idle(session, makes_titles=makes_titles)
         self._failed = self._left = self._shows_tokens = False
         self._next: str | None = None
         self._seen: str | None = None  # the last message that was shown
@@ -152,6 +162,8 @@ class Repl:
             return
         self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
         self._tell_system()
+        if n_left := sum(turn.role != "system" for turn in session.turns[: session.first_sent]):
+            self.output.note(f"{counted(n_left, 'older message')} no longer sent: the context was full")
         for turn in session.turns[-2:]:
             if self._editor is not None and self._head() != self._seen:  # a pipe gets only answers
                 self._show_turn(turn)
@@ -312,10 +324,17 @@ class Repl:
             return line.rstrip("\n")
         if self._editor is None:
             return self._piped_line()
+        self._idle.begin()
+        try:
+            return self._typed_line(self._editor, prompt)
+        finally:
+            self._idle.stop()
+
+    def _typed_line(self, editor: LineEditor, prompt: str) -> str | None:
         while True:
             try:
                 with self._interrupts.prompting():
-                    return self._editor.read(prompt)
+                    return editor.read(prompt)
             except KeyboardInterrupt:
                 self.output.line("")
                 self.output.note("Ctrl-D leaves")

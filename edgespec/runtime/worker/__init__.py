@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
@@ -125,6 +126,14 @@ class Worker(Closable):
     def prefix_cache(self) -> dict[str, int]:
         """What main memory keeps of prompts that have lost their slot, and what it was good for."""
         return dict(self._call("engine.scheduler.cache.describe"))
+
+    def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+        """Let the child write what its KV cache has of a chat, as `Runtime.keep_state`."""
+        return int(self._call("keep_state", list(messages), file, most_bytes, within_s))
+
+    def recall_state(self, messages: Sequence[Message], file: Path) -> int:
+        """Let the child read it, as `Runtime.recall_state`."""
+        return int(self._call("recall_state", list(messages), file))
 
     def forget(self) -> None:
         """Let the next answer find nothing in a cache that the last one has left."""

@@ -124,6 +124,7 @@ class _Child:
             return
         with runtime:
             self._notes = runtime.notes
+            runtime.kept_states.gives_way = lambda: not self._inbox.empty()
             self.send("done", (LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe())))
             stream = runtime.open(apart=True)
             while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:

@@ -1,0 +1,131 @@
+"""What a slot holds as a file: tokens, how they were read, and the state of the KV cache behind them.
+
+A file is used only as a whole, by its digest, and only where it is exactly valid: `facts` are what a state depends on.
+
+    magic | bytes of the header, uint64 | header, JSON | tokens, uint32 | states | digest of all that
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from edgespec.engine.slots import WIDE, Slot, State
+from edgespec.files.bounded_folder import BoundedFolder
+from edgespec.llama.context import Context
+from edgespec.llama.library import build_id
+
+MAGIC = b"edgespec KV state\n"
+VERSION = 1  # also of how prompts are read
+MOST_HEADER = 1 << 20  # bytes
+CHUNK = 1 << 24
+DIGEST = 32
+_SIZE = struct.Struct("<Q")
+
+log = logging.getLogger(__name__)
+
+
+class DamagedStateError(Exception):
+    """The file is not what was written."""
+
+
+def facts_of(context: Context) -> dict[str, Any]:
+    """What the bits of a state, and the way they lie in a file, depend on."""
+    return {
+        "version": VERSION,
+        "build": build_id(),
+        "context": context.fingerprint,
+        "cells": [context.n_ctx, context.n_batch, context.sequences],
+        "bounds": list(context.bounds),
+        "wide": WIDE,
+    }
+
+
+def write(
+    folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, state: State, is_over: Callable[[], bool]
+) -> int:
+    """Write what `slot` holds, whose state this is; returns the bytes. Raises OSError, TimeoutError among them if it
+    `is_over` meanwhile."""
+    states = {0: state} | dict(sorted(slot.checkpoints.items())[-1:])  # from the last one, an answer is made again
+    header = json.dumps(
+        {
+            "facts": facts,
+            "n_tokens": len(slot.tokens),
+            "reads": slot.reads,
+            "states": [[place, one.nbytes] for place, one in states.items()],
+        }
+    ).encode()
+    head = MAGIC + _SIZE.pack(len(header)) + header + np.asarray(slot.tokens, "<u4").tobytes()
+    parts = [memoryview(head), *(one.data for one in states.values())]
+    n_bytes = sum(part.nbytes for part in parts) + DIGEST
+    digest = blake2b(digest_size=DIGEST)
+    with folder.writing(file, n_bytes) as opened:
+        for piece in (piece for part in parts for piece in _pieces(part)):
+            if is_over():
+                raise TimeoutError(f"no time to write {file.name}")
+            digest.update(piece)
+            opened.write(piece)
+        opened.write(digest.digest())
+    return n_bytes
+
+
+def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) -> tuple[Slot, State] | None:
+    """What a file holds; None if it is not valid here, or `wants`, which is asked with its tokens and its size before
+    the rest is read, says no. Raises OSError, DamagedStateError."""
+    with file.open("rb") as opened:
+        reader = _Reader(opened, file.stat().st_size)
+        if reader.take(len(MAGIC)).tobytes() != MAGIC:
+            raise DamagedStateError("it begins with something else")
+        (length,) = _SIZE.unpack(reader.take(_SIZE.size).tobytes())
+        try:
+            header = json.loads(reader.take(min(length, MOST_HEADER)).tobytes())
+            if header["facts"] != json.loads(json.dumps(facts)):
+                return None
+            n_tokens, sizes = int(header["n_tokens"]), [(int(place), int(size)) for place, size in header["states"]]
+            slot = Slot(0, reads=[(int(start), int(end)) for start, end in header["reads"]])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DamagedStateError(f"its header cannot be read ({error})") from error
+        if 4 * n_tokens + sum(size for _, size in sizes) + DIGEST != reader.n_left:
+            raise DamagedStateError("it is cut off")
+        slot.tokens = [int(token) for token in reader.take(4 * n_tokens).view("<u4")]
+        slot.checkpoints = dict.fromkeys((place for place, _ in sizes[1:]), np.empty(0, np.uint8))
+        if not wants(slot, reader.n_left):
+            return None
+        states = [reader.take(size) for _, size in sizes]
+        digest = reader.digest.digest()
+        if reader.take(DIGEST).tobytes() != digest or not states:
+            raise DamagedStateError("its digest is another one")
+        slot.checkpoints = {place: state for (place, _), state in zip(sizes[1:], states[1:], strict=True)}
+        return slot, states[0]
+
+
+class _Reader:
+    """A file, and the digest of what was read of it."""
+
+    def __init__(self, opened: BinaryIO, n_left: int) -> None:
+        self._opened, self.n_left = opened, n_left
+        self.digest = blake2b(digest_size=DIGEST)
+
+    def take(self, n_bytes: int) -> State:
+        """The next bytes. Raises DamagedStateError."""
+        if not 0 <= n_bytes <= self.n_left:
+            raise DamagedStateError("it is cut off")
+        self.n_left -= n_bytes
+        taken = np.empty(n_bytes, np.uint8)
+        for piece in _pieces(taken.data):
+            if self._opened.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                raise DamagedStateError("it is cut off")
+            self.digest.update(piece)
+        return taken
+
+
+def _pieces(whole: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(whole), CHUNK):
+        yield whole[start : start + CHUNK]

@@ -1,0 +1,88 @@
+"""When a chat keeps what the KV cache had of it, and when it asks for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.chat.states import ChatStates, states_folder
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+
+DEMO = LoadSettings("demo", threads=1, spec_type="none", store=False)
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "chats.db") as store:
+        yield store
+
+
+def talking_to(engine: FakeEngine, store: Store, most_bytes: int | None = None) -> Session:
+    session = Session(
+        store,
+        lambda *_: engine,
+        DEMO,
+        ChatSettings(seed=3),
+        states=ChatStates(most_bytes),
+    )
+    session.load()
+    return session
+
+
+def states_of(engine: FakeEngine) -> list[str]:
+    return [call for call in engine.calls if call.startswith(("keep", "recall"))]
+
+
+def test_chats_are_kept_at_the_end_and_looked_for_once(store: Store) -> None:
+    engine = FakeEngine()
+    session = talking_to(engine, store)
+    list(session.ask("hello"))
+    first = session.chat
+    session.new()
+    list(session.ask("hello again"))
+    list(session.ask("and more"))
+    assert states_of(engine) == []  # nothing was there before, and nobody waits for what is written
+    second = session.chat
+    session.close()
+    assert states_of(engine) == [f"keep {second}.kv", f"keep {first}.kv"]
+
+    engine = FakeEngine()
+    session = talking_to(engine, store)
+    session.open(str(first))
+    list(session.ask("go on"))
+    list(session.ask("go on"))
+    session.open(str(second))
+    session.open(str(first))
+    list(session.ask("go on"))
+    assert states_of(engine) == [f"recall {first}.kv"]
+    session.load()  # another model has another cache
+    list(session.ask("go on"))
+    assert states_of(engine)[1:] == [f"keep {first}.kv", f"recall {first}.kv"]
+
+
+def test_nothing_is_kept_where_nothing_may_be(store: Store) -> None:
+    engine = FakeEngine()
+    session = talking_to(engine, store, 0)
+    list(session.ask("hello"))
+    list(session.ask("hello"))
+    session.close()
+    assert states_of(engine) == []
+
+
+def test_a_deleted_chat_leaves_nothing_behind(store: Store) -> None:
+    engine = FakeEngine()
+    session = talking_to(engine, store)
+    list(session.ask("hello"))
+    file = states_folder() / f"{session.chat}.kv"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    session.delete(str(session.chat))
+    session.close()
+    assert not file.exists() and states_of(engine) == [] and store.chats() == []
