@@ -11,13 +11,14 @@ from typing import ClassVar
 from rich.text import Text
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
-from textual.events import Key, Resize
+from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
 
+from edgespec.chat.paths import pasted_files
 from edgespec.text.printable import printable
 
 LONG = 10_000  # minimum characters of a folded text: the field is wrapped and drawn at every key
@@ -40,6 +41,18 @@ class Paged(Message):
     """A page up (-1) or down (1) was requested, which the field does not have."""
 
     step: int
+
+
+@dataclass
+class FilesPasted(Message):
+    """The paths of files were pasted, as terminals do when a file is dragged onto them."""
+
+    text: str
+
+
+@dataclass
+class FilesUnpasted(Message):
+    """The last of these pastes is text after all."""
 
 
 class EnterSubmits(TextArea):
@@ -95,6 +108,7 @@ class PromptInput(EnterSubmits):
         self._folded: dict[str, str] = {}  # folded texts by placeholder; the base class needs it at once
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
+        self._pasted = ""  # the paths that were pasted last, until the text changes
         self.is_recalled = False  # the text is an unchanged one from the history
         self._known_size = Size()
         self._history = list(history)
@@ -131,6 +145,21 @@ class PromptInput(EnterSubmits):
         self._folded.clear()
         self.history.clear()
         self.post_message(Submitted(text))
+
+    async def _on_paste(self, event: Paste) -> None:
+        """Paths of files are offered as attachments; undo inserts them. Other text is up to the base class."""
+        if not self.text.startswith("/") and pasted_files(event.text):
+            event.stop()
+            event.prevent_default()
+            self._pasted = event.text
+            self.post_message(FilesPasted(event.text))
+
+    def action_undo(self) -> None:
+        if pasted := self._pasted:
+            self.insert(pasted)
+            self.post_message(FilesUnpasted())
+        else:
+            super().action_undo()
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)
@@ -176,12 +205,12 @@ class PromptInput(EnterSubmits):
         self, insert: str, start: Location, end: Location, *, maintain_selection_offset: bool = True
     ) -> EditResult:
         start, end = self._around(*sorted((start, end)))
-        self.is_recalled = False
+        self.is_recalled, self._pasted = False, ""
         return super().replace(self._fold(insert), start, end, maintain_selection_offset=maintain_selection_offset)
 
     def delete(self, start: Location, end: Location, *, maintain_selection_offset: bool = True) -> EditResult:
         start, end = self._around(*sorted((start, end)))
-        self.is_recalled = False
+        self.is_recalled, self._pasted = False, ""
         return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
 
     def validate_selection(self, selection: Selection) -> Selection:

@@ -10,7 +10,11 @@ from typing import Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
+from edgespec.chat.attachments import without_files
+from edgespec.chat.file_commands import FileCommands
 from edgespec.chat.model import drafting_with
+from edgespec.chat.persona_commands import PersonaCommands
+from edgespec.chat.personas import Persona
 from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
@@ -28,7 +32,6 @@ from edgespec.text.figures import percent, size_of
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
-MOST_FILE_BYTES = 4 << 20
 LISTED = 20
 
 
@@ -52,14 +55,22 @@ class Front(Protocol):
 
     def race(self, prompt: str) -> None: ...
 
+    def show_files(self) -> None:
+        """Show what is attached to the next message."""
+
+    def edit_persona(self, persona: Persona) -> None:
+        """Let the user edit it, and take it again if this chat has it."""
+
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or stop showing it."""
 
     def leave(self) -> None: ...
 
 
-class Commands:
+class Commands(FileCommands, PersonaCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError."""
+
+    front: Front
 
     def __init__(self, session: Session, front: Front) -> None:
         self.session, self.front = session, front
@@ -224,7 +235,7 @@ class Commands:
                 raise UsageError("there is nothing to edit yet")
             index, text = users[-1], argument
         if not text:
-            self.front.put(f"/edit {index + 1} {session.turns[index].content}")
+            self.front.put(f"/edit {index + 1} {without_files(session.turns[index].content)[1]}")
         elif session.turns[index].role == "user":
             self.front.answer(lambda cancel: session.edit(index, text, cancel))
         else:
@@ -344,21 +355,6 @@ class Commands:
         turns, number = self.session.turns, what
         turn = turns[_number(number, len(turns))] if number else self._last_answer()
         self.front.copy(without_thinking(turn.content))
-
-    def do_file(self, name: str) -> None:
-        if not name:
-            raise UsageError("which file?", hint="/file PATH adds a text file to your next message")
-        path = Path(name).expanduser()
-        with told_as(UsageError, f"{path} cannot be read"), path.open("rb") as opened:
-            data = opened.read(MOST_FILE_BYTES + 1)
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise UsageError(f"{path} is not a text file", why="it is not UTF-8") from None
-        if len(data) > MOST_FILE_BYTES:
-            raise UsageError(f"{path} is too large", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
-        self.session.attached.append((path.name, text))
-        self.front.say(f"{path.name} ({len(text):,} characters) will be sent with your next message")
 
     def _last_answer(self) -> Turn:
         for turn in reversed(self.session.turns):

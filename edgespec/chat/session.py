@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
+from edgespec.chat.attachments import Attachment, with_files, without_files
 from edgespec.chat.conversation import Conversation
+from edgespec.chat.counting import TokenCounts
 from edgespec.chat.model import Catalogued, ChatModel
+from edgespec.chat.personas import Persona
 from edgespec.chat.recording import Recording, turn_of
-from edgespec.chat.sent import as_block, as_message, fitting, later_starts
-from edgespec.chat.settings import ChatSettings, changed, setting
+from edgespec.chat.sent import as_message, fitting, later_starts
+from edgespec.chat.settings import ChatSettings, as_catalogued, changed, setting
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
-from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
@@ -44,7 +46,8 @@ class Session(Conversation, Closable):
         server: str = "",
     ) -> None:
         self.model = ChatModel(open_engine, load_settings, server)
-        self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
+        self.counts = TokenCounts(self.model)
+        self.attached: list[Attachment] = []  # goes with the next message
         self.begun = ""  # of an answer that is continued
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # of the last answer
@@ -103,6 +106,11 @@ class Session(Conversation, Closable):
         self.system = text
         self._save_settings()
 
+    def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
+        super().take_persona(chosen, but)
+        if not self._is_answering:
+            self.model.draft_as(self.settings)
+
     def verdicts(self) -> list[PolicyVerdict]:
         """Why drafters are active or backed off in this chat."""
         request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
@@ -113,13 +121,8 @@ class Session(Conversation, Closable):
         system_before, system = str(before.get("system", "")), str(now.get("system", ""))
         self._own_system = system if self._own_system == system_before else self._own_system
         self.system = system if self.system == system_before else self.system
-        sampling, default = self.settings.sampling, SamplingSettings()
-        changes: dict[str, Any] = {
-            name: now.get(name, getattr(default, name))
-            for name in ("temperature", "top_p")
-            if getattr(sampling, name) == before.get(name, getattr(default, name))
-        }
-        self.settings = replace(self.settings, sampling=replace(sampling, **changes))
+        self.settings = as_catalogued(self.settings, before, now)
+        self._own_settings = as_catalogued(self._own_settings, before, now)
         self._save_settings()
 
     def _draft_as_set_or_loaded(self) -> None:
@@ -139,17 +142,29 @@ class Session(Conversation, Closable):
         """Send a message, with the files attached to it, and get the answer. Raises UsageError if the message alone is
         too long for the context, before anything is saved."""
         self._check_idle()
-        text = "\n\n".join([*(as_block(*file) for file in self.attached), text])
-        turn = turn_of(self._id, self._head, "user", text)
+        files = self.attached
+        turn = turn_of(self._id, self._head, "user", with_files(files, text))
         try:
             self._make_room([*self.turns, turn])
         except GenerationError:
-            self.attached = []
             self._keep(turn)  # the message is saved, and can be answered later
+            self.attached = [file for file in self.attached if file not in files]
             raise
-        self.attached = []
         self._keep(turn)
+        self.attached = [file for file in self.attached if file not in files]
         return self._answer(cancel)
+
+    def pushed_out(self) -> int:
+        """How many older messages will leave the context if the attached files are sent. Raises UsageError if they do
+        not fit at all, or if no model is loaded."""
+        turns = [*self.turns, turn_of(self._id, self._head, "user", with_files(self.attached, "x"))]
+        return self._fitting(turns)[0] - self.first_sent
+
+    def undo(self) -> str:
+        """As for all conversations; its files are attached again."""
+        files, text = without_files(super().undo())
+        self.attached = [*files, *(file for file in self.attached if file not in files)]
+        return text
 
     def regenerate(self, cancel: CancelFlag | None = None, index: int | None = None) -> Events:
         """Answer the last message again, or the one before turn `index`; the previous answer stays a branch. Raises
@@ -183,13 +198,14 @@ class Session(Conversation, Closable):
         return self._answer(cancel, begun=begun)
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Change the message of turn `index`; the previous one stays a branch. A user message is answered. Raises
-        UsageError, also if the message is too long, before anything is saved."""
+        """Change the message of turn `index`; the previous one stays a branch. A user message keeps its files, and is
+        answered. Raises UsageError, also if the message is too long, before anything is saved."""
         self._check_idle()
         if not 0 <= index < len(self.turns):
             raise UsageError(f"there is no message {index + 1}")
         turns, old = self.turns, self.turns[index]
-        turn = turn_of(self._id, old.parent, old.role, text)
+        files = without_files(old.content)[0] if old.role == "user" and not without_files(text)[0] else []
+        turn = turn_of(self._id, old.parent, old.role, with_files(files, text))
         self._show(turns[:index])
         if old.role == "user":
             try:
@@ -351,7 +367,10 @@ class Session(Conversation, Closable):
 
     def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
         """Drop the oldest messages if all of them and an answer do not fit. Raises UsageError."""
-        self.first_sent, self.used = fitting(
+        self.first_sent, self.used = self._fitting(turns, last)
+
+    def _fitting(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> tuple[int, int]:
+        return fitting(
             lambda first: self.model.count([*self._messages(turns, first), *last]),
             self.first_sent,
             later_starts(turns, self.first_sent),
