@@ -36,6 +36,7 @@ class PersonaEditor(ModalScreen[Persona | None]):
         & Static { padding: 0 1; height: auto; color: $text-muted; }
         & Input { border: none; height: 1; margin: 0 1; padding: 0; }
         & TextArea { border: none; margin: 0 1; padding: 0; scrollbar-size-vertical: 1; }
+        & Input:focus, & TextArea:focus { border: none; background: $primary 15%; }
         & #persona-system { height: 2fr; min-height: 3; }
         & #persona-settings { height: 1fr; min-height: 2; }
         & #persona-said { max-height: 5; }

@@ -102,6 +102,7 @@ class PromptInput(EnterSubmits):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="composer.send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),
+        Binding("f6", "app.call('persona')", show=False),  # selects a line in the base class
     ]
 
     def __init__(self, history: Sequence[str] = (), *, id: str | None = None) -> None:

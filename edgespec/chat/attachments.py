@@ -55,7 +55,7 @@ def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
     if b"\0" in data:
         raise UsageError(f"{name} is a binary file", why=f"byte {data.index(0)} is null")
     try:
-        return Attachment(name, data.decode("utf-8-sig"), path)
+        return Attachment(name, data.decode("utf-8-sig").rstrip(), path)
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8", why=f"byte {error.start} is invalid") from None
 
@@ -76,6 +76,8 @@ def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment]
     added: list[Attachment] = []
     refused: list[UsageError] = []
     for path in named_files(names):
+        if sum(file.n_bytes for file in added) > MOST_BYTES:
+            break
         try:
             added.append(read_attachment(path))
         except UsageError as error:

@@ -23,12 +23,14 @@ LEFT_OUT = {"__pycache__", "node_modules"}  # by `**`, as hidden folders are
 def named_files(text: str) -> list[Path]:
     """The files that a text names: one path, or several with spaces between them, each perhaps a glob or a folder,
     which stands for all in it. Raises UsageError for a name that is none, and for one of too many files."""
+    if "\0" in text:
+        raise UsageError("a path cannot contain a null character")
     whole = _path(text.strip())
     names = [str(whole)] if os.path.lexists(whole) else [str(_path(word)) for word in _words(text)]
     found: dict[Path, None] = {}
     for name in names:
         path = Path(name)
-        if path.is_dir():
+        if _is_folder(path):
             files = _first(_matches(path, ["**"], _Budget(name)), name)
             if not files:
                 raise UsageError(f"the folder {path} has no files")
@@ -99,10 +101,11 @@ def _path(name: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long, or with a null character
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file may raise
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir may raise
 
 
 class _Budget:
@@ -144,14 +147,14 @@ def _matches(folder: Path, parts: Sequence[str], budget: _Budget) -> Iterator[Pa
                 yield from _matches(folder / entry.name, parts, budget)
     elif not has_magic(part):
         path = folder / part
-        if rest and path.is_dir():
+        if rest and _is_folder(path):
             yield from _matches(path, rest, budget)
         elif not rest and _is_file(path):
             yield path
     else:
         for entry in budget.entries(folder):
             if fnmatchcase(entry.name, part) and entry.name.startswith(".") <= part.startswith("."):
-                if rest and entry.is_dir():
+                if rest and _is_folder(folder / entry.name):
                     yield from _matches(folder / entry.name, rest, budget)
                 elif not rest and _is_file(folder / entry.name):
                     yield folder / entry.name

@@ -107,9 +107,15 @@ class Session(Conversation, Closable):
         self._save_settings()
 
     def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
+        before = self.settings, self.system, self.persona, self.taken_persona
         super().take_persona(chosen, but)
-        if not self._is_answering:
-            self.model.draft_as(self.settings)
+        try:
+            if not self._is_answering:
+                self.model.draft_as(self.settings)
+        except UsageError:  # the model cannot draft so
+            self.settings, self.system, self.persona, self.taken_persona = before
+            self._save_settings()
+            raise
 
     def verdicts(self) -> list[PolicyVerdict]:
         """Why drafters are active or backed off in this chat."""

@@ -215,7 +215,7 @@ class Repl:
         self.output.line(race.verdict())
 
     def show_files(self) -> None:
-        self.output.say(listed(self.session))
+        (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers
 
     def edit_persona(self, persona: Persona) -> None:
         file = persona.file or save(persona)
