@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from edgespec.tui.turn_view import TurnView
 
 
+QUICK_BYTES = 32 << 10  # that are counted in a few hundredths of a second
+
+
 class Files:
     """Shows the attachments of the session of `app`."""
 
@@ -76,13 +79,15 @@ class Files:
         """In a thread."""
         session, views = self._session, list(self._views)
         for file in [*session.attached, *(file for view in views for file in view.files)]:
-            session.counts.count(file)
+            if not self._app.jobs.is_answering or file.n_bytes <= QUICK_BYTES:  # it would hold up the answer
+                session.counts.count(file)
         warning = "" if self._app.jobs.is_busy else crowding(session)
         self._app.call_from_thread(self._counted, views, warning)
 
     def _counted(self, views: list[TurnView], warning: str) -> None:
         self._warning = warning
-        self._views = [view for view in self._views if view not in views]
+        known = self._session.counts.known
+        self._views = [view for view in self._views if any(known(file) is None for file in view.files)]
         for view in views:
             if view.is_attached:
                 view.recount()

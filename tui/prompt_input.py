@@ -109,7 +109,7 @@ class PromptInput(EnterSubmits):
         self._folded: dict[str, str] = {}  # folded texts by placeholder; the base class needs it at once
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
-        self._pasted = ""  # the paths that were pasted last, until the text changes
+        self._pasted = "", ""  # the paths that were pasted last, and the text then
         self.is_recalled = False  # the text is an unchanged one from the history
         self._known_size = Size()
         self._history = list(history)
@@ -152,11 +152,13 @@ class PromptInput(EnterSubmits):
         if not self.text.startswith("/") and pasted_files(event.text):
             event.stop()
             event.prevent_default()
-            self._pasted = event.text
+            self._pasted = event.text, self.text
             self.post_message(FilesPasted(event.text))
 
     def action_undo(self) -> None:
-        if pasted := self._pasted:
+        pasted, text = self._pasted
+        self._pasted = "", ""
+        if pasted and text == self.text:
             self.insert(pasted)
             self.post_message(FilesUnpasted())
         else:
@@ -206,12 +208,12 @@ class PromptInput(EnterSubmits):
         self, insert: str, start: Location, end: Location, *, maintain_selection_offset: bool = True
     ) -> EditResult:
         start, end = self._around(*sorted((start, end)))
-        self.is_recalled, self._pasted = False, ""
+        self.is_recalled = False
         return super().replace(self._fold(insert), start, end, maintain_selection_offset=maintain_selection_offset)
 
     def delete(self, start: Location, end: Location, *, maintain_selection_offset: bool = True) -> EditResult:
         start, end = self._around(*sorted((start, end)))
-        self.is_recalled, self._pasted = False, ""
+        self.is_recalled = False
         return super().delete(start, end, maintain_selection_offset=maintain_selection_offset)
 
     def validate_selection(self, selection: Selection) -> Selection:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgespec.chat.attachments import Attachment
 from edgespec.chat.model import ChatModel
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.settings import Message
 
 ASKED = "x"  # a message has some tokens beside its text
@@ -27,6 +27,13 @@ class TokenCounts:
         """The number of all together if each has been counted."""
         counts = [self.known(file) for file in files]
         return None if None in counts else sum(filter(None, counts))
+
+    def check_room(self, files: Sequence[Attachment], context_size: int) -> None:
+        """Raises UsageError if files that have been counted are larger than the context."""
+        total = self.total(files) or 0
+        if total >= context_size:
+            what = f"the attached files have {total:,} tokens, the context holds {context_size:,}"
+            raise UsageError(what, hint="remove some (/file none N), or use a larger context (-c)")
 
     def count(self, file: Attachment) -> int | None:
         """The number of tokens, or None without a model."""

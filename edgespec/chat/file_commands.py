@@ -75,7 +75,7 @@ def crowding(session: Session) -> str:
     try:
         n_dropped = session.pushed_out()
     except UsageError as error:
-        return f"they do not fit: {error.what}"
+        return f"this does not fit: {error.what}"
     except EdgespecError:  # the model has gone; whoever asks it next reports that
         return ""
     if not n_dropped:

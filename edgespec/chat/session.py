@@ -149,6 +149,8 @@ class Session(Conversation, Closable):
         too long for the context, before anything is saved."""
         self._check_idle()
         files = self.attached
+        if self.engine is not None:
+            self.counts.check_room(files, self.context_size)
         turn = turn_of(self._id, self._head, "user", with_files(files, text))
         try:
             self._make_room([*self.turns, turn])
@@ -163,6 +165,7 @@ class Session(Conversation, Closable):
     def pushed_out(self) -> int:
         """How many older messages will leave the context if the attached files are sent. Raises UsageError if they do
         not fit at all, or if no model is loaded."""
+        self.counts.check_room(self.attached, self.context_size)
         turns = [*self.turns, turn_of(self._id, self._head, "user", with_files(self.attached, "x"))]
         return self._fitting(turns)[0] - self.first_sent
 

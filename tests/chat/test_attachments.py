@@ -138,7 +138,7 @@ def test_attachments_stay_with_their_message_and_are_warned_of(folder: Path) -> 
         session.attached = [Attachment("a.txt", "word " * 990)]
         assert crowding(session) == "sending this drops 2 older messages from the context of 1,024 tokens"
         session.attached = [Attachment("a.txt", "word " * 2000)]
-        assert "they do not fit" in crowding(session)
+        assert "this does not fit" in crowding(session)
         with pytest.raises(UsageError, match="the context holds"):
             session.ask("now?")
         assert len(session.attached) == 1

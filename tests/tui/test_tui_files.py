@@ -86,6 +86,8 @@ def test_pasted_paths_become_attachments_and_undo_makes_them_text(files: Path) -
         await pilot.press("ctrl+z")
         await wait_until(pilot, lambda: app.session.attached == [])
         assert app.composer.text == path
+        await pilot.press("ctrl+z")
+        assert app.composer.text == ""
         app.composer.put("see ")
         app.post_message(Paste(f"{path} there"))
         await wait_until(pilot, lambda: app.composer.text == f"see {path} there")
