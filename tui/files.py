@@ -87,7 +87,8 @@ class Files:
     def _counted(self, views: list[TurnView], warning: str) -> None:
         self._warning = warning
         known = self._session.counts.known
-        self._views = [view for view in self._views if any(known(file) is None for file in view.files)]
+        waiting = (view for view in self._views if view.is_attached)
+        self._views = [view for view in waiting if any(known(file) is None for file in view.files)]
         for view in views:
             if view.is_attached:
                 view.recount()
