@@ -17,16 +17,20 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from edgespec.chat.answerer import Level
+from edgespec.chat.attachments import without_files
 from edgespec.chat.commands import Commands
+from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
+from edgespec.tui.attachments import LeaveFiles, RemoveFile
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
+from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
-from edgespec.tui.prompt_input import Paged, Submitted
+from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, Submitted
 from edgespec.tui.screens import Screens
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
@@ -34,7 +38,7 @@ from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.terminal_colours import suitable_theme
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
+from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand, Uncounted
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
@@ -78,6 +82,7 @@ class ChatApp(App[None]):
         self._store_error = ""
         self._measured = ""  # the message whose statistics are shown
         self.screens = Screens(self)
+        self.files = Files(self)
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
@@ -85,7 +90,7 @@ class ChatApp(App[None]):
             yield Sidebar(self.session.store, self.session.chat, id="sidebar")
             with Vertical(id="middle"):
                 yield Welcome()
-                yield Transcript(pieces=self._pieces, siblings=self._siblings)
+                yield Transcript(pieces=self._pieces, siblings=self._siblings, counts=self.session.counts.known)
                 yield StatisticsLine(id="line")
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
             with Vertical(id="figures"):
@@ -141,7 +146,7 @@ class ChatApp(App[None]):
     def submit(self, text: str) -> None:
         """Run a command, or send a message."""
         if is_command(text):
-            self._run(text)
+            self._run(f"/file {text}" if pasted_files(text) else text)
             return
         try:
             self.jobs.send(text.removeprefix("/"))
@@ -156,6 +161,10 @@ class ChatApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """On a screen above the chat, keys belong to that screen."""
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
+
+    def run_command(self, line: str) -> None:
+        """Run a line that begins with a slash."""
+        self._run(line)
 
     def _run(self, line: str) -> None:
         name, argument = name_and_argument(line)
@@ -249,6 +258,7 @@ class ChatApp(App[None]):
         self.show_title()
         self._tell_store()
         self._show_system()
+        self.files.show()
 
     def show_title(self) -> None:
         """Show the title of the chat, and the list of chats."""
@@ -258,7 +268,7 @@ class ChatApp(App[None]):
         sidebar.refresh_chats()
 
     def _show_system(self) -> None:
-        self.transcript.show_system(self.session.system)
+        self.transcript.show_system(self.session.system, self.session.persona)
         self.query_one(Welcome).show(self.session)
 
     def _pieces(self, key: str) -> list[Piece]:
@@ -273,7 +283,7 @@ class ChatApp(App[None]):
         return []
 
     def _said_before(self) -> list[str]:
-        return [turn.content for turn in self.session.turns if turn.role == "user"]
+        return [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
 
     def _index(self, key: str) -> int:
         return next(index for index, turn in enumerate(self.session.turns) if turn.key == key)
@@ -306,6 +316,26 @@ class ChatApp(App[None]):
             self.say(str(error), "error")
         await self.redraw()
         await self.transcript.reveal(self.session.turns[index].key)
+
+    @on(FilesPasted)
+    def _paste_files(self, event: FilesPasted) -> None:
+        self.files.paste(event.text)
+
+    @on(FilesUnpasted)
+    def _unpaste_files(self) -> None:
+        self.files.unpaste()
+
+    @on(RemoveFile)
+    def _remove_file(self, event: RemoveFile) -> None:
+        self.files.remove(event.index)
+
+    @on(LeaveFiles)
+    def _leave_files(self) -> None:
+        self.composer.input.focus()
+
+    @on(Uncounted)
+    def _count_files(self, event: Uncounted) -> None:
+        self.files.count_for(event.view)
 
     @on(Paged)
     def _page(self, event: Paged) -> None:

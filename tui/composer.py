@@ -16,6 +16,7 @@ from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from edgespec.chat.slash import is_command
+from edgespec.tui.attachments import AttachmentBar
 from edgespec.tui.prompt_input import Paged, PromptInput, Submitted
 
 __all__ = ["Composer", "Paged", "Stop", "Submitted"]
@@ -26,8 +27,8 @@ class Stop(Message):
 
 
 class Composer(Vertical):
-    """An input field and, while a command is typed, the matching ones of `commands` (name with its slash, help). Posts
-    `Submitted`, `Paged` and `Stop`."""
+    """An input field, above it attached files and, while a command is typed, the matching ones of `commands` (name with
+    its slash, help). Posts `Submitted`, `Paged` and `Stop`."""
 
     DEFAULT_CSS = """
     Composer { height: auto; max-height: 75%; }
@@ -49,11 +50,16 @@ class Composer(Vertical):
 
     def compose(self) -> ComposeResult:
         yield CommandChoices(compact=True)
+        yield AttachmentBar()
         yield _Field(self._history)
 
     @property
     def input(self) -> PromptInput:
         return self.query_one(PromptInput)
+
+    @property
+    def files(self) -> AttachmentBar:
+        return self.query_one(AttachmentBar)
 
     @property
     def text(self) -> str:

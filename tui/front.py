@@ -9,6 +9,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.personas import Persona
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
@@ -45,6 +46,13 @@ class ScreenFront:
 
     def compare(self, comparison: Comparison) -> None:
         self._app.screens.compare(comparison)
+
+    def show_files(self) -> None:
+        self._app.files.show()
+        self._app.composer.input.focus()
+
+    def edit_persona(self, persona: Persona) -> None:
+        self._app.screens.edit_persona(persona)
 
     def show_tokens(self) -> None:
         self._app.transcript.show_tokens = not self._app.transcript.show_tokens

@@ -11,13 +11,14 @@ from typing import ClassVar
 from rich.text import Text
 from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
-from textual.events import Key, Resize
+from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
 
+from edgespec.chat.paths import pasted_files
 from edgespec.text.printable import printable
 
 LONG = 10_000  # minimum characters of a folded text: the field is wrapped and drawn at every key
@@ -40,6 +41,18 @@ class Paged(Message):
     """A page up (-1) or down (1) was requested, which the field does not have."""
 
     step: int
+
+
+@dataclass
+class FilesPasted(Message):
+    """The paths of files were pasted, as terminals do when a file is dragged onto them."""
+
+    text: str
+
+
+@dataclass
+class FilesUnpasted(Message):
+    """The last of these pastes is text after all."""
 
 
 class EnterSubmits(TextArea):
@@ -89,12 +102,14 @@ class PromptInput(EnterSubmits):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Send", id="composer.send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", show=False, id="composer.newline"),
+        Binding("f6", "app.call('persona')", show=False),  # selects a line in the base class
     ]
 
     def __init__(self, history: Sequence[str] = (), *, id: str | None = None) -> None:
         self._folded: dict[str, str] = {}  # folded texts by placeholder; the base class needs it at once
         super().__init__(id=id, highlight_cursor_line=False, placeholder=HINTS[0])
         self.cursor_blink = False
+        self._pasted = "", ""  # the paths that were pasted last, and the text then
         self.is_recalled = False  # the text is an unchanged one from the history
         self._known_size = Size()
         self._history = list(history)
@@ -131,6 +146,23 @@ class PromptInput(EnterSubmits):
         self._folded.clear()
         self.history.clear()
         self.post_message(Submitted(text))
+
+    async def _on_paste(self, event: Paste) -> None:
+        """Paths of files are offered as attachments; undo inserts them. Other text is up to the base class."""
+        if not self.text.startswith("/") and pasted_files(event.text):
+            event.stop()
+            event.prevent_default()
+            self._pasted = event.text, self.text
+            self.post_message(FilesPasted(event.text))
+
+    def action_undo(self) -> None:
+        pasted, text = self._pasted
+        self._pasted = "", ""
+        if pasted and text == self.text:
+            self.insert(pasted)
+            self.post_message(FilesUnpasted())
+        else:
+            super().action_undo()
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
 from edgespec.chat.model import drafting_with
+from edgespec.chat.personas import Persona, personas
 from edgespec.chat.slash import is_command
 from edgespec.errors import EdgespecError
 from edgespec.models.names.local import local_models
@@ -15,6 +16,8 @@ from edgespec.settings import LoadSettings
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.persona_editor import PersonaEditor
+from edgespec.tui.persona_picker import PersonaChoice, PersonaPicker
 from edgespec.tui.picker import ModelPicker, Picked
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
@@ -33,6 +36,7 @@ class Screens:
             "model": self._pick_model,
             "models": self._pick_model,
             "draft": self._pick_model,
+            "persona": self._pick_persona,
             "set": self._show_settings,
             "list": app.toggle_sidebar,
             "load": app.toggle_sidebar,
@@ -84,6 +88,32 @@ class Screens:
 
         draft = settings.draft_model if settings.uses_draft else "none"
         self._app.push_screen(ModelPicker(settings.model, draft, local_models), load)
+
+    def edit_persona(self, persona: Persona) -> None:
+        """Edit a persona; the chat that has it takes it as it is then."""
+
+        def take(edited: Persona | None) -> None:
+            if edited is None:
+                return
+            self._app.notify(f"persona {edited.name} is saved in {edited.file}")
+            if self._session.persona == edited.name:
+                self._app.run_command(f"/persona {edited.name}")
+
+        self._app.push_screen(PersonaEditor(persona), take)
+
+    def _pick_persona(self) -> None:
+        def take(choice: PersonaChoice | None) -> None:
+            if choice is None:
+                return
+            if choice.action == "new":
+                self._app.composer.put("/persona save ")
+                self._app.say("write the name of the persona behind /persona save; Esc cancels")
+            else:
+                word = {"take": "", "edit": "edit ", "none": "none"}[choice.action]
+                self._app.run_command(f"/persona {word}{choice.name}")
+
+        found, problems = personas()
+        self._app.push_screen(PersonaPicker(found, self._session.persona, problems), take)
 
     def _show_settings(self) -> None:
         def take(texts: dict[str, str] | None) -> None:

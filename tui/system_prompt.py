@@ -45,20 +45,21 @@ class SystemPrompt(Static, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__(markup=False)
-        self._text = ""
+        self._text = self._persona = ""
 
-    def show(self, text: str) -> None:
-        """Show this system prompt; an empty one is hidden."""
-        self._text = text
-        self.display = bool(text)
+    def show(self, text: str, persona: str = "") -> None:
+        """Show this system prompt, and the name of the persona it belongs to; without both it is hidden."""
+        self._text, self._persona = text, persona
+        self.display = bool(text or persona)
         self._draw()
 
     def _draw(self) -> None:
+        name = f"System prompt · {self._persona}" if self._persona else "System prompt"
         if self.has_class("-open"):
             more = f"\n… {len(self._text) - LONG:,} more characters" if len(self._text) > LONG else ""
-            self.update(Content(f"▾ System prompt (E edits it)\n{printable(self._text[:LONG])}{more}"))
+            self.update(Content(f"▾ {name} (E edits it)\n{printable(self._text[:LONG])}{more}"))
         else:
-            self.update(Content(f"▸ System prompt: {one_line(self._text[:LONG])}"))
+            self.update(Content(f"▸ {name}: {one_line(self._text[:LONG]) or 'none'}"))
 
     def on_click(self) -> None:
         self.action_open()

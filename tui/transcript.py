@@ -16,6 +16,7 @@ from textual.widgets import Static
 
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
+from edgespec.tui.attachments import Counts
 from edgespec.tui.live_answer import shown
 from edgespec.tui.system_prompt import SystemPrompt
 from edgespec.tui.token_view import legend
@@ -24,7 +25,8 @@ from edgespec.tui.turn_window import Entry, Level, Note, TurnWindow
 
 
 class Transcript(TurnWindow):
-    """Shows turns. `pieces` and `siblings` return the tokens and other versions of a turn by its key."""
+    """Shows turns. `pieces` and `siblings` return the tokens and other versions of a turn by its key, `counts` how many
+    tokens an attached file has, if that is known."""
 
     DEFAULT_CSS = """
     Transcript {
@@ -48,10 +50,11 @@ class Transcript(TurnWindow):
         *,
         pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
+        counts: Counts = lambda file: None,
         id: str | None = None,
     ) -> None:
         super().__init__(id=id)
-        self._pieces, self._siblings = pieces, siblings
+        self._pieces, self._siblings, self._counts = pieces, siblings, counts
         self._answer: TurnView | None = None  # that is streaming
         self._left: tuple[str, int] = ("", 0)  # the turn before which messages were dropped, and how many
         self._searched = ""  # what is marked in the messages
@@ -73,9 +76,9 @@ class Transcript(TurnWindow):
         if n_kept < len(self.entries) or n_turns < len(turns):
             await self.set_entries(n_kept, turns[n_turns:])
 
-    def show_system(self, text: str) -> None:
+    def show_system(self, text: str, persona: str = "") -> None:
         """Show the system prompt above the first message."""
-        self.query_one(SystemPrompt).show(text)
+        self.query_one(SystemPrompt).show(text, persona)
 
     async def add(self, turn: Turn) -> None:
         """Append a turn."""
@@ -146,6 +149,7 @@ class Transcript(TurnWindow):
             turn,
             pieces=self._pieces,
             siblings=self._siblings,
+            counts=self._counts,
             shows_tokens=self.show_tokens,
             n_left=self._n_left(turn) if turn else 0,
             name=name,

@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.style import Style
 from textual.timer import Timer
 
+from edgespec.chat.attachments import Attachment, without_files
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
@@ -21,6 +22,7 @@ from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import when
 from edgespec.text.thinking import split
+from edgespec.tui.attachments import Counts, file_blocks
 from edgespec.tui.code import Code
 from edgespec.tui.lines import Block, Lines, Text
 from edgespec.tui.live_answer import LiveAnswer, count_thought, shown, thought_blocks, thought_length
@@ -66,6 +68,13 @@ class SwitchBranch(Message):
     step: int
 
 
+@dataclass
+class Uncounted(Message):
+    """The numbers of tokens of its files are wanted."""
+
+    view: TurnView
+
+
 class TurnView(Lines, can_focus=True):
     """Shows a stored message, or without `turn` a streaming answer: `feed`, then `finish`."""
 
@@ -100,6 +109,7 @@ class TurnView(Lines, can_focus=True):
         *,
         pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
+        counts: Counts = lambda file: None,
         shows_tokens: bool = False,
         n_left: int = 0,
         name: str = "",
@@ -108,6 +118,8 @@ class TurnView(Lines, can_focus=True):
         super().__init__(classes=f"-{role}" if role in ROLES else None)
         self.turn = turn
         self.sources: set[str] = set()  # drafters of the shown tokens
+        self.files: Sequence[Attachment] = ()  # that are in the message
+        self._counts, self._open_files = counts, set[int]()
         self._pieces, self._siblings_of = pieces, siblings
         self._shows_tokens, self._n_left = shows_tokens, n_left
         self._name, self._doing = name, [""]
@@ -234,10 +246,20 @@ class TurnView(Lines, can_focus=True):
         return blocks
 
     def _plain(self, turn: Turn) -> list[Block]:
-        """The literal text; a very long one in parts."""
-        text = shown(turn.content)
-        blocks: list[Block] = [Text(Content(line)) for line in text[: self._limit].split("\n")]
+        """The literal text, below its files; a very long one in parts."""
+        self.files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
+        text = shown(content)
+        blocks = file_blocks(self.files, self._counts, self._open_files, self._limit)
+        blocks += [Text(Content(line)) for line in text[: self._limit].split("\n")]
         return [*blocks, *self._more(len(text))]
+
+    def on_mount(self) -> None:
+        if any(self._counts(file) is None for file in self.files):
+            self.post_message(Uncounted(self))
+
+    def recount(self) -> None:
+        """The numbers of tokens of its files are known."""
+        self._build()
 
     def _more(self, length: int) -> list[Block]:
         if length <= self._limit:
@@ -347,9 +369,15 @@ class TurnView(Lines, can_focus=True):
             self.post_message(SwitchBranch(self.turn.key, step))
 
     def action_open(self) -> None:
-        """Unfold or fold the reasoning; of a long text show more."""
+        """Unfold or fold the reasoning, or the files; of a long text show more."""
+        self._open_files = set() if self._open_files else set(range(len(self.files)))
         self._opens_thought = not self._opens_thought
         self._limit *= 4
+        self._build()
+
+    def action_open_file(self, index: int) -> None:
+        """Unfold or fold a file."""
+        self._open_files ^= {index}
         self._build()
 
     def action_link(self, href: str) -> None:

@@ -14,6 +14,7 @@ HINTS = (
     ("F1", "list the keys"),
     ("Ctrl+B", "show your chats"),
     ("Ctrl+L", "choose a model"),
+    ("F6", "choose a persona"),
     ("F4", "compare two answers"),
 )
 
@@ -46,6 +47,7 @@ class Welcome(Static):
             for key, text_of in HINTS
         ]
         title = [Content.styled("edgespec", "bold"), Content.styled(state, "dim")]
-        if system := one_line(session.system):
-            title.append(Content.styled(f"System prompt: {system}", "dim"))
+        if (system := one_line(session.system)) or session.persona:
+            of = f" · {session.persona}" if session.persona else ""
+            title.append(Content.styled(f"System prompt{of}: {system or 'none'}", "dim"))
         self.update(Content("\n").join([*title, Content(""), *lines]))

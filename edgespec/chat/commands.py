@@ -7,8 +7,11 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from edgespec.chat.attachments import without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
+from edgespec.chat.file_commands import FileCommands
 from edgespec.chat.model import drafting_with
+from edgespec.chat.persona_commands import PersonaCommands
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
@@ -24,10 +27,8 @@ from edgespec.text.figures import percent, size_of
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
-MOST_FILE_BYTES = 4 << 20
 
-
-class Commands(StoreCommands):
+class Commands(StoreCommands, FileCommands, PersonaCommands):
     """Runs commands on a session for a front end. A command that fails raises EdgespecError. `compared` are the answers
     that were compared last."""
 
@@ -203,7 +204,7 @@ class Commands(StoreCommands):
                 raise UsageError("there is nothing to edit yet")
             index, text = users[-1], argument
         if not text:
-            self.front.put(f"/edit {index + 1} {session.turns[index].content}")
+            self.front.put(f"/edit {index + 1} {without_files(session.turns[index].content)[1]}")
         elif session.turns[index].role == "user":
             self.front.answer(lambda cancel: session.edit(index, text, cancel))
         else:
@@ -271,21 +272,6 @@ class Commands(StoreCommands):
         if not blocks:
             raise UsageError("the last answer has no code block")
         return blocks[_number(number, len(blocks)) if number else -1]
-
-    def do_file(self, name: str) -> None:
-        if not name:
-            raise UsageError("which file?", hint="/file PATH adds a text file to your next message")
-        path = Path(name).expanduser()
-        with told_as(UsageError, f"{path} cannot be read"), path.open("rb") as opened:
-            data = opened.read(MOST_FILE_BYTES + 1)
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise UsageError(f"{path} is not a text file", why="it is not UTF-8") from None
-        if len(data) > MOST_FILE_BYTES:
-            raise UsageError(f"{path} is too large", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
-        self.session.attached.append((path.name, text))
-        self.front.say(f"{path.name} ({len(text):,} characters) will be sent with your next message")
 
     def _last_answer(self) -> Turn:
         for turn in reversed(self.session.turns):

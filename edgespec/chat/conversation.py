@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from edgespec.chat.attachments import without_files
+from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Write, Writes
 from edgespec.chat.settings import ChatSettings
 from edgespec.core.stats import Stats
@@ -16,7 +20,9 @@ from edgespec.history.data import first_line
 
 class Conversation:
     """`turns` is the open path from the first message on; those before `first_sent` have left the context, of which
-    `used` tokens are in use. `system` is the system prompt of the open chat; a new one begins with the one given here.
+    `used` tokens are in use. `system` is the system prompt of the open chat; a new one begins with the one given here,
+    or with the persona given to `begin_as`. `persona` is the name of the chat's persona, `taken_persona` what it is, as
+    far as its file can be read.
 
     No message is lost if the store fails: it is kept here and written with the next one; `unsaved` counts such writes
     and `store_error` is the reason.
@@ -24,6 +30,10 @@ class Conversation:
 
     def __init__(self, store: Store, settings: ChatSettings, system: str) -> None:
         self.store, self.settings, self._own_system = store, settings, system
+        self._own_settings = settings
+        self._own_persona: tuple[Persona, Collection[str]] | None = None
+        self.persona = ""
+        self.taken_persona: Persona | None = None
         self._is_answering = False
         self._writes = Writes(self._everything)
         self.new()
@@ -31,8 +41,10 @@ class Conversation:
     def new(self) -> None:
         """Start another conversation; it is stored with its first message."""
         self._check_idle()
-        self.system = self._own_system
         self.chat: str | None = None
+        self._drop_persona()
+        if self._own_persona is not None:
+            self.take_persona(*self._own_persona)
         self._id = new_id()
         self.title = ""
         self.turns: list[Turn] = []
@@ -43,6 +55,7 @@ class Conversation:
         self._check_idle()
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
+        self._drop_persona()
         self.chat = self._id = info.id
         self.title = info.title
         self.system = str(settings.pop("system", ""))
@@ -50,7 +63,38 @@ class Conversation:
             bias = self.settings.sampling.logit_bias  # belongs to a vocabulary, not to a chat
             kept = ChatSettings.from_json(settings)
             self.settings = replace(kept, sampling=replace(kept.sampling, logit_bias=bias))
+        self.persona = str(settings.get("persona", ""))
+        with suppress(UsageError):
+            self.taken_persona = persona(self.persona) if self.persona else None
         self._go_to(info.head)
+
+    def begin_as(self, chosen: Persona, but: Collection[str] = ()) -> None:
+        """Take a persona, except for the settings of the fields `but` ("system" is one), here and in every new chat.
+        Raises UsageError."""
+        self._own_persona = (chosen, but)
+        self.take_persona(chosen, but)
+
+    def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
+        """Answer as a persona, instead of the one of this chat, from the next message on; with None as without one.
+        Raises UsageError."""
+        before = (
+            self.settings
+            if self.taken_persona is None
+            else self.taken_persona.removed(self.settings, self._own_settings)
+        )
+        settings = before if chosen is None else chosen.applied(before, but)
+        self._drop_persona()
+        if chosen is not None:
+            self.persona, self.taken_persona, self.settings = chosen.name, chosen, settings
+            self.system = self.system if "system" in but or not chosen.system else chosen.system
+        self._save_settings()
+
+    def _drop_persona(self) -> None:
+        """The system prompt of a new chat, and the settings without those of the persona."""
+        if self.taken_persona is not None:
+            self.settings = self.taken_persona.removed(self.settings, self._own_settings)
+        self.system = self._own_system
+        self.persona, self.taken_persona = "", None
 
     def undo(self) -> str:
         """Take back the last message and its answer, which stay a branch; returns the message's text. Raises
@@ -144,13 +188,15 @@ class Conversation:
         chat, settings = self._id, self._settings_as_json()
         if self.chat is None:
             title = self.title
+            files, text = without_files(turn.content)
+            title = title or (first_line(text) if files else "")
             self.chat, self.title = chat, title or first_line(turn.content)
             self._writes.write(lambda: self.store.create(chat, settings, title))
         self.turns = [*self.turns, turn]
         self._writes.write(lambda: self.store.append(chat, turn.parent, turn.role, turn.content, turn.answer))
 
     def _settings_as_json(self) -> dict[str, Any]:
-        return self.settings.as_json() | {"system": self.system}
+        return self.settings.as_json() | {"system": self.system, "persona": self.persona}
 
     def _save_settings(self) -> None:
         if self.chat is not None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.personas import Persona
 from edgespec.settings import LoadSettings
 
 
@@ -31,6 +32,12 @@ class Front(Protocol):
 
     def compare(self, comparison: Comparison) -> None:
         """Make both answers, and show them."""
+
+    def show_files(self) -> None:
+        """Show what is attached to the next message."""
+
+    def edit_persona(self, persona: Persona) -> None:
+        """Let the user edit it, and take it again if this chat has it."""
 
     def show_tokens(self) -> None:
         """Show which drafter proposed each token, or stop showing it."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Answerer, Events, Notice, Opener
-from edgespec.chat.conversation import Conversation
+from edgespec.chat.attachments import with_files, without_files
 from edgespec.chat.model import Catalogued, ChatModel
+from edgespec.chat.personas import Persona
 from edgespec.chat.recording import Recording, turn_of
-from edgespec.chat.sent import as_block, as_message, fitting, later_starts
-from edgespec.chat.settings import ChatSettings, changed, setting
+from edgespec.chat.sending import Sending
+from edgespec.chat.sent import as_message
+from edgespec.chat.settings import ChatSettings, as_catalogued, changed, setting
 from edgespec.chat.states import ChatStates
 from edgespec.closable import Closable
 from edgespec.core.policy.measured import PolicyVerdict
-from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
@@ -29,7 +30,7 @@ from edgespec.text.thinking import OPEN
 AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
-class Session(Conversation, Closable):
+class Session(Sending, Closable):
     """One conversation, the model that answers it, and the store that keeps it. `used` also counts tokens while an
     answer is generated."""
 
@@ -44,13 +45,11 @@ class Session(Conversation, Closable):
         server: str = "",
         states: ChatStates | None = None,
     ) -> None:
-        self.model = ChatModel(open_engine, load_settings, server)
-        self.attached: list[tuple[str, str]] = []  # names and texts of files that go with the next message
         self.states = states or ChatStates(0)
         self.begun = ""  # of an answer that is continued
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # of the last answer
-        super().__init__(store, settings or ChatSettings(), system)
+        super().__init__(ChatModel(open_engine, load_settings, server), store, settings or ChatSettings(), system)
 
     def close(self) -> None:
         """Free the model; the store belongs to the caller. Safe to call twice."""
@@ -85,10 +84,6 @@ class Session(Conversation, Closable):
     def load_settings(self) -> LoadSettings:
         return self.model.settings
 
-    @property
-    def about(self) -> Mapping[str, Any]:
-        return self.model.about
-
     def change(self, name: str, text: str) -> None:
         """Change one setting from the next message on. Raises UsageError."""
         item = setting(name)
@@ -107,6 +102,17 @@ class Session(Conversation, Closable):
         self.system = text
         self._save_settings()
 
+    def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
+        before = self.settings, self.system, self.persona, self.taken_persona
+        super().take_persona(chosen, but)
+        try:
+            if not self._is_answering:
+                self.model.draft_as(self.settings)
+        except UsageError:  # the model cannot draft so
+            self.settings, self.system, self.persona, self.taken_persona = before
+            self._save_settings()
+            raise
+
     def verdicts(self) -> list[PolicyVerdict]:
         """Why drafters are active or backed off in this chat."""
         request = Request(sampling=self.settings.sampling, verify=self.settings.verify)
@@ -117,13 +123,8 @@ class Session(Conversation, Closable):
         system_before, system = str(before.get("system", "")), str(now.get("system", ""))
         self._own_system = system if self._own_system == system_before else self._own_system
         self.system = system if self.system == system_before else self.system
-        sampling, default = self.settings.sampling, SamplingSettings()
-        changes: dict[str, Any] = {
-            name: now.get(name, getattr(default, name))
-            for name in ("temperature", "top_p")
-            if getattr(sampling, name) == before.get(name, getattr(default, name))
-        }
-        self.settings = replace(self.settings, sampling=replace(sampling, **changes))
+        self.settings = as_catalogued(self.settings, before, now)
+        self._own_settings = as_catalogued(self._own_settings, before, now)
         self._save_settings()
 
     def _draft_as_set_or_loaded(self) -> None:
@@ -143,17 +144,25 @@ class Session(Conversation, Closable):
         """Send a message, with the files attached to it, and get the answer. Raises UsageError if the message alone is
         too long for the context, before anything is saved."""
         self._check_idle()
-        text = "\n\n".join([*(as_block(*file) for file in self.attached), text])
-        turn = turn_of(self._id, self._head, "user", text)
+        files = self.attached
+        if self.engine is not None:
+            self.counts.check_room(files, self.context_size)
+        turn = turn_of(self._id, self._head, "user", with_files(files, text))
         try:
             self._make_room([*self.turns, turn])
         except GenerationError:
-            self.attached = []
             self._keep(turn)  # the message is saved, and can be answered later
+            self.attached = [file for file in self.attached if file not in files]
             raise
-        self.attached = []
         self._keep(turn)
+        self.attached = [file for file in self.attached if file not in files]
         return self._answer(cancel)
+
+    def undo(self) -> str:
+        """As for all conversations; its files are attached again."""
+        files, text = without_files(super().undo())
+        self.attached = [*files, *(file for file in self.attached if file not in files)]
+        return text
 
     def regenerate(
         self, cancel: CancelFlag | None = None, index: int | None = None, *, sample: int | None = None
@@ -200,13 +209,14 @@ class Session(Conversation, Closable):
             self._save_settings()
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
-        """Change the message of turn `index`; the previous one stays a branch. A user message is answered. Raises
-        UsageError, also if the message is too long, before anything is saved."""
+        """Change the message of turn `index`; the previous one stays a branch. A user message keeps its files, and is
+        answered. Raises UsageError, also if the message is too long, before anything is saved."""
         self._check_idle()
         if not 0 <= index < len(self.turns):
             raise UsageError(f"there is no message {index + 1}")
         turns, old = self.turns, self.turns[index]
-        turn = turn_of(self._id, old.parent, old.role, text)
+        files = without_files(old.content)[0] if old.role == "user" and not without_files(text)[0] else []
+        turn = turn_of(self._id, old.parent, old.role, with_files(files, text))
         self._show(turns[:index])
         if old.role == "user":
             try:
@@ -241,14 +251,6 @@ class Session(Conversation, Closable):
             len(self.turns),
             self.model.called(),
         )
-
-    @property
-    def context_size(self) -> int:
-        return int(self.about.get("ctx_size", 0))
-
-    def reading(self, done: float) -> str:
-        """How much of what is sent the model has read, from 0 to 1, in words."""
-        return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
 
     @property
     def n_looped(self) -> int:
@@ -363,44 +365,6 @@ class Session(Conversation, Closable):
         """The model's notes since the last call."""
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))]
         return [Notice(text) for text in [*notes, *self.model.new_notes()]]
-
-    # --- what is sent ---------------------------------------------------------------------------------------------
-
-    @property
-    def messages(self) -> list[Message]:
-        """The open path as it is sent."""
-        return self._messages(self.turns, self.first_sent)
-
-    def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
-        system = [Message("system", self.system)] if self.system else []
-        return [*system, *(as_message(turn, self.about) for turn in turns[first:])]
-
-    def _sent(self, recording: Recording) -> tuple[list[Message], int]:
-        """The messages that fit, including the answer so far, and how many tokens of the conversation are not sent."""
-        last = recording.message()
-        self._make_room(self.turns, last)
-        messages = self._messages(self.turns, self.first_sent) + last
-        left = 0
-        if self.first_sent:
-            left = max(0, self.model.count(self._messages(self.turns, 0) + last) - self.model.count(messages))
-        return messages, left
-
-    def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
-        """Drop the oldest messages if all of them and an answer do not fit. Raises UsageError."""
-        self.first_sent, self.used = fitting(
-            lambda first: self.model.count([*self._messages(turns, first), *last]),
-            self.first_sent,
-            later_starts(turns, self.first_sent),
-            self.context_size,
-            self.settings.max_tokens,
-        )
-
-    def _overflowed(self, recording: Recording, told: int) -> bool:
-        """Whether the answer stopped because the context was full, and can continue once old messages are dropped."""
-        stats = recording.segment
-        if recording.reason != "length" or stats is None or stats.generated_tokens == told:
-            return False
-        return bool(later_starts(self.turns, self.first_sent))
 
     def _settings_as_json(self) -> dict[str, Any]:
         return super()._settings_as_json() | self.model.as_json()

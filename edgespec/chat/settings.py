@@ -199,6 +199,18 @@ def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
         raise UsageError(str(error).replace(item.field, item.name)) from error
 
 
+def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mapping[str, Any]) -> ChatSettings:
+    """`settings` for another model: what has the catalogue's default for the model `before` gets that for the one
+    `now`."""
+    sampling, default = settings.sampling, SamplingSettings()
+    changes: dict[str, Any] = {
+        name: now.get(name, getattr(default, name))
+        for name in ("temperature", "top_p")
+        if getattr(sampling, name) == before.get(name, getattr(default, name))
+    }
+    return replace(settings, sampling=replace(sampling, **changes))
+
+
 def _checked(settings: ChatSettings) -> ChatSettings:
     """Raises UsageError for values that no model accepts."""
     seed = max(settings.seed, 0) if settings.seed == -1 else settings.seed

@@ -32,6 +32,7 @@ COMMANDS = (
     Command("models", "", "List the models on this machine, and compatible drafts."),
     Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", waits=True),
     Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
+    Command("persona", "[NAME|none]", "Choose a persona; also /persona save NAME, edit NAME.", "f6", waits=True),
     Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", "ctrl+s"),
     Command("stats", "", "Show speed and acceptance rate of the last answer.", "ctrl+t"),
     Command("tokens", "", "Show or hide which drafter proposed each token.", "ctrl+o"),
@@ -63,7 +64,7 @@ COMMANDS = (
     Command("export", "[md|jsonl|FILE]", "Export this chat to a file.", "f8"),
     Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", "f12"),
     Command("save", "[N] [FILE]", "Save a code block of the last answer to a file."),
-    Command("file", "PATH", "Add a text file to your next message."),
+    Command("file", "[PATH...|none]", "Attach text files to your next message, or list or remove them."),
     Command("bye", "", "Quit.", "ctrl+q", ("exit", "quit")),
 )
 

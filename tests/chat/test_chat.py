@@ -16,6 +16,7 @@ from fake_engine import FakeEngine, drafted_events
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
+from edgespec.chat.attachments import Attachment
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
@@ -285,7 +286,7 @@ def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime:
 
 def test_files_go_with_the_next_message_behind_fences_they_do_not_hold(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
-    session.attached = [("a.md", "```\ncode\n```\n"), ("b.txt", "plain")]
+    session.attached = [Attachment("a.md", "```\ncode\n```\n"), Attachment("b.txt", "plain")]
     said(session.ask("What is this?"))
     assert session.turns[0].content == ("a.md:\n````\n```\ncode\n```\n````\n\nb.txt:\n```\nplain\n```\n\nWhat is this?")
     assert session.attached == []

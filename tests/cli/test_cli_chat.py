@@ -390,3 +390,32 @@ def test_a_draft_head_drafts_in_a_chat(home: Path, kind: str) -> None:
     assert f"drafters: grammar, suffix, recycling, {kind}" in said
     assert len(last_turns(home)) == 4
     assert b"cannot be used" in chat(f"/model {head.name}", home=home).stderr
+
+
+def test_piped_input_and_files_go_with_a_message(home: Path) -> None:
+    (home / "a.txt").write_text("of the file")
+    args = [*CHAT, "-n", "3", "-f", "a.txt", "explain"]
+    assert edgespec(*args, home=home, stdin=b"a diff\n/bye\n").returncode == 0
+    assert contents(home)[0] == "a.txt:\n```\nof the file\n```\n\nstdin:\n```\na diff\n/bye\n```\n\nexplain"
+    done = chat("/file a.txt *.none", "/file a.txt", "/file none", "/file", home=home)
+    assert b"no file matches *.none" in done.stderr
+    assert b"a.txt  (11 B, " in done.stderr
+    assert b"nothing is attached" in done.stderr
+    done = edgespec(*CHAT, "-f", "gone.txt", "x", home=home)
+    assert (done.returncode, b"gone.txt cannot be read" in done.stderr) == (2, True)
+
+
+def test_a_persona_of_the_command_line_is_overridden_by_what_is_typed(home: Path) -> None:
+    personas = home / "config" / "personas"
+    personas.mkdir(parents=True)
+    (personas / "poet.toml").write_text('system = "Rhyme."\ntemp = 0.5\nmax-tokens = 2\n')
+    done = chat("/set temp", "/set max-tokens", "hello", home=home, args=[*CHAT, "--persona", "poet"])
+    assert b"temp 1.0" in done.stdout
+    assert b"max-tokens 12" in done.stdout
+    with Store(home / "data" / "chats.db") as store:
+        settings = store.chat_settings(store.find("last").id)
+    assert (settings["system"], settings["persona"]) == ("Rhyme.", "poet")
+    done = chat("/persona", "/set temp", home=home, args=["chat", "-r", "last", "-m", "tiny.gguf", "-t", "1"])
+    assert b"* poet" in done.stdout
+    done = edgespec("run", "hi", "-m", "tiny.gguf", "-t", "1", "--persona", "poet", "--json", home=home)
+    assert json.loads(done.stdout)["timings"]["predicted_n"] <= 2

@@ -15,7 +15,7 @@ from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {
     *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose", "version", "trace"),
-    *("offline", "yes"),
+    *("offline", "yes", "persona"),
 }
 """Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""
 

@@ -28,6 +28,7 @@ from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.help_screen import HelpScreen
+from edgespec.tui.persona_picker import PersonaPicker
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
@@ -168,6 +169,7 @@ SCREENS = {
     "model": ModelPicker,
     "models": ModelPicker,
     "draft": ModelPicker,
+    "persona": PersonaPicker,
     "set": SettingsScreen,
     "compare": ComparisonScreen,
 }
@@ -214,6 +216,7 @@ def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
 DONE: dict[str, Steps] = {
     "restart": after("/restart", expects=lambda app: app.session.engine is not None),
     "system": after("/system be brief", expects=lambda app: app.session.system == "be brief"),
+    "persona": after("/persona brief", expects=lambda app: app.session.persona == "brief"),
     "set": after("/set temp 0.1", expects=lambda app: app.session.settings.sampling.temperature == 0.1),
     "stats": after("/stats", expects=lambda app: "from the KV cache" in shown(app)),
     "tokens": after("/tokens", expects=lambda app: app.transcript.show_tokens),

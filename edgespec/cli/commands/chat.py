@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,14 +23,17 @@ from edgespec.cli.options.given import constraints, load_settings, sampling_sett
 from edgespec.cli.options.types import Integer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.persona import PERSONA, named_persona, typed_fields
 from edgespec.cli.setup.servers import check_options, open_servers, opener, server_options
 from edgespec.cli.terminal.interrupt import Interrupts, leave
 from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.prompt import read_prompt, read_stdin
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.settings import MOST_CACHE_RAM
 
 if TYPE_CHECKING:
     from edgespec.chat.answerer import Opener
+    from edgespec.chat.attachments import Attachment
     from edgespec.chat.session import Session
     from edgespec.history import Store
     from edgespec.settings import LoadSettings
@@ -61,6 +64,11 @@ def _options(command: Decorated) -> Decorated:
             metavar="MIB", show_default="a tenth of the free disk, at most 4096",
             help="Disk space for the KV cache of chats: one that goes on later is not read again. 0 keeps none.",
         ),
+        click.option(
+            "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
+            help="Attach FILE to the first message: a text file, a folder, or a pattern (src/**/*.py). Repeatable.",
+        ),
+        PERSONA,
         *server_options("Chat with a model of this server ('edgespec serve') instead; -m chooses which."),
         chat_options,
     ]  # fmt: skip
@@ -78,8 +86,9 @@ def chat(ctx: click.Context, /, tui: bool | None, **values: Any) -> None:
     """Chat with a model.
 
     MESSAGE is the first message. Conversations are saved on this machine ('edgespec history').
-    /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Piped input is one message per line, or a block
-    between lines of three double quotes.
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Piped input is attached to MESSAGE ("git diff |
+    edgespec chat 'Explain this'"); without MESSAGE it is one message per line, or a block between lines of three double
+    quotes.
     """
     converse(ctx, tui=_can_show_a_screen() if tui is None else tui, values=values)
 
@@ -101,6 +110,8 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])
     check_options(ctx, values)
+    persona = named_persona(ctx, values)
+    attached = _attached(values, output)
     notes: list[str] = []  # the store's; they must not overwrite a screen
     with ExitStack() as stack:
         store = stack.enter_context(_store(notes, keeps=values["history"]))
@@ -118,6 +129,9 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
         session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
             _resume(ctx, session, values)
+        if persona is not None:
+            session.begin_as(persona, typed_fields(ctx))
+        session.attached = attached
         try:
             failed = _front(ctx, session, output, tui=tui, values=values)
         finally:
@@ -142,6 +156,26 @@ def _local_model(
     answer_as_catalogued(ctx, values)
     settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])
     return settings if values["history"] else replace(settings, store=False)  # of answers to draft from
+
+
+def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
+    """What goes with the first message: files, and what is piped in beside a message. Raises UsageError."""
+    from edgespec.chat.attachments import STDIN, attach, attachment
+
+    attached: list[Attachment] = []
+    for name in values["file"]:
+        attached, _, left_out = attach(attached, name)
+        for line in left_out:
+            output.note(f"not attached: {line}")
+    if values["message"] == "-":
+        values["message"] = read_prompt("-", (), lambda said: output.aside(f"note: {said}"))
+    elif values["message"] is not None and sys.stdin is not None and not sys.stdin.isatty():
+        piped = b""
+        with suppress(OSError):  # as after nohup
+            piped = read_stdin(lambda said: output.aside(f"note: {said}"))
+        if piped.strip():
+            attached.append(attachment(STDIN, piped))
+    return attached
 
 
 def _store(notes: list[str], *, keeps: bool) -> Store:
@@ -196,12 +230,7 @@ def _resume(ctx: click.Context, session: Session, values: Mapping[str, Any]) -> 
     """Open a chat with its own settings, except for those that are set now."""
     asked = session.settings
     session.open(values["resume"])
-    typed = {
-        str(param.name)
-        for param in ctx.command.params
-        if ctx.get_parameter_source(str(param.name)) is click.ParameterSource.COMMANDLINE
-    }
-    typed |= {name for option, name in (("spec_draft_n_max", "n_max"), ("spec_tree", "tree")) if option in typed}
+    typed = typed_fields(ctx)
     sampling = {item.name: getattr(asked.sampling, item.name) for item in fields(asked.sampling) if item.name in typed}
     others = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name in typed}
     kept = session.settings

@@ -20,12 +20,14 @@ def config(ctx: click.Context) -> None:
     The command line overrides the environment (EDGESPEC_TEMP), which overrides the project's edgespec.toml (here or in
     a parent folder), which overrides the user's config.toml. Keys are the long option names of 'edgespec run'.
     """
+    from edgespec.chat.personas import folder, personas
     from edgespec.cli.commands.run import run
 
     output = Output(quiet=False)
     user, project = user_file(), project_file(working_folder())
     output.line(f"user file     {user}{'' if user.is_file() else ' (does not exist)'}")
     output.line(f"project file  {project or '(none here or in a parent folder)'}")
+    output.line(f"personas      {folder()} ({', '.join(each.name for each in personas()[0])})")
     settings = configured(click.Context(run), run)
     for option in run.params:
         if not isinstance(option, Option) or not option.config:

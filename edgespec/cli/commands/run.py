@@ -18,6 +18,7 @@ from edgespec.cli.options.given import load_settings, request
 from edgespec.cli.render.footer import explanation, footer
 from edgespec.cli.setup.default_model import answer_as_catalogued, default_model, note_model_as_prompt
 from edgespec.cli.setup.fetching import fetch_models
+from edgespec.cli.setup.persona import PERSONA, answer_as, named_persona
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt
@@ -38,6 +39,7 @@ TOGETHER = 8  # samples decoded together, each with a cache of its own
 @click.command(cls=Command)
 @click.argument("prompt", required=False)
 @generation_options
+@PERSONA
 @click.option(
     "--trace", cls=Option, section="Speculation", config=False, metavar="FILE", type=click.Path(dir_okay=False),
     help="Record each step in FILE (JSON lines): drafts, their confidence, accepted tokens, pass times. Where the "
@@ -60,6 +62,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
     text = read_prompt(prompt, values["file"], lambda said: output.aside(f"note: {said}"))
     _refuse_contradictions(ctx, text, values)
     note_model_as_prompt(output, prompt, values["model"])
+    if (persona := named_persona(ctx, values)) is not None:
+        answer_as(ctx, persona, values)
     values["model"] = values["model"] or default_model(ctx, output, or_demo=True)
     answer_as_catalogued(ctx, values)
     settings = fetch_models(ctx, load_settings(values), output, yes=values["yes"])

@@ -51,16 +51,22 @@ def _from_stdin(note: Callable[[str], None], *, is_needed: bool = True) -> str:
     it may be unreadable, as after `nohup`."""
     if sys.stdin is None:
         raise UsageError("there is no prompt", why="stdin is closed")
+    try:
+        return _decode(read_stdin(note), "stdin")
+    except OSError as error:
+        if not is_needed:
+            return ""
+        raise UsageError("stdin cannot be read", why=error.strerror or str(error)) from error
+
+
+def read_stdin(note: Callable[[str], None]) -> bytes:
+    """All of stdin; `note` is called when it is being waited for. Raises OSError."""
     waiting = Timer(PATIENCE_S, note, [WAITING])
     waiting.daemon = True
     if not sys.stdin.isatty():
         waiting.start()
     try:
-        return _decode(sys.stdin.buffer.read(), "stdin")
-    except OSError as error:
-        if not is_needed:
-            return ""
-        raise UsageError("stdin cannot be read", why=error.strerror or str(error)) from error
+        return sys.stdin.buffer.read()
     finally:
         waiting.cancel()
 

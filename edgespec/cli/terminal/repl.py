@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,10 +13,14 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Events, Level, Notice
+from edgespec.chat.attachments import without_files
 from edgespec.chat.clipboard import copy_natively, osc52
 from edgespec.chat.commands import Commands
 from edgespec.chat.comparing import Comparison
+from edgespec.chat.file_commands import listed
 from edgespec.chat.idle import Idle
+from edgespec.chat.paths import pasted_files
+from edgespec.chat.personas import Persona, read, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
@@ -67,6 +72,8 @@ class Repl:
             self.redraw()
         elif self.session.system:
             self._tell_system()
+        if self.session.attached and self._editor is not None:
+            self.show_files()
         if self._editor is not None:
             self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits")
         try:
@@ -83,7 +90,9 @@ class Repl:
     def _do(self, text: str) -> None:
         """One message or command. Errors are reported, and the conversation continues."""
         try:
-            if is_command(text):
+            if self._editor is not None and pasted_files(text):
+                self.commands.do_file(text)
+            elif is_command(text):
                 self.commands.run(text)
             else:
                 if self.session.model.waits_for_workers:
@@ -227,6 +236,23 @@ class Repl:
         self.output.line(comparison.verdict())
         self.output.note("the chat goes on from answer 1; /keep 2 chooses the other one")
 
+    def show_files(self) -> None:
+        (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers
+
+    def edit_persona(self, persona: Persona) -> None:
+        file = persona.file or save(persona)
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        if self._editor is None or not editor:
+            self.output.say(f"persona {persona.name} is in {file}; with VISUAL or EDITOR set, this command opens it")
+            return
+        try:
+            click.edit(filename=str(file))
+        except click.ClickException as error:
+            raise UsageError(f"{editor} cannot edit {file}", why=error.message) from error
+        changed = read(file)
+        if self.session.persona == changed.name:
+            self.commands.take_persona(changed)
+
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
         if self._shows_tokens:
@@ -266,14 +292,18 @@ class Repl:
             self.output.aside(line)
 
     def _tell_system(self) -> None:
-        if system := one_line(self.session.system):
+        if (system := one_line(self.session.system)) or self.session.persona:
+            of = f" ({self.session.persona})" if self.session.persona else ""
             self.output.note(
-                f"system prompt: {shorten(system, SHOWN, placeholder=' …')} (/system shows and changes it)"
+                f"system prompt{of}: {shorten(system, SHOWN, placeholder=' …')} (/system shows and changes it)"
             )
 
     def _show_turn(self, turn: Turn) -> None:
-        parts = split(turn.content)
+        files, content = without_files(turn.content) if turn.role == "user" else ([], turn.content)
+        parts = split(content)
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
+        for file in files:
+            self.output.note(f"attached: {file.name} ({file.described(self.session.counts.count(file))})")
         if turn.answer is not None and turn.answer.finish_reason not in ("stop", "length"):
             self.output.note(f"that answer is incomplete ({turn.answer.finish_reason}); /continue resumes it")
 

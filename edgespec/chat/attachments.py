@@ -1,0 +1,116 @@
+"""Files that go with a message: reading them, putting their texts into it, and finding them there again."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgespec.chat.paths import named_files, shown_name
+from edgespec.chat.sent import as_block
+from edgespec.errors import UsageError, told_as
+from edgespec.text.figures import size_of
+from edgespec.text.printable import one_line
+
+MOST_FILE_BYTES = 4 << 20
+MOST_BYTES = 16 << 20  # of all that goes with one message
+STDIN = "stdin"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file as it was when it was attached. `n_bytes` is the size of its text, `path` where it was read."""
+
+    name: str
+    text: str
+    path: Path | None = field(default=None, compare=False)
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.text.encode("utf-8", "replace"))
+
+    @property
+    def block(self) -> str:
+        """Its part of the message."""
+        return as_block(self.name, self.text)
+
+    def described(self, n_tokens: int | None) -> str:
+        """Its size and, where it is known, its number of tokens."""
+        return size_of(self.n_bytes) + ("" if n_tokens is None else f", {n_tokens:,} tokens")
+
+
+def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
+    """A text file with this content. Raises UsageError."""
+    name = one_line(name)
+    if not data.strip():
+        raise UsageError(f"{name} is empty", why="0 bytes" if not data else "there is only white space")
+    if len(data) > MOST_FILE_BYTES:
+        raise UsageError(f"{name} is too large", why=f"files of up to {MOST_FILE_BYTES >> 20} MB can be attached")
+    if data.startswith(_UTF_16):
+        raise UsageError(f"{name} is not UTF-8", why="it looks like UTF-16", hint="save it as UTF-8")
+    if b"\0" in data:
+        raise UsageError(f"{name} is a binary file", why=f"byte {data.index(0)} is null")
+    try:
+        return Attachment(name, data.decode("utf-8-sig").rstrip(), path)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not UTF-8", why=f"byte {error.start} is invalid") from None
+
+
+def read_attachment(path: Path) -> Attachment:
+    """Raises UsageError for what is no text file."""
+    with told_as(UsageError, f"{one_line(str(path))} cannot be read"):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UsageError(f"{one_line(str(path))} is not a file", why="it is a folder, a device or a pipe")
+        with path.open("rb") as opened:
+            data = opened.read(MOST_FILE_BYTES + 1)
+    return attachment(shown_name(path), data, path.absolute())
+
+
+def attach(attached: Sequence[Attachment], names: str) -> tuple[list[Attachment], list[Attachment], list[str]]:
+    """All attachments with the files that `names` stands for, these alone, and why others are left out. One that is
+    attached already is read again. Raises UsageError if there is nothing to attach, or too much."""
+    added: list[Attachment] = []
+    refused: list[UsageError] = []
+    for path in named_files(names):
+        if sum(file.n_bytes for file in added) > MOST_BYTES:
+            break
+        try:
+            added.append(read_attachment(path))
+        except UsageError as error:
+            refused.append(error)
+    if not added:
+        raise refused[0] if len(refused) == 1 else UsageError("\n".join(map(str, refused)))
+    together = [file for file in attached if file.path not in {other.path for other in added}]
+    taken = {file.name for file in together}
+    added = [
+        Attachment(file.path.as_posix(), file.text, file.path) if file.path and file.name in taken else file
+        for file in added
+    ]
+    together += added
+    if sum(file.n_bytes for file in together) > MOST_BYTES:
+        raise UsageError("that is too much for one message", why=f"more than {MOST_BYTES >> 20} MB in all")
+    return together, added, [str(error) for error in refused]
+
+
+def with_files(files: Sequence[Attachment], text: str) -> str:
+    """The message that is sent and stored: the files, each in a fence that it does not contain, and then the text."""
+    return "\n\n".join(filter(None, [*(file.block for file in files), text]))
+
+
+def without_files(content: str) -> tuple[list[Attachment], str]:
+    """The files at the beginning of a message as `with_files` has put them there, and its text."""
+    files: list[Attachment] = []
+    while found := re.compile(r"([^\n]{1,1000}):\n(`{3,})\n").match(content):
+        name, fence = found.groups()
+        end = content.find(f"\n{fence}", found.end() - 1)
+        after = end + 1 + len(fence)
+        is_file = name == STDIN or "." in name or "/" in name
+        if not is_file or end < 0 or content[after : after + 2] not in ("", "\n\n"):
+            break
+        files.append(Attachment(name, content[found.end() : end]))
+        content = content[after + 2 :]
+    return files, content

@@ -1,0 +1,74 @@
+"""The chat command for files that go with the next message."""
+
+from __future__ import annotations
+
+from edgespec.chat.attachments import attach
+from edgespec.chat.front import Front
+from edgespec.chat.session import Session
+from edgespec.errors import EdgespecError, UsageError
+from edgespec.text.figures import counted, size_of
+
+NONE = "none"
+USAGE = "/file PATH... attaches files: src/*.py, 'my notes.txt', a folder"
+
+
+class FileCommands:
+    session: Session
+    front: Front
+
+    def do_file(self, argument: str) -> None:
+        """`/file`: what is attached; `/file PATH...`: attach these; `/file none`, `/file none N`: all, or one, not."""
+        word, _, number = argument.partition(" ")
+        session = self.session
+        if word == NONE:
+            remove(session, number.strip())
+        elif argument:
+            session.attached, _, left_out = attach(session.attached, argument)
+            if left_out:
+                self.front.say("\n".join(["not attached:", *left_out]), "warning")
+        elif not session.attached:
+            raise UsageError("nothing is attached", hint=USAGE)
+        self.front.show_files()
+
+
+def remove(session: Session, number: str = "") -> None:
+    """Take away the attachment with this number, from 1, or all of them. Raises UsageError."""
+    n_files = len(session.attached)
+    if not number:
+        session.attached = []
+    elif number.isdecimal() and 1 <= int(number) <= n_files:
+        session.attached = [file for place, file in enumerate(session.attached, 1) if place != int(number)]
+    else:
+        raise UsageError(f"there is no attachment {number!r}", hint="/file lists them")
+
+
+def listed(session: Session) -> str:
+    """The attachments with their sizes and numbers of tokens, which are counted now, and what they push out."""
+    if not session.attached:
+        return "nothing is attached"
+    files = session.attached
+    lines = [
+        f"{place:3}  {file.name}  ({file.described(session.counts.count(file))})" for place, file in enumerate(files, 1)
+    ]
+    total = session.counts.total(files)
+    in_all = size_of(sum(file.n_bytes for file in files)) + ("" if total is None else f", {total:,} tokens")
+    what = f"{counted(len(files), 'file')}, {in_all}: goes" if len(files) == 1 else f"{len(files)} files, {in_all}: go"
+    warning = crowding(session)
+    return "\n".join(filter(None, [*lines, f"{what} with your next message; /file none removes", warning]))
+
+
+def crowding(session: Session) -> str:
+    """What the attachments push out of the context, in words; "" if nothing. Reads all of them."""
+    if not session.attached or session.engine is None:
+        return ""
+    try:
+        n_dropped = session.pushed_out()
+    except UsageError as error:
+        return f"this does not fit: {error.what}"
+    except EdgespecError:  # the model has gone; whoever asks it next reports that
+        return ""
+    if not n_dropped:
+        return ""
+    return (
+        f"sending this drops {counted(n_dropped, 'older message')} from the context of {session.context_size:,} tokens"
+    )

@@ -1,0 +1,254 @@
+"""Personas: system prompts by name, with settings and perhaps a model; TOML files in the folder of the user's settings.
+
+description = "Explains things to a beginner."
+system = "You explain everything in small steps ..."
+temp = 0.3
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, changed, setting
+from edgespec.errors import UsageError, told_as
+from edgespec.files.paths import config_dir, write_whole
+from edgespec.settings import CONSTRAINTS
+
+WORDS = ("description", "system", "model")
+RESERVED = (NONE, "save", "edit")  # words of the command
+LONGEST = 40
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """`settings` are texts by the names of `/set`; `file` is where it was read, None for a bundled one."""
+
+    name: str
+    description: str = ""
+    system: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    file: Path | None = field(default=None, compare=False)
+
+    def applied(self, settings: ChatSettings, but: Collection[str] = ()) -> ChatSettings:
+        """`settings` with those of the persona, except for the fields `but`. Raises UsageError."""
+        if any(name in but for name in CONSTRAINTS):  # one replaces any other
+            but = {*but, *CONSTRAINTS}
+        return _all_changed(settings, {n: text for n, text in self.settings.items() if setting(n).field not in but})
+
+    def removed(self, settings: ChatSettings, before: ChatSettings) -> ChatSettings:
+        """`settings` with what it has set as it was `before`; what was changed since stays."""
+        ours = self.applied(before)
+        same = {
+            name: setting(name).show(before)
+            for name in self.settings
+            if setting(name).value(settings) == setting(name).value(ours)
+        }
+        return _all_changed(settings, same)
+
+
+BUNDLED = (
+    Persona(
+        "brief",
+        "Answers in as few words as possible.",
+        "Answer in as few words as possible: one sentence if it will do, no introduction, no summary. "
+        "If you do not know the answer, say so.",
+    ),
+    Persona(
+        "coder",
+        "Writes and explains code.",
+        "You are an experienced programmer. Give working code first, in one block with its language named, then at "
+        "most a few sentences on what matters. Use only functions that exist. If the task is unclear, state what you "
+        "assume.",
+        {"temp": "0.2"},
+    ),
+    Persona(
+        "editor",
+        "Improves the language of a text.",
+        "You are a copy editor. Correct the text that the user sends: grammar, spelling and clumsy sentences. Keep its "
+        "language, meaning, tone and formatting. Answer with the corrected text alone.",
+        {"temp": "0.3"},
+    ),
+    Persona(
+        "translator",
+        "Translates into English, and English into the language you name.",
+        "You are a translator. Translate what the user sends into the language that they name; if they name none, "
+        "translate it into English. Keep meaning, tone and formatting. Answer with the translation alone.",
+        {"temp": "0.2"},
+    ),
+)
+
+
+def folder() -> Path:
+    return config_dir() / "personas"
+
+
+def file_of(name: str) -> Path:
+    """Where the user's persona of this name is. Raises UsageError for a name that it cannot have."""
+    if not re.fullmatch(r"\w[\w-]*", name) or len(name) > LONGEST or name.lower() in RESERVED:
+        why = f"{name} is a word of the command" if name.lower() in RESERVED else ""
+        hint = f"use letters, digits, - and _, up to {LONGEST} of them"
+        raise UsageError(f"{name!r} cannot be the name of a persona", why=why, hint=hint)
+    return folder() / f"{name}.toml"
+
+
+def persona(name: str) -> Persona:
+    """The user's persona of this name, or the bundled one. Raises UsageError."""
+    file = file_of(name)
+    if file.is_file():
+        return read(file)
+    found = next((each for each in BUNDLED if each.name == name), None)
+    if found is None:
+        names = sorted({each.name for each in BUNDLED} | {file.stem for file in _files()})
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        raise UsageError(f"there is no persona {name!r}", hint=hint)
+    return found
+
+
+def personas() -> tuple[list[Persona], list[str]]:
+    """All by name, the user's before bundled ones, and what is wrong with files that cannot be used."""
+    found = {each.name: each for each in BUNDLED}
+    problems: list[str] = []
+    for file in _files():
+        found.pop(file.stem, None)  # a broken file does not mean the bundled one
+        try:
+            file_of(file.stem)
+            found[file.stem] = read(file)
+        except UsageError as error:
+            problems.append(str(error))
+    return [found[name] for name in sorted(found)], problems
+
+
+def read(file: Path) -> Persona:
+    """The persona in a file. Raises UsageError naming the place of what is wrong."""
+    with told_as(UsageError, f"{file} cannot be read"), file.open("rb") as opened:
+        data = opened.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{file} is too large for a persona")
+    try:
+        return parsed(file.stem, data.decode("utf-8-sig"), file)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UsageError(f"{file}, line {line}: this is not UTF-8", why=f"byte {error.start} is invalid") from None
+
+
+def parsed(name: str, text: str, file: Path | None = None) -> Persona:
+    """The persona that a text in TOML describes. Raises UsageError naming the line."""
+    where = str(file or name)
+    try:
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = re.fullmatch(r"(.*) \(at (.*)\)", str(error))
+        what, place = found.groups() if found else (str(error), "end")
+        raise UsageError(f"{where}, {place}: {what}") from None
+    words = dict.fromkeys(WORDS, "")
+    settings: dict[str, str] = {}
+    for key, value in values.items():
+        try:
+            if key in words:
+                if not isinstance(value, str):
+                    raise UsageError(f"{key} must be a text")
+                words[key] = value.strip()
+            else:
+                settings[setting(key).name] = _as_text(key, value)
+                if setting(key).name != key and setting(key).field != key:
+                    raise UsageError(f"unknown setting {key!r}", hint=f"did you mean {setting(key).name}?")
+                _all_changed(ChatSettings(), settings)
+        except UsageError as error:
+            line = _line_of(key, text)
+            raise UsageError(f"{where}, line {line}: {error.what}", why=error.why, hint=error.hint) from None
+    return Persona(name, words["description"], words["system"], settings, words["model"], file)
+
+
+def as_toml(each: Persona) -> str:
+    """The text of its file."""
+    words = {"description": each.description, "system": each.system, "model": each.model}
+    lines = [f"{key} = {_quoted(value)}" for key, value in words.items() if value]
+    return "\n".join([*lines, *settings_as_toml(each.settings)]) + "\n"
+
+
+def settings_as_toml(settings: Mapping[str, str]) -> list[str]:
+    """A line for each."""
+    is_text = {item.name: item.kind in ("text", "choice") for item in SETTINGS}
+    return [f"{name} = {_quoted(value) if is_text[name] else value}" for name, value in settings.items()]
+
+
+def save(each: Persona) -> Path:
+    """Write its file; one that is there is kept beside it. Raises UsageError."""
+    file = file_of(each.name)
+    parsed(each.name, as_toml(each), file)
+    with told_as(UsageError, f"{file} cannot be written"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            write_whole(file.with_name(f"{file.name}.bak"), file.read_bytes())
+        write_whole(file, as_toml(each))
+    return file
+
+
+def differing(settings: ChatSettings, catalogued: Mapping[str, Any]) -> dict[str, str]:
+    """What of these settings is neither the program's default nor the catalogue's for a model."""
+    default = ChatSettings()
+    return {
+        item.name: item.show(settings)
+        for item in SETTINGS
+        if item.value(settings) not in (item.value(default), catalogued.get(item.field))
+    }
+
+
+def _files() -> list[Path]:
+    with suppress(OSError):
+        return sorted(file for file in folder().iterdir() if file.suffix == ".toml" and file.is_file())
+    return []
+
+
+def _all_changed(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
+    """With all of these set, in an order in which that is possible. Raises UsageError."""
+    waiting = dict(texts)
+    while waiting:
+        refused: dict[str, UsageError] = {}
+        for name, text in waiting.items():
+            try:
+                if setting(name).field in CONSTRAINTS and setting(name).parse(text):
+                    for other in CONSTRAINTS:
+                        settings = changed(settings, other, NONE)
+                settings = changed(settings, name, text)
+            except UsageError as error:
+                refused[name] = error
+        if len(refused) == len(waiting):
+            raise next(iter(refused.values()))
+        waiting = {name: waiting[name] for name in refused}
+    return settings
+
+
+def _as_text(key: str, value: Any) -> str:
+    """A value as `/set` takes it. Raises UsageError."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if any("," in item for item in value):
+            raise UsageError(f"a text of {key} cannot contain a comma")
+        return ", ".join(value) or NONE
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UsageError(f"{key} must be a number or a text")
+    return str(value)
+
+
+def _line_of(key: str, text: str) -> int:
+    """The line of a key."""
+    found = re.search(rf"^[ \t\[]*[\"']?{re.escape(key)}\b", text, re.MULTILINE)
+    return text[: found.start() if found else 0].count("\n") + 1
+
+
+def _quoted(text: str) -> str:
+    """A TOML string; of several lines as it reads, where it can."""
+    if "\n" in text and "'''" not in text and all(c.isprintable() or c in "\n\t" for c in text):
+        return f"'''\n{text}'''" if not text.endswith("'") else json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,144 @@
+"""Files that go with a message: their names, what is refused, and what the message and its transcript show."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgespec.chat import paths
+from edgespec.chat.attachments import Attachment, attach, read_attachment, with_files, without_files
+from edgespec.chat.file_commands import crowding
+from edgespec.chat.paths import named_files, pasted_files
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.errors import UsageError
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("src/a.py", "src/deep/b.py", "src/.hidden/c.py", "my notes.txt", "it's.txt", "Makefile"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"text of {name}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("src/**/*.py", ["src/a.py", "src/deep/b.py"]),
+        ("src", ["src/a.py", "src/deep/b.py"]),
+        ("src/*.py Makefile", ["src/a.py", "Makefile"]),
+        ("my notes.txt", ["my notes.txt"]),
+        ("it's.txt", ["it's.txt"]),
+        ("'my notes.txt' my\\ notes.txt src/a.py", ["my notes.txt", "src/a.py"]),
+        ("src/[ab].py", ["src/a.py"]),
+    ],
+)
+def test_names_are_read_as_a_shell_does(folder: Path, text: str, names: list[str]) -> None:
+    assert [path.as_posix() for path in named_files(text)] == names
+    assert named_files("~/Makefile") == [folder / "Makefile"]
+
+
+def test_what_stands_for_nothing_or_for_too_much_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, said in (("*.rs", "no file matches"), ("'open", "quote is not closed"), ("a\0b", "null character")):
+        with pytest.raises(UsageError, match=said):
+            named_files(text)
+    monkeypatch.setattr(paths, "MOST_FILES", 1)
+    with pytest.raises(UsageError, match="more than 1 files"):
+        named_files("src")
+    monkeypatch.setattr(paths, "MOST_ENTRIES", 2)
+    with pytest.raises(UsageError, match="given up after 2"):
+        named_files("**/*.none")
+
+
+def test_a_paste_is_files_only_if_it_is_nothing_else(folder: Path) -> None:
+    notes, script = folder / "my notes.txt", folder / "src" / "a.py"
+    quoted = str(notes).replace(" ", "\\ ")
+    for text in (f"'{notes}' {script} ", f"{quoted} {script}", f"{notes.as_uri()}\n{script}", f"{notes}\r\n{script}"):
+        assert pasted_files(text) == [notes, script]
+    for text in ("Makefile", "/", str(folder), f"see {script}", f"{script} is it", "/nothing/here", "'open", ""):
+        assert pasted_files(text) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "empty: 0 bytes"),
+        (b" \n", "only white space"),
+        (b"a\0b", "binary file: byte 1"),
+        (b"caf\xe9", "not UTF-8: byte 3"),
+        ("x".encode("utf-16"), "UTF-16"),
+        (b"x" * (4 << 20) + b"x", "too large"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_reason(folder: Path, data: bytes, said: str) -> None:
+    (folder / "f.txt").write_bytes(data)
+    with pytest.raises(UsageError, match=said):
+        read_attachment(folder / "f.txt")
+
+
+def test_what_is_no_file_is_never_opened(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    for name, said in (("pipe", "not a file"), ("gone", "No such file"), ("x" * 300, "too long")):
+        with pytest.raises(UsageError, match=said):
+            attach([], name)
+
+
+def test_the_others_are_attached_where_one_cannot_be_and_a_file_is_attached_once(folder: Path) -> None:
+    (folder / "src" / "bin").write_bytes(b"\0")
+    first, added, left_out = attach([], "src Makefile")
+    assert [file.name for file in added] == ["src/a.py", "src/deep/b.py", "./Makefile"]
+    assert left_out == ["src/bin is a binary file: byte 0 is null"]
+    (folder / "Makefile").write_text("new")
+    again, _, _ = attach(first, "Makefile")
+    assert [file.text for file in again][2:] == ["new"]
+
+
+@given(st.lists(st.text(st.sampled_from("a`\n :.~"), min_size=1).filter(str.strip), max_size=3), st.text("a`\n :.~"))
+def test_files_are_found_again_in_the_message(texts: list[str], said: str) -> None:
+    files = [Attachment(f"f{number}.txt", text.rstrip()) for number, text in enumerate(texts)]
+    content = with_files(files, said)
+    found, text = without_files(content)
+    assert found[: len(files)] == files
+    assert with_files(found, text) == content
+
+
+def test_what_a_user_has_typed_is_not_taken_for_a_file() -> None:
+    for text in ("My code:\n```\nx\n```\n\nwhy?", "a.py:\n```python\nx\n```\n\nwhy?", "a.py:\n```\nx", "a.py:\nx"):
+        assert without_files(text) == ([], text)
+
+
+def test_attachments_stay_with_their_message_and_are_warned_of(folder: Path) -> None:
+    with Store.in_memory() as store:
+        engine = FakeEngine("fine")
+        session = Session(store, lambda *_: engine, LoadSettings("demo"), ChatSettings(max_tokens=20))
+        session.load()
+        session.attached, _, _ = attach([], "Makefile")
+        (folder / "Makefile").unlink()  # its text has been read
+        assert session.counts.count(session.attached[0]) == 6  # two fences, the name and three words
+        list(session.ask("what?"))
+        assert session.turns[0].content == "./Makefile:\n```\ntext of Makefile\n```\n\nwhat?"
+        assert (session.attached, session.title) == ([], "what?")
+        list(session.edit(0, "why?"))
+        assert session.turns[0].content.endswith("```\n\nwhy?")
+        assert session.undo() == "why?"
+        assert [file.name for file in session.attached] == ["./Makefile"]
+        session.attached = []
+        list(session.ask("first"))
+        assert crowding(session) == ""
+        session.attached = [Attachment("a.txt", "word " * 990)]
+        assert crowding(session) == "sending this drops 2 older messages from the context of 1,024 tokens"
+        session.attached = [Attachment("a.txt", "word " * 2000)]
+        assert "this does not fit" in crowding(session)
+        with pytest.raises(UsageError, match="the context holds"):
+            session.ask("now?")
+        assert len(session.attached) == 1

@@ -1,0 +1,162 @@
+"""Attached files and personas on the screen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from textual.events import Paste
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+from tui_harness import click_on, wait_until
+
+from edgespec.chat.personas import Persona, persona
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.history import Store
+from edgespec.settings import LoadSettings
+from edgespec.tui.app import ChatApp
+from edgespec.tui.persona_editor import PersonaEditor
+from edgespec.tui.persona_picker import PersonaPicker
+from edgespec.tui.turn_view import TurnView
+
+
+def on_screen(
+    steps: Callable[[ChatApp, Pilot[None]], Awaitable[None]], store: Store | None = None, **settings: Any
+) -> None:
+    """Drive the app."""
+
+    async def drive() -> None:
+        with Store.in_memory() as other:
+            chat_settings = ChatSettings(**({"seed": 3} | settings))
+            app = ChatApp(Session(store or other, lambda *_: FakeEngine("fine"), LoadSettings("demo"), chat_settings))
+            async with app.run_test(size=(120, 40), notifications=False) as pilot:
+                await wait_until(pilot, lambda: not app.jobs.is_busy)
+                await steps(app, pilot)
+
+    asyncio.run(drive())
+
+
+async def type_in(app: ChatApp, pilot: Pilot[None], text: str) -> None:
+    app.composer.put(text)
+    await pilot.press("enter")
+    await wait_until(pilot, lambda: not app.jobs.is_busy)
+
+
+def shown(app: ChatApp) -> str:
+    """All that can be read on the screen."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("one.txt", "two.txt", "my notes.txt"):
+        (tmp_path / name).write_text(f"text of {name}")
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_files_are_chips_that_keys_and_the_mouse_remove(files: Path) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/file *.txt")
+        await wait_until(pilot, lambda: "one.txt 15 B, 6 tokens" in shown(app))
+        assert "3 files, 50 B, 20 tokens" in shown(app)
+        await pilot.press("shift+tab", "right", "delete")
+        await wait_until(pilot, lambda: "one.txt" not in shown(app))
+        await click_on(pilot, app.composer.files, "\N{MULTIPLICATION SIGN}")
+        await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["two.txt"])
+        await pilot.press("delete", *"typed")
+        assert (app.session.attached, app.composer.text) == ([], "typed")
+
+    on_screen(steps)
+
+
+def test_pasted_paths_become_attachments_and_undo_makes_them_text(files: Path) -> None:
+    path = f"'{files / 'my notes.txt'}'"
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.post_message(Paste(path))
+        await wait_until(pilot, lambda: "my notes.txt 20 B" in shown(app))
+        assert app.composer.text == ""
+        await pilot.press("ctrl+z")
+        await wait_until(pilot, lambda: app.session.attached == [])
+        assert app.composer.text == path
+        await pilot.press("ctrl+z")
+        assert app.composer.text == ""
+        app.composer.put("see ")
+        app.post_message(Paste(f"{path} there"))
+        await wait_until(pilot, lambda: app.composer.text == f"see {path} there")
+        (files / "bin").write_bytes(b"\0")
+        app.composer.put("")
+        app.post_message(Paste(str(files / "bin")))
+        await wait_until(pilot, lambda: "binary file" in shown(app))
+        assert app.composer.text == str(files / "bin")
+
+    on_screen(steps)
+
+
+def test_a_sent_file_is_folded_also_in_another_run(files: Path) -> None:
+    async def send(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, f"{files / 'one.txt'}")
+        await type_in(app, pilot, "what is it?")
+        assert app.session.turns[0].content == "one.txt:\n```\ntext of one.txt\n```\n\nwhat is it?"
+        assert not app.composer.files.display
+
+    async def read(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "/load last")
+        await wait_until(pilot, lambda: "▸ one.txt  15 B, 6 tokens" in shown(app))
+        assert "text of" not in shown(app)
+        await click_on(pilot, app.query(TurnView).first(), "one.txt")
+        await wait_until(pilot, lambda: "│ text of one.txt" in shown(app))
+        await type_in(app, pilot, "/file two.txt")
+        await wait_until(pilot, lambda: "two.txt 15 B" in shown(app))
+
+    with Store.in_memory() as store:
+        on_screen(send, store=store)
+        on_screen(read, store=store)
+
+
+def test_a_warning_says_what_files_push_out_before_they_are_sent(files: Path) -> None:
+    (files / "big.txt").write_text("word " * 990)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await type_in(app, pilot, "/file big.txt")
+        await wait_until(pilot, lambda: "sending this drops 2 older messages" in shown(app))
+        await type_in(app, pilot, "/file none")
+        await wait_until(pilot, lambda: "sending this" not in shown(app))
+
+    on_screen(steps, max_tokens=20)
+
+
+def test_a_persona_is_chosen_and_edited_and_shown_above_the_chat(files: Path) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        await pilot.press("f6")
+        await wait_until(pilot, lambda: isinstance(app.screen, PersonaPicker))
+        await pilot.press("down", "down", "enter")
+        await wait_until(pilot, lambda: "System prompt · coder: You are an experienced" in shown(app))
+        app._run("/persona edit")
+        await wait_until(pilot, lambda: isinstance(app.screen, PersonaEditor))
+        app.screen.query_one("#persona-settings", TextArea).text = "temp = hot"
+        await pilot.press("ctrl+s")
+        await wait_until(pilot, lambda: "line 1" in shown(app))
+        app.screen.query_one("#persona-settings", TextArea).text = "temp = 0.7"
+        app.screen.query_one("#persona-system", TextArea).text = "Write Rust."
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "Esc again" in shown(app))
+        await pilot.press("ctrl+s")
+        await wait_until(pilot, lambda: "coder: Write Rust." in shown(app))
+        assert app.session.settings.sampling.temperature == 0.7
+        assert persona("coder") == Persona("coder", "Writes and explains code.", "Write Rust.", {"temp": "0.7"})
+        await type_in(app, pilot, "/persona save mine")
+        assert persona("mine").system == "Write Rust."
+        await type_in(app, pilot, "/persona none")
+        assert (app.session.system, app.session.persona) == ("", "")
+
+    on_screen(steps)
