@@ -298,7 +298,7 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
         view = app.transcript.query("TurnView").first()
 
         def marked() -> list[str]:
-            line = view.render_line(0)
+            line = view.render_line(1)
             return [text for text, style, _ in line if style is not None and style.underline]
 
         await wait_until(pilot, lambda: marked() == ["walrus"])
