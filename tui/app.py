@@ -48,8 +48,8 @@ SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "b
 
 
 class ChatApp(App[None]):
-    """Shows a session. One job at a time runs in the background: loading a model, or an answer. The first message may
-    be given, and what the terminal has answered about its colours."""
+    """Shows a session, with a first message and what the terminal has answered about its colours. One job at a time
+    runs in the background: loading a model, or an answer."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True

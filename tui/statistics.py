@@ -62,8 +62,8 @@ class StatisticsLine(_Figures):
         figures = self.figures
         if figures.context_fill is None:
             return Content("")
-        said = f" {percent(figures.context_fill)} of {figures.context_size:,} tokens in use"
-        return Content.assemble(*_gauge(figures.context_fill, GAUGE), said)
+        said = f" {percent(figures.context_fill)} of {figures.context_size:,} tokens"
+        return Content.assemble("context ", *_gauge(figures.context_fill, GAUGE), said)
 
 
 class StatisticsPanel(_Figures):

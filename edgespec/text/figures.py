@@ -53,7 +53,7 @@ def faster(speedup: float | None) -> str:
     """What drafting did to the speed, in words; empty where that is unknown or too small to tell."""
     if speedup is None or abs(speedup - 1) < NOTABLE:
         return ""
-    return f"{speedup:.1f}x faster with drafts" if speedup > 1 else f"slower with drafts, {speedup:.1f}x"
+    return f"{speedup:.1f}x faster with drafts" if speedup > 1 else f"{speedup:.1f}x with drafts"
 
 
 def percent(share: float) -> str:

@@ -111,7 +111,7 @@ def both(width: int) -> tuple[str, str]:
 
 
 def test_a_line_tells_how_full_the_context_is() -> None:
-    assert both(60)[1] == "━━━─────── 34 % of 1,024 tokens in use"
+    assert both(60)[1] == "context ━━━─────── 34 % of 1,024 tokens"
 
 
 def test_a_panel_fits_a_column_and_tells_more() -> None:
