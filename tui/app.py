@@ -35,7 +35,6 @@ from edgespec.tui.screens import Screens
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
-from edgespec.tui.terminal_colours import suitable_theme
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand, Uncounted
@@ -48,8 +47,8 @@ SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "b
 
 
 class ChatApp(App[None]):
-    """Shows a session, with a first message and what the terminal has answered about its colours. One job at a time
-    runs in the background: loading a model, or an answer."""
+    """Shows a session, with a first message, in the colours of a theme unless the user has chosen one. One job at a
+    time runs in the background: loading a model, or an answer."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
@@ -72,10 +71,10 @@ class ChatApp(App[None]):
     ]
 
     def __init__(
-        self, session: Session, *, message: str | None = None, answer: bytes = b"", makes_titles: bool = True
+        self, session: Session, *, message: str | None = None, theme: str | None = None, makes_titles: bool = True
     ) -> None:
         super().__init__()
-        self.theme = suitable_theme(self.console.color_system, os.environ, answer)
+        self.theme = theme or self.theme
         self.session = session
         self.commands = Commands(session, ScreenFront(self))
         self.jobs = ChatJobs(self, waiting=message, makes_titles=makes_titles)

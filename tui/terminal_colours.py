@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 
+from rich.console import Console
+
 PATIENCE_S = 0.2  # for the terminal's answer; over a slow line the dark theme is taken
 QUESTION = b"\x1b]11;?\x1b\\\x1b[c"  # the background, and then something that every terminal answers
 BACKGROUND = re.compile(rb"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
@@ -17,7 +19,12 @@ DONE = re.compile(rb"\x1b\[\?[\d;]*c")
 LIGHT = 0.5  # luminance from which on a background counts as light
 
 
-def suitable_theme(color_system: str | None, environ: Mapping[str, str], answer: bytes = b"") -> str:
+def suitable_theme() -> str:
+    """The name of a theme for this terminal, which is asked."""
+    return theme_for(Console(stderr=True).color_system, os.environ, ask_terminal())
+
+
+def theme_for(color_system: str | None, environ: Mapping[str, str], answer: bytes = b"") -> str:
     """The name of a theme, for Rich's name of a colour system and what the terminal has answered about itself."""
     is_light = _is_light(answer)
     if is_light is None:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from edgespec.tui.terminal_colours import suitable_theme
+from edgespec.tui.terminal_colours import theme_for
 
 WHITE, BLACK = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;c", b"\x1b]11;rgb:1e/1e/2e\x07\x1b[?6c"
 
@@ -29,7 +29,7 @@ WHITE, BLACK = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;c", b"\x1b]11;rgb:1e/1
 def test_a_theme_suits_the_background_and_the_number_of_colours(
     colours: str | None, environ: dict[str, str], answer: bytes, theme: str
 ) -> None:
-    assert suitable_theme(colours, environ, answer) == theme
+    assert theme_for(colours, environ, answer) == theme
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a terminal is asked on POSIX only")
