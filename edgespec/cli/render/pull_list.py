@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.render.table import Row, table
-from edgespec.cli.setup.pulling import refuse_revision
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
+from edgespec.models.hub.pulling import refuse_revision
 from edgespec.models.hub.repository import free_bytes, look_at_offers
 from edgespec.models.names.spec import NAMES, HubSpec, cached, is_path, sources
 from edgespec.models.packages import download as package_download
