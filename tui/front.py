@@ -40,7 +40,7 @@ class ScreenFront:
         self._app.notify(f"{len(text):,} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
-        self._app.jobs.load(settings)
+        self._app.downloads.load(settings)
 
     def race(self, prompt: str) -> None:
         self._app.screens.race(prompt)

@@ -19,6 +19,7 @@ from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
 
 NO_DRAFT, OWN_DRAFT, LEFT_OUT = "none", "own", "left out"  # among the keys of drafts, where the others are files
+FETCH = "fetch "  # begins the keys of drafts to download
 
 
 @dataclass(slots=True)
@@ -49,6 +50,11 @@ class Offers:
         told = {key: f"{self.labels[key]} {_all_of(model)}".lower() for key, model in models.items()}
         found = [key for key, said in told.items() if all(word in said for word in words)]
         return sorted(found, key=lambda key: bool(self.models[key].problem))
+
+    @property
+    def in_use(self) -> LocalModel | None:
+        """The loaded model, once it was read."""
+        return next((model for model in self.models.values() if model.spec == self.model), None)
 
     # --- drafts ---------------------------------------------------------------------------------------------------
 
@@ -89,7 +95,7 @@ class Offers:
     def can_be_chosen(self, target: str, draft: str) -> bool:
         """Whether nothing is known against it; the one in use may stay."""
         found = self.suggestion(target, draft)
-        is_fit = found is None or (found.is_here and found.verdict != "no")
+        is_fit = found is None or found.verdict != "no"
         return is_fit or self.is_in_use(target, draft)
 
     def file(self, target: str, draft: str) -> str:
@@ -144,7 +150,7 @@ class Offers:
             return Content.assemble("\n", ("incompatible, and why", f"italic {_MUTED}"))
         found, name = self.suggestion(target, draft), self.draft_name(target, draft)
         if found is not None and not found.is_here:
-            return Content.assemble(name, ("  not downloaded", _MUTED), "\n  ", (found.command, _MUTED))
+            return _two_lines(name, ("not here; Enter downloads it", _MUTED))
         model = self.models.get(self.file(target, draft))
         if model is None:
             return _two_lines(name, (f"{in_use}comes with the model", _MUTED))
@@ -182,7 +188,8 @@ class Offers:
             said = instead(self._ranked(target).values()) if is_known else ""
             return said or "Speculative decoding then uses drafters without a model, or is off."
         if not found.is_here:
-            return f"not downloaded: run {found.command} in another terminal, then open this list again"
+            about = found.why.removesuffix(f": {found.command}")
+            return f"{about}; not here: Enter downloads it, and then loads both"
         size = [size_of(found.size_bytes)] if found.size_bytes and found.verdict != "no" else []
         return "; ".join([found.why, *(reason for reason in found.reasons if reason not in found.why), *size])
 
