@@ -97,8 +97,6 @@ class DownloadLine(Horizontal):
         elif fetching.state == "ready":
             if self._may_load():
                 self.load(fetching.settings)
-            else:
-                chat.say(f"{name} is ready: {_again(fetching)} loads it")
         else:
             self.downloads.forget(fetching)
             chat.say(fetching.said, "error" if fetching.state == "failed" else "info")

@@ -64,6 +64,7 @@ class ModelPicker(PickerLayout):
     def on_mount(self) -> None:
         self._search_timer = self.set_timer(SEARCH_S, self._search)
         self._look_up_timer = self.set_timer(LOOK_UP_S, self._look_up)
+        self._n_open = len(self._elsewhere.downloads.open)
         self.set_interval(FOLLOW_S, self._follow_downloads)
         self._redraw()
         self.run_worker(self._read, thread=True, group="models", exit_on_error=False)
@@ -152,8 +153,11 @@ class ModelPicker(PickerLayout):
             self._work_elsewhere(partial(self._elsewhere.look_up, key), "sizes")
 
     def _follow_downloads(self) -> None:
-        if self._elsewhere.downloads.open and not self._is_redraw_due:
-            self._redraw()
+        before, self._n_open = self._n_open, len(self._elsewhere.downloads.open)
+        if self._n_open < before:  # what has come is here now, or a part of it
+            self.run_worker(self._read, thread=True, group="models", exclusive=True, exit_on_error=False)
+        elif self._n_open:
+            self._redraw_soon()
 
     # --- the results ------------------------------------------------------------------------------------------------
 
@@ -196,6 +200,8 @@ class ModelPicker(PickerLayout):
         if moved_to := self.models.moved_to:
             self._aim_at(moved_to)
         elsewhere, text = self._elsewhere, self.filter.value
+        self.refresh_bindings()
+        self._offers.room_bytes = elsewhere.room_bytes
         here, absent = self._offers.passing(text), elsewhere.listed(text)
         listed = here + [key for key in absent if elsewhere.model(key)]
         if self._target not in listed:
@@ -235,8 +241,8 @@ class ModelPicker(PickerLayout):
         options = [Option(elsewhere.choice_lines(key, spec), id=spec) for spec in specs]
         self.drafts.show(options, self._draft or (STOP if STOP in specs else elsewhere.preferred(key)))
         self._tell()
-        self._look_up_timer.reset()
-        self._look_up_timer.resume()
+        self._look_up_timer.stop()
+        self._look_up_timer = self.set_timer(LOOK_UP_S, self._look_up)
 
     def _judge_what_is_unknown(self) -> None:
         if self._judging and self._judging[0] == self._target and not self._judging[1].is_finished:
@@ -336,8 +342,8 @@ class ModelPicker(PickerLayout):
     @on(Input.Changed, "#picker-filter")
     def _narrow(self) -> None:
         self._redraw()
-        self._search_timer.reset()
-        self._search_timer.resume()
+        self._search_timer.stop()
+        self._search_timer = self.set_timer(SEARCH_S, self._search)
 
     @on(Input.Submitted, "#picker-filter")
     def _leave_filter(self, event: Input.Submitted) -> None:
@@ -354,12 +360,13 @@ class ModelPicker(PickerLayout):
 
     def action_stop(self) -> None:
         """Stop the download of the highlighted model."""
-        fetching = self._elsewhere.fetching(self._target)
-        if fetching is None:
-            self._refuse("nothing is being downloaded for it")
-        else:
+        if fetching := self._elsewhere.fetching(self._target):
             self._elsewhere.downloads.stop(fetching)
             self._redraw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The key that stops a download is a letter of the filter where there is none."""
+        return action != "stop" or self._elsewhere.fetching(self._target) is not None
 
     def action_leave(self) -> None:
         """First leave a filter, if one is being typed or has no match."""

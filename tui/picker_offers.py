@@ -10,6 +10,7 @@ from pathlib import Path
 from textual.content import Content
 
 from edgespec.models.hub.cache import repository_of
+from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
 from edgespec.models.names.spec import NAMES
@@ -27,7 +28,8 @@ class Offers:
     """Models by their resolved file, and by target what is known about its drafts.
 
     Drafts to download have keys of their own. `looked_up` are the targets whose catalogue entry was read. `model` and
-    `draft` are those in use, as in `LoadSettings`.
+    `draft` are those in use, as in `LoadSettings`. `needed_bytes` is the
+    memory that models take, `room_bytes` what there is, 0 until that is known.
     """
 
     model: str
@@ -36,12 +38,15 @@ class Offers:
     labels: dict[str, str] = field(default_factory=dict)
     judged: dict[str, dict[str, Suggestion]] = field(default_factory=dict)
     looked_up: set[str] = field(default_factory=set)
+    needed_bytes: dict[str, int] = field(default_factory=dict)
+    room_bytes: int = 0
 
     def add(self, model: LocalModel) -> str:
         """Returns its key. A known file stays as it is, unless it could not be read before."""
         key = os.path.realpath(model.path)
         if key not in self.models or self.models[key].problem:
             self.models[key], self.labels[key] = model, one_line(label(model))
+            self.needed_bytes[key] = needed_by(model.header) if model.header and not model.is_head else 0
         return key
 
     def passing(self, text: str) -> list[str]:
@@ -140,6 +145,8 @@ class Offers:
             return _two_lines(self.labels[key], (f"cannot be used: {one_line(model.problem)}", "$text-error"))
         facts = [count_of(model.n_params), model.quantisation, size_of(model.size_bytes)]
         in_use = ["in use"] if model.spec == self.model else []
+        if 0 < self.room_bytes < self.needed_bytes.get(key, 0):
+            facts.append("too large for memory")
         return _two_lines(self.labels[key], (" · ".join([*in_use, *facts]), _MUTED))
 
     def draft_lines(self, target: str, draft: str) -> Content:
@@ -176,7 +183,8 @@ class Offers:
         if model.problem:
             return f"{_shortened(model.path)}: {model.problem}"
         context = f"context of {model.n_ctx_train:,} tokens, vocabulary of {model.n_vocab:,}"
-        return f"{model.architecture}, {context}; {_shortened(model.path)}"
+        fit = fit_of(self.needed_bytes.get(key, 0), self.room_bytes)
+        return "; ".join(filter(None, (f"{model.architecture}, {context}", fit, _shortened(model.path))))
 
     def draft_details(self, target: str, draft: str) -> str:
         """How compatible a draft is, or what is possible without one, in a few lines."""

@@ -147,7 +147,10 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
         return False
     from edgespec.cli.terminal.repl import Repl
 
-    repl = Repl(session, output, interrupts, details=values["stats"], remembers=values["history"])
+    def fetch(settings: LoadSettings, ask: Callable[[str], bool]) -> LoadSettings:
+        return settings if values["server"] else fetch_models(ctx, settings, output, yes=values["yes"], ask=ask)
+
+    repl = Repl(session, output, interrupts, details=values["stats"], remembers=values["history"], fetch=fetch)
     return repl.run(values["message"])
 
 
