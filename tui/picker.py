@@ -365,8 +365,11 @@ class ModelPicker(PickerLayout):
             self._redraw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The key that stops a download is a letter of the filter where there is none."""
-        return action != "stop" or self._elsewhere.fetching(self._target) is not None
+        """The key that stops a download is a letter of the filter where there is none; and in the filter none leads
+        there."""
+        if action == "stop":
+            return self._elsewhere.fetching(self._target) is not None
+        return (action, parameters) != ("go_to", ("filter",)) or not self.filter.has_focus
 
     def action_leave(self) -> None:
         """First leave a filter, if one is being typed or has no match."""
