@@ -28,6 +28,7 @@ from edgespec.tui.attachments import LeaveFiles, RemoveFile
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
+from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, Submitted
@@ -91,6 +92,7 @@ class ChatApp(App[None]):
                 yield Welcome()
                 yield Transcript(pieces=self._pieces, siblings=self._siblings, counts=self.session.counts.known)
                 yield StatisticsLine(id="line")
+                yield DownloadLine()
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
             with Vertical(id="figures"):
                 yield StatisticsPanel()
@@ -116,6 +118,10 @@ class ChatApp(App[None]):
     @property
     def composer(self) -> Composer:
         return self.query_one(Composer)
+
+    @property
+    def downloads(self) -> DownloadLine:
+        return self.query_one(DownloadLine)
 
     @property
     def title_bar(self) -> TitleBar:
@@ -176,7 +182,7 @@ class ChatApp(App[None]):
         try:
             if command.waits:
                 self.jobs.check_free()
-            if argument or not self.screens.show(command.name):
+            if not self.screens.show(command.name, argument):
                 self.commands.run(line)
         except EdgespecError as error:
             self.say(str(error), "error")

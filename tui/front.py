@@ -42,7 +42,7 @@ class ScreenFront:
         self._app.notify(f"{len(text):,} characters copied")
 
     def load(self, settings: LoadSettings) -> None:
-        self._app.jobs.load(settings)
+        self._app.downloads.load(settings)
 
     def compare(self, comparison: Comparison) -> None:
         self._app.screens.compare(comparison)

@@ -6,21 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from textual import events, on
-from textual.app import ComposeResult
-from textual.binding import Binding
-from textual.containers import Container, Vertical, VerticalScroll
-from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker, WorkerState, get_current_worker
 
-from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel, local_model
@@ -29,54 +24,32 @@ from edgespec.models.packages.wheels import packaged_at
 from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.printable import one_line
-from edgespec.tui.choices import Choices
-from edgespec.tui.picker_offers import LEFT_OUT, NO_DRAFT, OWN_DRAFT, Offers
+from edgespec.tui.picker_absent import LEAST_SEARCHED, STOP, Elsewhere
+from edgespec.tui.picker_layout import Picked, PickerLayout
+from edgespec.tui.picker_offers import FETCH, LEFT_OUT, NO_DRAFT, OWN_DRAFT, Offers
 
 REDRAW_S = 0.05  # after a result, so that many are drawn at once
+SEARCH_S, LOOK_UP_S = 0.6, 0.3  # pauses before the hub is asked: of typing, of moving through the list
+FOLLOW_S = 1.0  # between two looks at the downloads
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """The choice, as in `LoadSettings`; `draft` is None for the model's default draft, or "none"."""
-
-    model: str
-    draft: str | None
-
-
-class ModelPicker(ModalScreen[Picked | None]):
-    """Lists `models` while they are read, and for the highlighted one the compatible drafts. Returns None if it is
-    closed without a choice."""
-
-    DEFAULT_CSS = """
-    ModelPicker {
-        align: center middle;
-        & > #picker { background: $surface; max-width: 120; max-height: 40; }
-        & #picker-lists { height: 1fr; layout: vertical; }
-        & Vertical { height: 1fr; }
-        & #picker-title { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        & Input { height: 1; border: none; padding: 0 1; background: $surface; }
-        & Input:focus { border: none; background: $primary 35%; }
-        & #picker-told { height: auto; min-height: 3; max-height: 5; scrollbar-size-vertical: 1; }
-        & #picker-said { padding: 0 1; color: $text-muted; }
-        & #picker-said.-error { color: $text-error; background: $error 20%; text-style: bold; }
-        &.-wide > #picker { border: round $primary; width: 94%; height: 90%; }
-        &.-wide #picker-lists { layout: horizontal; }
-        &.-wide #picker-told { margin-top: 1; }
-    }
-    """
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-wide")]  # noqa: RUF012 - Textual declares it so
-    BINDINGS = [  # noqa: RUF012
-        Binding("escape", "leave", "Close", id="picker.leave"),
-        Binding("slash", "go_to('filter')", "Filter", id="picker.filter"),
-        Binding("p", "go_to('path')", "Path", id="picker.path"),
-        Binding("left", "go_to('models')", show=False, id="picker.models"),
-        Binding("right", "go_to('drafts')", show=False, id="picker.drafts"),
-    ]
+class ModelPicker(PickerLayout):
+    """Lists `models` while they are read, then those `elsewhere`; for the highlighted one the compatible drafts, or the
+    sizes it can be downloaded in. Typing filters the list, which starts with `text`, and searches the hub. Returns None
+    if it is closed without a choice."""
 
     def __init__(
-        self, current_model: str, current_draft: str | None, models: Callable[[], Iterator[LocalModel]]
+        self,
+        current_model: str,
+        current_draft: str | None,
+        models: Callable[[], Iterator[LocalModel]],
+        elsewhere: Elsewhere,
+        text: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__(text)
+        self._elsewhere = elsewhere
+        self._looked_up: set[str] = set()  # the models elsewhere whose sizes were asked for
+        self._asked = ""  # the question that Enter answers
         self._offers = Offers(current_model, current_draft)
         self._read_models = models
         self._target = ""  # what is highlighted
@@ -88,24 +61,11 @@ class ModelPicker(ModalScreen[Picked | None]):
         self._judging: tuple[str, Worker[None]] | None = None  # whose drafts are being checked
         self._judges = threading.Lock()  # one pair at a time
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="picker"):
-            with Container(id="picker-lists"):
-                with Vertical():
-                    yield Input(id="picker-filter")
-                    yield Choices(id="picker-models")
-                with Vertical():
-                    yield Static(id="picker-title", markup=False)
-                    yield Choices(id="picker-drafts")
-            with VerticalScroll(id="picker-told"):
-                yield Static(id="picker-said", markup=False)
-            yield Input(placeholder="Path or name of another model", id="picker-path")
-            yield Footer(show_command_palette=False, compact=True)
-
     def on_mount(self) -> None:
-        self._filter, self._path = self.query_one("#picker-filter", Input), self.query_one("#picker-path", Input)
-        self._models, self._drafts = (self.query_one(f"#picker-{name}", Choices) for name in ("models", "drafts"))
-        self._models.focus()
+        self._search_timer = self.set_timer(SEARCH_S, self._search)
+        self._look_up_timer = self.set_timer(LOOK_UP_S, self._look_up)
+        self._n_open = len(self._elsewhere.downloads.open)
+        self.set_interval(FOLLOW_S, self._follow_downloads)
         self._redraw()
         self.run_worker(self._read, thread=True, group="models", exit_on_error=False)
 
@@ -117,6 +77,13 @@ class ModelPicker(ModalScreen[Picked | None]):
         def __init__(self, model: LocalModel, is_typed: bool = False) -> None:
             super().__init__()
             self.model, self.is_typed = model, is_typed
+
+    class Absent(Message):
+        """The user asked for a model by a name that must be downloaded first."""
+
+        def __init__(self, spec: str) -> None:
+            super().__init__()
+            self.spec = spec
 
     class Judged(Message):
         """A draft was checked for a target, both by their keys."""
@@ -139,9 +106,9 @@ class ModelPicker(ModalScreen[Picked | None]):
     def _read_typed(self, spec: str) -> None:
         try:
             model = local_model(spec)
-        except NotFetchedError as error:
-            hint = f"download it with edgespec pull {spec} in another terminal; then press Enter again"
-            raise ModelNotFoundError("not downloaded", hint=hint) from error
+        except NotFetchedError:
+            self.post_message(self.Absent(spec))
+            return
         if is_path(spec):
             model = replace(model, spec=os.path.abspath(model.path))  # noqa: PTH100 - Path.absolute keeps ".."
         self.post_message(self.Found(model, is_typed=True))
@@ -159,21 +126,55 @@ class ModelPicker(ModalScreen[Picked | None]):
         if key not in self._offers.looked_up:
             self._offers.looked_up.add(key)
             for found in to_fetch(catalogue_drafts(target.spec, target.path)):
-                self.post_message(self.Judged(key, f"fetch {found.spec}", found))
+                self.post_message(self.Judged(key, f"{FETCH}{found.spec}", found))
 
-    # --- the results ------ -----------------------------------------------------------------------------------------
+    # --- models elsewhere -------------------------------------------------------------------------------------------
+
+    def _work_elsewhere(self, work: Callable[[], None], group: str) -> None:
+        self.run_worker(work, thread=True, group=group, exit_on_error=False)
+
+    def _read_elsewhere(self) -> None:
+        """Read what can be downloaded, once it is known what is here."""
+        current = self._offers.in_use
+        self._work_elsewhere(partial(self._elsewhere.read, current.size_bytes if current else 0), "elsewhere")
+
+    def _search(self) -> None:
+        """Search the hub, after a pause of typing."""
+        words = self.filter.value.strip()
+        if len(words) >= LEAST_SEARCHED and words != self._elsewhere.searched:
+            self._elsewhere.wanted = words
+            self._work_elsewhere(partial(self._elsewhere.search, words), "search")
+
+    def _look_up(self) -> None:
+        """Ask for the sizes of the highlighted model, after a pause of moving."""
+        key = self._target
+        if self._elsewhere.model(key) and key not in self._looked_up:
+            self._looked_up.add(key)
+            self._work_elsewhere(partial(self._elsewhere.look_up, key), "sizes")
+
+    def _follow_downloads(self) -> None:
+        before, self._n_open = self._n_open, len(self._elsewhere.downloads.open)
+        if self._n_open < before:  # what has come is here now, or a part of it
+            self.run_worker(self._read, thread=True, group="models", exclusive=True, exit_on_error=False)
+        elif self._n_open:
+            self._redraw_soon()
+
+    # --- the results ------------------------------------------------------------------------------------------------
+
+    def on_model_picker_absent(self, event: Absent) -> None:
+        self.dismiss(Picked(event.spec, None))
 
     def on_model_picker_found(self, event: Found) -> None:
         key = self._offers.add(event.model)
         if event.is_typed:
             if self._offers.models[key].spec != self._offers.model:
                 self._offers.models[key] = event.model  # by the name that was typed
-            self._filter.value = self._path.value = ""
+            self.filter.value = self.path.value = ""
             if key in self._offers.passing(""):
-                self._models.focus()
+                self.models.focus()
                 self._aim_at(key)
             else:
-                self._drafts.focus()
+                self.drafts.focus()
         self._redraw_soon()
 
     def on_model_picker_judged(self, event: Judged) -> None:
@@ -183,6 +184,7 @@ class ModelPicker(ModalScreen[Picked | None]):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "models" and event.worker.is_finished:
             self._is_reading = False
+            self._read_elsewhere()
         if event.state is WorkerState.ERROR:
             self._refuse(str(event.worker.error).replace("\n", ";"))
         elif event.state is WorkerState.SUCCESS:
@@ -195,29 +197,52 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     def _redraw(self) -> None:
         self._is_redraw_due = False
-        if moved_to := self._models.moved_to:
+        if moved_to := self.models.moved_to:
             self._aim_at(moved_to)
-        listed = self._offers.passing(self._filter.value)
+        elsewhere, text = self._elsewhere, self.filter.value
+        self.refresh_bindings()
+        self._offers.room_bytes = elsewhere.room_bytes
+        here, absent = self._offers.passing(text), elsewhere.listed(text)
+        listed = here + [key for key in absent if elsewhere.model(key)]
         if self._target not in listed:
             self._aim_at(listed[0] if listed else "")
         n = len(self._offers.passing(""))
-        self._filter.placeholder = f"Filter {n} model{'s' if n != 1 else ''}{' ...' if self._is_reading else ''}"
-        options = [Option(self._offers.model_lines(key), id=key) for key in listed]
-        if not listed and (words := one_line(self._filter.value)):
-            said = Content.assemble(f"nothing matches '{words}'\n  ", ("esc clears the filter", "dim"))
-            options = [Option(said, disabled=True)]
-        self._models.show(options, self._target)
+        found = f"{n} model{'s' if n != 1 else ''} here{' ...' if self._is_reading else ''}"
+        self.filter.placeholder = f"Type to filter {found}, or to find others"
+        options = [Option(self._offers.model_lines(key), id=key) for key in here]
+        options += [
+            Option(elsewhere.model_lines(key), id=key)
+            if elsewhere.model(key)
+            else Option(elsewhere.heading(key, text), id=key, disabled=True)
+            for key in absent
+        ]
+        self.models.show(options, self._target)
         self._redraw_drafts()
 
     def _redraw_drafts(self) -> None:
-        self._draft = self._drafts.moved_to or self._draft
+        self._draft = self.drafts.moved_to or self._draft
+        if self._elsewhere.model(self._target):
+            self._redraw_sizes()
+            return
         self.query_one("#picker-title", Static).update(self._offers.title(self._target))
         drafts = self._offers.drafts(self._target)
         lines = ((self._offers.draft_lines(self._target, draft), draft) for draft in drafts)
         options = [Option(shown, id=draft, disabled=draft == LEFT_OUT) for shown, draft in lines]
-        self._drafts.show(options, self._draft or self._offers.preferred(self._target))
+        self.drafts.show(options, self._draft or self._offers.preferred(self._target))
         self._tell()
         self._judge_what_is_unknown()
+
+    def _redraw_sizes(self) -> None:
+        """The right list for a model that is not here."""
+        key, elsewhere = self._target, self._elsewhere
+        self.query_one("#picker-title", Static).update(elsewhere.title(key))
+        specs = [STOP] if elsewhere.fetching(key) else [choice.spec for choice in elsewhere.choices_of(key)]
+        self._draft = self._draft if self._draft in specs else ""
+        options = [Option(elsewhere.choice_lines(key, spec), id=spec) for spec in specs]
+        self.drafts.show(options, self._draft or (STOP if STOP in specs else elsewhere.preferred(key)))
+        self._tell()
+        self._look_up_timer.stop()
+        self._look_up_timer = self.set_timer(LOOK_UP_S, self._look_up)
 
     def _judge_what_is_unknown(self) -> None:
         if self._judging and self._judging[0] == self._target and not self._judging[1].is_finished:
@@ -231,14 +256,16 @@ class ModelPicker(ModalScreen[Picked | None]):
     def _aim_at(self, target: str) -> None:
         if target != self._target:
             self._target, self._draft = target, ""
-            self._drafts.clear_options()
+            self.drafts.clear_options()
 
     # --- the details below -----------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
         """Show why something was refused, or the details of the highlighted item in the list that was used last."""
-        draft = self._drafts.highlighted_option if self._is_about_draft else None
-        if draft is None:
+        draft = self.drafts.highlighted_option if self._is_about_draft else None
+        if self._elsewhere.model(self._target):
+            known = self._elsewhere.details(self._target, str(draft.id) if draft else "")
+        elif draft is None:
             known = self._offers.model_details(self._target)
         else:
             known = self._offers.draft_details(self._target, str(draft.id))
@@ -254,8 +281,8 @@ class ModelPicker(ModalScreen[Picked | None]):
 
     @on(events.DescendantFocus)
     def _turn_to(self, event: events.DescendantFocus) -> None:
-        if isinstance(event.widget, Choices):
-            self._refusal, self._is_about_draft = "", event.widget is self._drafts
+        if event.widget in (self.models, self.drafts, self.filter):
+            self._refusal, self._is_about_draft = "", event.widget is self.drafts
             self._tell()
 
     # --- keys and clicks ------------------------------------------------------------------------------------------
@@ -263,23 +290,29 @@ class ModelPicker(ModalScreen[Picked | None]):
     @on(OptionList.OptionHighlighted)
     def _follow(self, event: OptionList.OptionHighlighted) -> None:
         self._refusal = ""
-        if event.option_list is self._models:
+        if event.option_list is self.models:
             self._aim_at(str(event.option_id))
             self._redraw_drafts()
         else:
-            self._draft = str(event.option_id)
+            self._draft, self._asked = str(event.option_id), ""
             self._tell()
 
     @on(OptionList.OptionSelected, "#picker-models")
     def _choose_model(self) -> None:
+        if self._target not in self._offers.models:
+            self.drafts.focus()
+            return
         problem = self._offers.models[self._target].problem
         if problem:
             self._refuse(problem)
         else:
-            self._drafts.focus()
+            self.drafts.focus()
 
     @on(OptionList.OptionSelected, "#picker-drafts")
     def _choose_draft(self, event: OptionList.OptionSelected) -> None:
+        if self._elsewhere.model(self._target):
+            self._choose_size(str(event.option_id))
+            return
         target, draft = self._offers.models[self._target], str(event.option_id)
         if not self._offers.can_be_chosen(self._target, draft):
             name, why = self._offers.draft_name(self._target, draft), self._offers.draft_details(self._target, draft)
@@ -287,7 +320,19 @@ class ModelPicker(ModalScreen[Picked | None]):
         elif draft in (OWN_DRAFT, NO_DRAFT):
             self.dismiss(Picked(_spec_of(target), None if draft == OWN_DRAFT else NO_DRAFT))
         else:
-            self.dismiss(Picked(_spec_of(target), self._offers.models[draft].spec))
+            found = self._offers.models.get(draft)
+            self.dismiss(Picked(_spec_of(target), found.spec if found else draft.removeprefix(FETCH)))
+
+    def _choose_size(self, spec: str) -> None:
+        """Download a model, after a question if it is large."""
+        question = self._elsewhere.question(self._target, spec)
+        if spec == STOP:
+            self.action_stop()
+        elif question and self._asked != spec:
+            self._asked = spec
+            self._refuse(question)
+        else:
+            self.dismiss(Picked(spec, None, bool(question)))
 
     @on(Input.Changed)
     def _forget_refusal(self) -> None:
@@ -297,10 +342,15 @@ class ModelPicker(ModalScreen[Picked | None]):
     @on(Input.Changed, "#picker-filter")
     def _narrow(self) -> None:
         self._redraw()
+        self._search_timer.stop()
+        self._search_timer = self.set_timer(SEARCH_S, self._search)
 
     @on(Input.Submitted, "#picker-filter")
-    def _leave_filter(self) -> None:
-        self._models.focus()
+    def _leave_filter(self, event: Input.Submitted) -> None:
+        if self._target:
+            self._choose_model()
+        elif is_path(event.value.strip()):
+            self._open_path(event)
 
     @on(Input.Submitted, "#picker-path")
     def _open_path(self, event: Input.Submitted) -> None:
@@ -308,14 +358,24 @@ class ModelPicker(ModalScreen[Picked | None]):
             work = partial(self._read_typed, spec)
             self.run_worker(work, thread=True, group="typed", exclusive=True, exit_on_error=False)
 
-    def action_go_to(self, name: str) -> None:
-        self.query_one(f"#picker-{name}").focus()
+    def action_stop(self) -> None:
+        """Stop the download of the highlighted model."""
+        if fetching := self._elsewhere.fetching(self._target):
+            self._elsewhere.downloads.stop(fetching)
+            self._redraw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The key that stops a download is a letter of the filter where there is none; and in the filter none leads
+        there."""
+        if action == "stop":
+            return self._elsewhere.fetching(self._target) is not None
+        return (action, parameters) != ("go_to", ("filter",)) or not self.filter.has_focus
 
     def action_leave(self) -> None:
         """First leave a filter, if one is being typed or has no match."""
-        if self._filter.value and (self._filter.has_focus or not self._target):
-            self._filter.value = ""
-            self._models.focus()
+        if self.filter.value and (self.filter.has_focus or not self._target):
+            self.filter.value = ""
+            self.filter.focus()
         else:
             self.dismiss(None)
 

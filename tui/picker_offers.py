@@ -10,6 +10,7 @@ from pathlib import Path
 from textual.content import Content
 
 from edgespec.models.hub.cache import repository_of
+from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
 from edgespec.models.names.spec import NAMES
@@ -19,6 +20,7 @@ from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
 
 NO_DRAFT, OWN_DRAFT, LEFT_OUT = "none", "own", "left out"  # among the keys of drafts, where the others are files
+FETCH = "fetch "  # begins the keys of drafts to download
 
 
 @dataclass(slots=True)
@@ -26,7 +28,8 @@ class Offers:
     """Models by their resolved file, and by target what is known about its drafts.
 
     Drafts to download have keys of their own. `looked_up` are the targets whose catalogue entry was read. `model` and
-    `draft` are those in use, as in `LoadSettings`.
+    `draft` are those in use, as in `LoadSettings`. `needed_bytes` is the
+    memory that models take, `room_bytes` what there is, 0 until that is known.
     """
 
     model: str
@@ -35,12 +38,15 @@ class Offers:
     labels: dict[str, str] = field(default_factory=dict)
     judged: dict[str, dict[str, Suggestion]] = field(default_factory=dict)
     looked_up: set[str] = field(default_factory=set)
+    needed_bytes: dict[str, int] = field(default_factory=dict)
+    room_bytes: int = 0
 
     def add(self, model: LocalModel) -> str:
         """Returns its key. A known file stays as it is, unless it could not be read before."""
         key = os.path.realpath(model.path)
         if key not in self.models or self.models[key].problem:
             self.models[key], self.labels[key] = model, one_line(label(model))
+            self.needed_bytes[key] = needed_by(model.header) if model.header and not model.is_head else 0
         return key
 
     def passing(self, text: str) -> list[str]:
@@ -49,6 +55,11 @@ class Offers:
         told = {key: f"{self.labels[key]} {_all_of(model)}".lower() for key, model in models.items()}
         found = [key for key, said in told.items() if all(word in said for word in words)]
         return sorted(found, key=lambda key: bool(self.models[key].problem))
+
+    @property
+    def in_use(self) -> LocalModel | None:
+        """The loaded model, once it was read."""
+        return next((model for model in self.models.values() if model.spec == self.model), None)
 
     # --- drafts ---------------------------------------------------------------------------------------------------
 
@@ -89,7 +100,7 @@ class Offers:
     def can_be_chosen(self, target: str, draft: str) -> bool:
         """Whether nothing is known against it; the one in use may stay."""
         found = self.suggestion(target, draft)
-        is_fit = found is None or (found.is_here and found.verdict != "no")
+        is_fit = found is None or found.verdict != "no"
         return is_fit or self.is_in_use(target, draft)
 
     def file(self, target: str, draft: str) -> str:
@@ -134,6 +145,8 @@ class Offers:
             return _two_lines(self.labels[key], (f"cannot be used: {one_line(model.problem)}", "$text-error"))
         facts = [count_of(model.n_params), model.quantisation, size_of(model.size_bytes)]
         in_use = ["in use"] if model.spec == self.model else []
+        if 0 < self.room_bytes < self.needed_bytes.get(key, 0):
+            facts.append("too large for memory")
         return _two_lines(self.labels[key], (" · ".join([*in_use, *facts]), _MUTED))
 
     def draft_lines(self, target: str, draft: str) -> Content:
@@ -144,7 +157,7 @@ class Offers:
             return Content.assemble("\n", ("incompatible, and why", f"italic {_MUTED}"))
         found, name = self.suggestion(target, draft), self.draft_name(target, draft)
         if found is not None and not found.is_here:
-            return Content.assemble(name, ("  not downloaded", _MUTED), "\n  ", (found.command, _MUTED))
+            return _two_lines(name, ("not here; Enter downloads it", _MUTED))
         model = self.models.get(self.file(target, draft))
         if model is None:
             return _two_lines(name, (f"{in_use}comes with the model", _MUTED))
@@ -170,7 +183,8 @@ class Offers:
         if model.problem:
             return f"{_shortened(model.path)}: {model.problem}"
         context = f"context of {model.n_ctx_train:,} tokens, vocabulary of {model.n_vocab:,}"
-        return f"{model.architecture}, {context}; {_shortened(model.path)}"
+        fit = fit_of(self.needed_bytes.get(key, 0), self.room_bytes)
+        return "; ".join(filter(None, (f"{model.architecture}, {context}", fit, _shortened(model.path))))
 
     def draft_details(self, target: str, draft: str) -> str:
         """How compatible a draft is, or what is possible without one, in a few lines."""
@@ -182,7 +196,8 @@ class Offers:
             said = instead(self._ranked(target).values()) if is_known else ""
             return said or "Speculative decoding then uses drafters without a model, or is off."
         if not found.is_here:
-            return f"not downloaded: run {found.command} in another terminal, then open this list again"
+            about = found.why.removesuffix(f": {found.command}")
+            return f"{about}; not here: Enter downloads it, and then loads both"
         size = [size_of(found.size_bytes)] if found.size_bytes and found.verdict != "no" else []
         return "; ".join([found.why, *(reason for reason in found.reasons if reason not in found.why), *size])
 

@@ -18,7 +18,9 @@ from edgespec.tui.front import ScreenFront
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.persona_editor import PersonaEditor
 from edgespec.tui.persona_picker import PersonaChoice, PersonaPicker
-from edgespec.tui.picker import ModelPicker, Picked
+from edgespec.tui.picker import ModelPicker
+from edgespec.tui.picker_absent import Elsewhere
+from edgespec.tui.picker_layout import Picked
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 
@@ -47,10 +49,15 @@ class Screens:
             "compare": self._open_comparison,
         }
 
-    def show(self, command: str) -> bool:
-        """Open the screen of a command; returns whether there is one. A server's models need none."""
+    def show(self, command: str, argument: str = "") -> bool:
+        """Open the screen of a command; returns whether there is one. A server's models need none, and arguments only
+        the words that models are searched for."""
         if self._session.model.server and command in ("model", "models", "draft"):
             return False
+        if argument:
+            if command == "models":
+                self._pick_model(argument)
+            return command == "models"
         if command in self._shows:
             self._shows[command]()
         return command in self._shows
@@ -79,15 +86,17 @@ class Screens:
         if not self._session.system:
             self._app.say("write the system prompt of this chat behind /system; Esc cancels")
 
-    def _pick_model(self) -> None:
-        settings = self._session.load_settings
+    def _pick_model(self, text: str = "") -> None:
+        settings, downloads = self._session.load_settings, self._app.downloads
 
         def load(picked: Picked | None) -> None:
             if picked is not None:
-                self._app.jobs.load(replace(drafting_with(settings, picked.draft), model=picked.model))
+                wanted = replace(drafting_with(settings, picked.draft), model=picked.model)
+                self._load(wanted, is_confirmed=picked.is_confirmed)
 
         draft = settings.draft_model if settings.uses_draft else "none"
-        self._app.push_screen(ModelPicker(settings.model, draft, local_models), load)
+        elsewhere = Elsewhere(downloads.downloads)
+        self._app.push_screen(ModelPicker(settings.model, draft, local_models, elsewhere, text), load)
 
     def edit_persona(self, persona: Persona) -> None:
         """Edit a persona; the chat that has it takes it as it is then."""
@@ -131,6 +140,10 @@ class Screens:
         else:
             self._load(self._session.load_settings)
 
-    def _load(self, settings: LoadSettings | None) -> None:
-        if settings is not None:
-            self._app.jobs.load(settings)
+    def _load(self, settings: LoadSettings | None, *, is_confirmed: bool = False) -> None:
+        if settings is None:
+            return
+        try:
+            self._app.downloads.load(settings, is_confirmed=is_confirmed)
+        except EdgespecError as error:  # the model in use is busy with an answer
+            self._app.say(str(error), "error")

@@ -11,6 +11,7 @@ from edgespec.chat.attachments import without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.file_commands import FileCommands
 from edgespec.chat.model import drafting_with
+from edgespec.chat.model_lists import models_and_drafts, models_found
 from edgespec.chat.persona_commands import PersonaCommands
 from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
@@ -19,11 +20,9 @@ from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
-from edgespec.models.names.local import local_models
 from edgespec.models.names.spec import resolve
-from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.text.code_blocks import CodeBlock, code_blocks
-from edgespec.text.figures import percent, size_of
+from edgespec.text.figures import percent
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import split, without_thinking
 
@@ -55,26 +54,20 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
             lines.append(f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}")
         self.front.say("\n".join(lines))
 
-    def do_models(self, _: str) -> None:
-        """The models of this machine, and how they would do as drafts of the loaded one, the best first; or those of
-        the server."""
-        spec = self.session.load_settings.model
-        if server := self.session.model.server:
-            names = self.session.about.get("models", ())
+    def do_models(self, words: str) -> None:
+        """The models of this machine, and how they would do as drafts of the loaded one; those with these words, here,
+        in the catalogue and on the hub; or those of the server."""
+        session = self.session
+        spec = session.load_settings.model
+        if server := session.model.server:
+            names = session.about.get("models", ())
             lines = [f"{'*' if name == spec else ' '} {name}" for name in names]
             self.front.say("\n".join([f"models of {server}:", *lines, "/model MODEL chooses one"]))
-            return
-        target = check_model(resolve(spec).path)
-        models = list(local_models())
-        targets = (each for each in models if not each.is_head)
-        lines = [f"{one.spec}  {one.problem or f'{one.quantisation}  {size_of(one.size_bytes)}'}" for one in targets]
-        usable = [each for each in models if not each.problem]
-        drafts = suggestions(target, usable, catalogue_drafts(spec, target.path))
-        if drafts:
-            lines += [f"as drafts for {spec}:", *(f"  {each.label:6}  {each.spec}: {each.why}" for each in drafts)]
-        if what_else := instead(drafts):
-            lines.append(what_else)
-        self.front.say("\n".join([*lines, "/model MODEL loads a model, /draft MODEL a draft model"]))
+        elif words:
+            in_use_bytes = check_model(resolve(spec).path).size_bytes if session.engine else 0
+            self.front.say("\n".join(models_found(words, in_use_bytes)))
+        else:
+            self.front.say("\n".join(models_and_drafts(spec)))
 
     def do_draft(self, spec: str) -> None:
         session = self.session

@@ -28,9 +28,9 @@ class Command:
 
 COMMANDS = (
     Command("help", "[COMMAND]", "List the commands, or explain one.", "f1"),
-    Command("model", "[MODEL]", "Load another model, or show the current one.", "ctrl+l", waits=True),
-    Command("models", "", "List the models on this machine, and compatible drafts."),
-    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", waits=True),
+    Command("model", "[MODEL]", "Load another model, downloaded if it is not here, or show the current one.", "ctrl+l"),
+    Command("models", "[WORDS]", "List models here, in the catalogue and on the hub, and compatible drafts."),
+    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none."),
     Command("system", "[TEXT|none]", "Show or set the system prompt of this chat."),
     Command("persona", "[NAME|none]", "Choose a persona; also /persona save NAME, edit NAME.", "f6", waits=True),
     Command("set", "[NAME [VALUE]]", "Show or change settings for the next message.", "ctrl+s"),

@@ -48,12 +48,12 @@ def shown(address: str) -> str:
 
 def page_of(repository: str) -> str:
     """The address of a repository, for messages."""
-    return f"{shown(_endpoint())}/{repository}"
+    return f"{shown(endpoint())}/{repository}"
 
 
 def host() -> str:
     """The hub's name, for messages."""
-    return shown(_endpoint()).partition("://")[2]
+    return shown(endpoint()).partition("://")[2]
 
 
 def session() -> Any:
@@ -112,7 +112,7 @@ def how_to_log_in() -> str:
     """The command to log in, in the form that works here: the program may only exist beside Python."""
     program = "hf" if shutil.which("hf") else shutil.which("hf", path=sysconfig.get_path("scripts"))
     if not program:
-        return f"set HF_TOKEN to a token from {shown(_endpoint())}/settings/tokens"
+        return f"set HF_TOKEN to a token from {shown(endpoint())}/settings/tokens"
     return f"{shlex.quote(program) if os.name != 'nt' else program} auth login (or set HF_TOKEN)"
 
 
@@ -231,7 +231,7 @@ def _similar(repository: str) -> list[str]:
     name = re.sub("[-_.]?gguf$", "", repository.rpartition("/")[2], flags=re.IGNORECASE)
     try:
         answer = session().get(  # HfApi.list_models would wait forever
-            f"{_endpoint()}/api/models",
+            f"{endpoint()}/api/models",
             params={"search": name, "filter": "gguf", "limit": 5},
             headers=headers(),
             timeout=constants.HF_HUB_ETAG_TIMEOUT,
@@ -241,7 +241,8 @@ def _similar(repository: str) -> list[str]:
         return []
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
+    """The hub's address."""
     from huggingface_hub import constants
 
     return constants.ENDPOINT

@@ -157,3 +157,14 @@ def test_a_draft_that_is_named_is_not_fetched_without_its_target(hub: FakeHub, t
     done = run(hub, tmp_path, "-y", "-md", "demo-draft")
     assert done.returncode == 3
     assert len(hub.file_requests) == 1
+
+
+def test_a_chat_lists_and_fetches_a_model_and_goes_on_with_it(hub: FakeHub, tmp_path: Path) -> None:
+    lines = b"/models demo-p\n/model demo-pair\n/model\n"
+    args = ["chat", "--plain", "-m", "demo", "-t", "1", "--no-history", "-y"]
+    done = edgespec(*args, home=tmp_path, stdin=lines, **hub.environment(tmp_path))
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.decode()
+    assert "  demo-pair  " in told.partition("on the hub:")[0]
+    assert "draft-Q8_0.gguf" in told.partition("model demo-pair")[2]
+    assert len(hub.file_requests) == 2

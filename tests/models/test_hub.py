@@ -13,7 +13,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import pytest
-from fake_hub import FakeHub
+from fake_hub import FakeHub, lead_to
 from filelock import FileLock
 from huggingface_hub import close_session, constants, try_to_load_from_cache
 
@@ -45,22 +45,7 @@ PARTS = [f"split-Q8_0-{part:05}-of-00005.gguf" for part in range(1, 6)]
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     with FakeHub() as hub:
-        for name, value in hub.environment(tmp_path).items():
-            monkeypatch.setenv(name, value)
-        # what huggingface_hub has read already, when it was imported
-        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 30)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
-        for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S"):
-            monkeypatch.setattr(retries, name, 0.01)
-        for name in ("FETCHING_S", "LOOKING_S"):
-            monkeypatch.setattr(retries, name, 0.05)
-        close_session()  # it has read its settings too
+        lead_to(hub, tmp_path, monkeypatch)
         hub.add(NAME, {"tiny-Q4_K_M.gguf": DATA, "tiny-F16.gguf": NEWER, "README.md": b"# a model"})
         yield hub
 

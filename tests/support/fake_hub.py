@@ -23,6 +23,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
+from huggingface_hub import close_session, constants
+
+from edgespec.models.hub import retries
 from edgespec.models.names.spec import BUNDLED
 
 PIECE = 4096
@@ -96,6 +100,25 @@ def hub_with_demo_pair(home: Path) -> Iterator[FakeHub]:
         yield hub
 
 
+def lead_to(hub: FakeHub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process use the hub, with `home` as HF_HOME's folder, and shorten its waits."""
+    for name, value in hub.environment(home).items():
+        monkeypatch.setenv(name, value)
+    # what huggingface_hub has read already, when it was imported
+    template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 30)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "hf" / "token"))
+    for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S"):
+        monkeypatch.setattr(retries, name, 0.01)
+    for name in ("FETCHING_S", "LOOKING_S"):
+        monkeypatch.setattr(retries, name, 0.05)
+    close_session()  # it has read its settings too
+
+
 class FakeHub:
     """The hub, from `with` on. Another address, `storage`, gives the files out, as the real one's does.
 
@@ -105,6 +128,7 @@ class FakeHub:
     def __init__(self) -> None:
         self.faults = Faults()
         self.repositories: dict[str, Repository] = {}
+        self.about: dict[str, dict[str, Any]] = {}  # what a search tells of a repository, besides its name
         self.requests: list[Request] = []
         self.released = threading.Event()  # ends stalls
         self._servers = [_Server(self), _Server(self)]
@@ -200,8 +224,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404)
 
     def _search(self, words: str) -> None:
-        names = [name for name in self.server.hub.repositories if words.lower() in name.lower()]
-        self._json([{"id": name} for name in names])
+        hub = self.server.hub
+        names = [name for name in hub.repositories if words.lower() in name.lower()]
+        if hub.faults.not_json:
+            self._send(200, PAGE, {"Content-Type": "text/html"})
+        else:
+            self._json([{"id": name, **hub.about.get(name, {})} for name in names])
 
     def _list(self, name: str, revision: str) -> None:
         if self.server.hub.faults.not_json:

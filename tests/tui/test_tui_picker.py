@@ -14,6 +14,7 @@ from textual.widgets import Input, Static
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 from tiny_head import write_head
 
+from edgespec.chat.downloads import Downloads
 from edgespec.files.paths import config_dir
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
@@ -22,7 +23,9 @@ from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.pair.suggest import Suggestion, assessed, suggestions
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.tui.choices import Choices
-from edgespec.tui.picker import ModelPicker, Picked
+from edgespec.tui.picker import ModelPicker
+from edgespec.tui.picker_absent import Elsewhere
+from edgespec.tui.picker_layout import Picked
 
 Models = Callable[[], Iterator[LocalModel]]
 Script = Callable[["Picking", Pilot[None]], Awaitable[None]]
@@ -72,7 +75,8 @@ class Picking(App[None]):
 
     def lines(self, which: str) -> list[str]:
         """What a list shows, each option in one line."""
-        return [" ".join(str(option.prompt).split()) for option in self.choices(which).options]
+        options = (option for option in self.choices(which).options if not (option.id or "").startswith("heading:"))
+        return [" ".join(str(option.prompt).split()) for option in options]
 
     def choices(self, which: str) -> Choices:
         return self.picker.query_one(f"#picker-{which}", Choices)
@@ -94,7 +98,7 @@ class Picking(App[None]):
         """Everything was read, and every draft of the target assessed."""
         placeholder = self.picker.query_one("#picker-filter", Input).placeholder
         drafts = self.lines("drafts")
-        return not placeholder.endswith("...") and bool(drafts) and not any(line.endswith("...") for line in drafts)
+        return "..." not in placeholder and bool(drafts) and not any(line.endswith("...") for line in drafts)
 
 
 def show(
@@ -104,9 +108,11 @@ def show(
     model: str = "demo",
     draft: str | None = None,
     size: tuple[int, int] = (110, 32),
+    elsewhere: Elsewhere | None = None,
 ) -> list[Picked | None]:
     """Run a script on a picker, and return what was picked."""
-    app = Picking(ModelPicker(model, draft, models))
+    nowhere = Elsewhere(Downloads(), source=list, hub=lambda words: [])
+    app = Picking(ModelPicker(model, draft, models, elsewhere or nowhere))
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
@@ -141,14 +147,14 @@ def test_enter_twice_keeps_what_is_in_use(size: tuple[int, int]) -> None:
 
 
 def test_escape_leaves_without_a_choice() -> None:
-    for keys in (["escape"], ["tab", "escape"], ["slash", "x", "escape", "escape"], ["p", "x", "escape"]):
+    for keys in (["escape"], ["tab", "escape"], [*"llama", "escape", "escape"], ["tab", "p", "x", "escape"]):
         assert show(pressing(*keys), reading("demo", "demo:draft")) == [None]
 
 
 def test_a_draft_is_chosen_for_a_model(files: dict[str, str]) -> None:
     models = reading("demo", "demo:draft", files["target"], files["small"])
     assert show(pressing("down", "down", "enter", "enter"), models) == [Picked(files["target"], files["small"])]
-    assert show(pressing("down", "down", "tab", "down", "enter"), models) == [Picked(files["target"], "none")]
+    assert show(pressing("down", "down", "right", "down", "enter"), models) == [Picked(files["target"], "none")]
 
 
 def test_a_model_may_go_without_its_own_draft(files: dict[str, str]) -> None:
@@ -229,18 +235,18 @@ def test_where_nothing_fits_it_is_said_what_would(files: dict[str, str], tmp_pat
         await until(pilot, lambda: app.is_draft_invariant and len(app.lines("drafts")) == 5)
         assert app.heading == f"None of 1 here can draft for {target.stem}"
         _, *absent, _, twin = app.lines("drafts")
-        assert absent == [f"{name} not downloaded edgespec pull {name}" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
+        assert absent == [f"{name} not here; Enter downloads it" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
         assert twin.startswith("twin larger than the target: it would slow decoding down")
         await pilot.press("enter")
         assert app.said == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' downloads one that can"
-        await pilot.press("down", "enter")
-        assert app.picker.query_one("#picker-said").has_class("-error")
-        assert app.said.startswith("qwen2.5-0.5b cannot be chosen. Not downloaded: run edgespec pull qwen2.5-0.5b")
-        await pilot.press("down", "down")  # past the heading
+        await pilot.press("down", "down", "down")  # past the heading
         assert app.highlighted("drafts") == "twin"
-        await pilot.press("escape")
+        await pilot.press("up", "up")
+        assert app.said == "Qwen 2.5 0.5B Instruct; not here: Enter downloads it, and then loads both"
+        await pilot.press("enter")
 
-    assert show(script, reading(str(target), files["twin"]), model=str(target)) == [None]
+    picked = show(script, reading(str(target), files["twin"]), model=str(target))
+    assert picked == [Picked(str(target), "qwen2.5-0.5b")]
 
 
 def test_where_the_catalogue_knows_nothing_either_that_is_said(files: dict[str, str]) -> None:
@@ -345,7 +351,7 @@ def test_a_choice_can_be_made_before_everything_is_read() -> None:
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(app.lines("models")) == 2)
-        assert app.picker.query_one("#picker-filter", Input).placeholder == "Filter 2 models ..."
+        assert app.picker.query_one("#picker-filter", Input).placeholder.startswith("Type to filter 2 models here ...")
         await until(pilot, lambda: "works" in " ".join(app.lines("drafts")))
         await pilot.press("enter", "enter")
         await until(pilot, lambda: bool(app.picked))
@@ -411,14 +417,14 @@ def test_a_file_is_listed_once_and_the_model_in_use_first(
 def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("slash", *"TWIN")
+        await pilot.press(*"TWIN")
         assert app.lines("models")[0].startswith("twin ")
         assert len(app.lines("models")) == 1
         await pilot.press("space", *"q8")
-        assert app.lines("models") == ["nothing matches 'TWIN q8' esc clears the filter"]
+        assert app.lines("models") == []
         assert app.lines("drafts") == []
         await pilot.press("enter", "down", "enter")  # nothing to choose
-        await pilot.press("slash", *"twin", "enter")  # in place of what was there
+        await pilot.press("tab", "slash", *"twin")  # in place of what was there
         assert app.highlighted("models") == "twin"
         await pilot.press("enter", "enter")
 
@@ -429,27 +435,24 @@ def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:
 def test_escape_takes_a_filter_away_first(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        for keys in (["slash", *"twin"], ["slash", *"zzz"], ["slash", *"zzz", "enter"]):
+        for keys in ([*"twin"], [*"zzz"], [*"zzz", "enter"]):
             await pilot.press(*keys)
-            assert len(app.lines("models")) == 1
+            assert len(app.lines("models")) < 2
             await pilot.press("escape")
             assert len(app.lines("models")) == 3
-            assert app.focused is app.choices("models")
-        await pilot.press("slash", *"twin", "enter", "escape")  # from a list that has something in it
+            assert app.focused and app.focused.id == "picker-filter"
+        await pilot.press(*"twin", "enter", "escape")  # from a list that has something in it
 
     assert show(script, reading("demo", "demo:draft", files["twin"])) == [None]
 
 
-def test_a_name_of_the_hub_that_is_not_here_comes_with_the_command_that_fetches_it() -> None:
+def test_a_name_of_the_hub_that_is_typed_is_chosen_to_be_downloaded() -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("p", *"owner/repo:Q8_0", "enter")
-        await until(pilot, lambda: app.picker.query_one("#picker-said").has_class("-error"))
-        assert "download it with edgespec pull owner/repo:Q8_0 in another terminal" in app.said
-        told = app.picker.query_one("#picker-told")
-        assert told.max_scroll_y == 0  # all of it is seen
+        await pilot.press("tab", "p", *"owner/repo:Q8_0", "enter")
+        await until(pilot, lambda: bool(app.picked))
 
-    show(script, reading("demo"), size=(40, 20))
+    assert show(script, reading("demo"), size=(40, 20)) == [Picked("owner/repo:Q8_0", None)]
 
 
 def test_a_file_that_is_not_listed_is_opened_by_its_path(
@@ -459,7 +462,7 @@ def test_a_file_that_is_not_listed_is_opened_by_its_path(
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("p", *"targe.gguf", "enter")
+        await pilot.press("tab", "p", *"targe.gguf", "enter")
         await until(pilot, lambda: "no file of that name; did you mean" in app.said)
         assert app.picker.query_one("#picker-said").has_class("-error")
         await pilot.press(*["backspace"] * 5, *"t.gguf", "enter")
@@ -477,7 +480,7 @@ def test_a_draft_head_is_offered_as_a_draft_only(tmp_path: Path) -> None:
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("p", *str(heads[1]), "enter")
+        await pilot.press("tab", "p", *str(heads[1]), "enter")
         await until(pilot, lambda: app.is_draft_invariant and len(app.lines("drafts")) == 3)
         assert [line.split()[0] for line in app.lines("models")] == ["target"]
         assert [line.split()[:2] for line in app.lines("drafts")[:2]] == [["listed", "works:"], ["typed", "works:"]]
@@ -493,7 +496,7 @@ def test_a_file_that_cannot_be_loaded_is_shown_last_and_refused(files: dict[str,
         await until(pilot, lambda: app.is_draft_invariant)
         assert app.lines("models")[-1] == "broken cannot be used: it is a web page"
         assert "broken" not in " ".join(app.lines("drafts"))
-        await pilot.press("end", "enter")
+        await pilot.press("tab", "end", "enter")
         assert app.lines("drafts") == []
         assert app.said == "it is a web page"
         await pilot.press("escape")
@@ -525,7 +528,7 @@ def test_a_model_of_the_hub_is_called_by_its_repository(
         assert names == ["me/any-GGUF:Q8_0", "demo", "you/any-GGUF:Q8_0"]
         assert app.heading == "1 of 2 here can draft for me/any-GGUF:Q8_0"
         assert app.lines("drafts")[0].startswith("you/any-GGUF:Q8_0 works: ")
-        await pilot.press("slash", *"any-gguf:q8_0 you", "enter")
+        await pilot.press(*"any-gguf:q8_0 you")
         assert [line.split()[0] for line in app.lines("models")] == ["you/any-GGUF:Q8_0"]
 
     show(script, reading(target, "demo", draft), model=target)
@@ -556,7 +559,7 @@ def test_every_place_is_reached_with_tab() -> None:
         for _ in range(5):
             places.append(app.focused.id if app.focused else None)
             await pilot.press("tab")
-        assert places == ["picker-models", "picker-drafts", "picker-told", "picker-path", "picker-filter"]
+        assert places == ["picker-filter", "picker-models", "picker-drafts", "picker-told", "picker-path"]
 
     show(script, reading("demo"))
 

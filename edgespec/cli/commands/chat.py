@@ -198,6 +198,9 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
         return False
     from edgespec.cli.terminal.repl import Repl
 
+    def fetch(settings: LoadSettings, ask: Callable[[str], bool]) -> LoadSettings:
+        return settings if values["server"] else fetch_models(ctx, settings, output, yes=values["yes"], ask=ask)
+
     repl = Repl(
         session,
         output,
@@ -205,6 +208,7 @@ def _front(ctx: click.Context, session: Session, output: Output, *, tui: bool, v
         details=values["stats"],
         remembers=values["history"],
         makes_titles=values["titles"],
+        fetch=fetch,
     )
     return repl.run(values["message"])
 

@@ -14,10 +14,11 @@ from edgespec.cli.options.common import JSON, QUIET, VERBOSE, with_options
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Text
 from edgespec.cli.render.pull_list import list_offers
-from edgespec.cli.setup.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
+from edgespec.cli.setup.fetching import tell_stopped
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.models.hub.pulling import Item, LeftOut, announce, fetch_items, items_of, lack_of_room, plan_item
 from edgespec.models.hub.repository import Download
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.packages.wheels import PackageSpec
@@ -79,6 +80,7 @@ def pull(ctx: click.Context, /, specs: tuple[str, ...], **values: Any) -> None:
             announce(item, output)
         with interrupts.cancelling(cancel):
             fetch_items(items, output, cancel)
+        tell_stopped(items, output)
     if values["as_json"]:
         output.json({"models": [_about(item) for item in items]})
     else:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cli.render.table import Row, table
-from edgespec.cli.setup.pulling import refuse_revision
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
+from edgespec.models.hub.absent import spec_of
+from edgespec.models.hub.pulling import refuse_revision
 from edgespec.models.hub.repository import free_bytes, look_at_offers
 from edgespec.models.names.spec import NAMES, HubSpec, cached, is_path, sources
 from edgespec.models.packages import download as package_download
@@ -43,7 +44,7 @@ def list_offers(specs: Sequence[str], revision: str | None, output: Output, *, a
             found.append(_about(spec, wanted, repository, free_bytes()))
             continue
         output.line(f"{repository.name}, {size_of(free_bytes())} free here")
-        rows = [_row(_name(spec, wanted, offer), wanted, offer, free_bytes()) for offer in repository.offers()]
+        rows = [_row(spec_of(spec, wanted, offer), wanted, offer, free_bytes()) for offer in repository.offers()]
         for line in table(HEADER, rows, columns=shutil.get_terminal_size().columns, right=("size", "files")):
             output.line(line)
     if as_json:
@@ -70,13 +71,6 @@ def _list_packaged(spec: str, wanted: PackageSpec, output: Output, found: list[d
         output.line(f"  {each}{', here' if each.is_here else ''}{made}")
 
 
-def _name(spec: str, wanted: HubSpec, offer: Offer) -> str:
-    """The name to type: a name of the catalogue stays one, so that its draft is downloaded too."""
-    if "/" not in spec and offer.quant:
-        return f"{spec.partition(':')[0]}:{offer.quant}"
-    return str(HubSpec(wanted.repository, "" if offer.quant else offer.file, offer.quant, wanted.revision))
-
-
 def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> Row:
     here = "yes" if _is_here(wanted, offer) else "no space" if offer.size_bytes > free else "no"
     return name, size_of(offer.size_bytes), str(offer.n_parts), here
@@ -84,7 +78,7 @@ def _row(name: str, wanted: HubSpec, offer: Offer, free: int) -> Row:
 
 def _about(spec: str, wanted: HubSpec, repository: Repository, free: int) -> dict[str, Any]:
     models = [
-        {"model": _name(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
+        {"model": spec_of(spec, wanted, offer), "quant": offer.quant, "file": offer.file, "files": offer.n_parts,
          "size_bytes": offer.size_bytes, "here": _is_here(wanted, offer)}
         for offer in repository.offers()
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,25 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
-    from edgespec.cli.setup.pulling import Item
+    from edgespec.models.hub.pulling import Item
+
+
+Ask = Callable[[str], bool]
+
+
+def confirmed(question: str) -> bool:
+    """Whether the user agrees."""
+    return click.confirm(question, default=True, err=True)
 
 
 def fetch_models(
-    ctx: click.Context, settings: LoadSettings, output: Output, *, yes: bool, modes: Sequence[str] = ()
+    ctx: click.Context,
+    settings: LoadSettings,
+    output: Output,
+    *,
+    yes: bool,
+    modes: Sequence[str] = (),
+    ask: Ask = confirmed,
 ) -> LoadSettings:
     """Download what these settings, or with them these modes of a bench, need.
 
@@ -31,7 +45,9 @@ def fetch_models(
     with_draft = named is None and uses_draft(settings, modes)
     drafts_of = [settings.model] if with_draft else []
     drafts = [named] if named else []
-    has_all = fetch_missing(ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+    has_all = fetch_missing(
+        ctx, [settings.model, *drafts], output, yes=yes, drafts_of=drafts_of, drafts=drafts, ask=ask
+    )
     others = settings.without_draft
     return settings if has_all or others == "none" else replace(settings, spec_type=others)
 
@@ -55,6 +71,7 @@ def fetch_missing(
     yes: bool,
     drafts_of: Collection[str] = (),
     drafts: Collection[str] = (),
+    ask: Ask = confirmed,
 ) -> bool:
     """Download what these specs name and is missing, and for those in `drafts_of` the catalogue's draft.
 
@@ -67,7 +84,7 @@ def fetch_missing(
             resolve(spec)
         except NotFetchedError as error:
             missing[spec] = error
-    return not missing or _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts)
+    return not missing or _fetch(ctx, missing, output, yes=yes, drafts_of=drafts_of, drafts=drafts, ask=ask)
 
 
 def _fetch(
@@ -78,8 +95,9 @@ def _fetch(
     yes: bool,
     drafts_of: Collection[str],
     drafts: Collection[str],
+    ask: Ask,
 ) -> bool:
-    from edgespec.cli.setup.pulling import announce, fetch_items, items_of, lack_of_room, plan_item
+    from edgespec.models.hub.pulling import fetch_all, items_of, missing_bytes, plan_all, without_failed
     from edgespec.models.hub.repository import is_offline
 
     refusal = next(iter(missing.values()))
@@ -87,56 +105,41 @@ def _fetch(
     if is_offline() or not (yes or can_ask):
         raise refusal
     items = items_of(list(missing), None, drafts_of=drafts_of)
-    for item in items:
-        plan_item(item, output)
-    _without_failed([item for item in items if not item.is_draft], output)
-    for item in items:
-        announce(item, output)
-    lack = lack_of_room(items)
-    for item in items:
-        item.error = item.error or (lack if item.is_draft else None)
-    possible = _without_failed(items, output)
-    if lack := lack_of_room(possible):
-        raise lack
+    possible = plan_all(items, output)
     coming = [item for item in possible if not item.was_here]
-    if not yes and _missing_bytes(coming) and not click.confirm(_question(coming, drafts), default=True, err=True):
+    if not yes and missing_bytes(coming) and not ask(_question(coming, drafts)):
         with_drafts = [target.spec for item in coming for target in item.targets]
         if with_drafts:
             refusal.hint += f", or without its draft: edgespec pull {with_drafts[0]} --no-draft"
         raise refusal
     cancel, interrupts = CancelFlag(), ctx.find_object(Interrupts) or Interrupts()
     with interrupts.cancelling(cancel):
-        for item in possible:
-            fetch_items([item], output, cancel)
-            if item.error is not None and not item.is_draft:
-                break  # the others are useless without it
+        fetch_all(possible, output, cancel)
+    tell_stopped(possible, output)
     interrupts.raise_if_received()
-    return _without_failed(possible, output) == items
+    return without_failed(possible, output) == items
 
 
-def _without_failed(items: Sequence[Item], output: Output) -> list[Item]:
-    """The items without drafts that cannot be downloaded, which is noted. Raises what prevents another download."""
+def tell_stopped(items: Sequence[Item], output: Output) -> None:
+    """Note which downloads were stopped by Ctrl-C."""
     for item in items:
-        if item.error is not None and not item.is_draft:
-            raise item.error
-        if item.error is not None:
-            output.note(f"running without its draft, which cannot be downloaded: {item.error.what}")
-    return [item for item in items if item.error is None]
+        if item.stopped:
+            output.control("\r\x1b[K")  # the terminal has written ^C after the line to erase
+            output.note(item.stopped)
 
 
 def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
     """What would be downloaded, its size and the free space: with --quiet nothing else says so."""
+    from edgespec.models.hub.pulling import free_bytes, missing_bytes
+    from edgespec.models.memory.fit import fit_of, needed_by_size, room_bytes
+
     downloads = {item.spec: item.download for item in items if item.download is not None}
     named = []
     for item in items:
         role = "its draft" if item.is_draft else "the draft" if item.spec in drafts else "the model"
         size = f" ({size_of(downloads[item.spec].missing_bytes)})" if len(items) > 1 else ""
         named.append(f"{role} {item.spec}{size}")
-    missing = size_of(_missing_bytes(items))
-    free = size_of(min(download.free_bytes for download in downloads.values()))
-    return f"Download {' and '.join(named)}, {missing} ({free} free)?"
-
-
-def _missing_bytes(items: Sequence[Item]) -> int:
-    """The size of the downloads; downloaded packages may still have to be unpacked."""
-    return sum(item.download.missing_bytes for item in items if item.download is not None)
+    missing, free = size_of(missing_bytes(items)), size_of(free_bytes(items))
+    needed, room = needed_by_size(sum(download.size_bytes for download in downloads.values())), room_bytes()
+    fit = f"; {fit_of(needed, room)}" if needed > room else ""
+    return f"Download {' and '.join(named)}, {missing} ({free} free{fit})?"

@@ -24,7 +24,7 @@ from edgespec.chat.personas import Persona, read, save
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
-from edgespec.cli.terminal.interrupt import Interrupts
+from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
 from edgespec.cli.terminal.line_editor import LineEditor
 from edgespec.cli.terminal.output import Output
 from edgespec.core.stats import Stats
@@ -37,13 +37,16 @@ from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 
+Fetch = Callable[[LoadSettings, Callable[[str], bool]], LoadSettings]
+
 SHOWN = 120  # characters of a system prompt
 PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
 
 
 class Repl:
     """Reads messages and commands until the input ends. `details` shows the statistics of every answer, `remembers`
-    saves the typed lines for the next time."""
+    saves the typed lines for the next time; `fetch` downloads what settings name that is not here, once the user has
+    agreed, and may change them."""
 
     def __init__(
         self,
@@ -54,7 +57,9 @@ class Repl:
         details: bool,
         remembers: bool,
         makes_titles: bool = True,
+        fetch: Fetch = lambda settings, ask: settings,
     ) -> None:
+        self._fetch = fetch
         self.session, self.output, self._interrupts, self._details = session, output, interrupts, details
         self.commands = Commands(session, self)
         self._idle = Idle(session, makes_titles=makes_titles)
@@ -198,8 +203,14 @@ class Repl:
         """Load a model, and show its notes. Raises EdgespecError if no user can try another one."""
         cancel, system = CancelFlag(), self.session.system
         try:
+            settings = self._fetch(settings, self._agrees)
             with self._interrupts.cancelling(cancel):
                 self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
+        except Interrupted:  # in the middle of a download
+            if self._editor is None:
+                raise
+            self._interrupts.go_on()
+            return
         except EdgespecError as error:
             if self._editor is None:
                 raise
@@ -215,6 +226,14 @@ class Repl:
         if self.session.system != system:
             self._tell_system()
         self._tell_notes()
+
+    def _agrees(self, question: str) -> bool:
+        """Ask whether to download something; Ctrl-C is a no."""
+        try:
+            with self._interrupts.prompting():
+                return click.confirm(question, default=True, err=True)
+        except click.Abort:
+            return False
 
     def compare(self, comparison: Comparison) -> None:
         cancel, begun = CancelFlag(), list[int]()

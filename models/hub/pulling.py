@@ -1,4 +1,7 @@
-"""Models to download: all are planned before the first one starts, so that none is downloaded that is useless alone."""
+"""Models to download: all are planned before the first one starts, so that none is downloaded that is useless alone.
+
+The command line and the chat download alike, and show it in their own ways (`Display`).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.names.spec import NAMES, is_path, resolve, sources, stays_within
 from edgespec.models.packages.wheels import PackageSpec
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 SPEED_OVER_S = 5.0
 
 
+class Display(Protocol):
+    """Shows what happens: notes, and the progress of one thing at a time, from 0 to 1 if that is known."""
+
+    def note(self, text: str) -> None: ...
+
+    def progress(self, what: str, done: float | None) -> None: ...
+
+    def end_progress(self) -> None: ...
+
+
 class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
     """A model was not started because of another one."""
 
@@ -31,7 +43,7 @@ class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
 @dataclass(slots=True)
 class Item:
     """One model to download, and the outcome. `wanted` is None for one that is here, at `path`; `targets` are those
-    that a draft belongs to, empty for named models."""
+    that a draft belongs to, empty for named models. `stopped` says what is here of it after a cancelled download."""
 
     spec: str
     wanted: Source | None = None
@@ -39,6 +51,7 @@ class Item:
     path: Path | None = None
     download: AnyDownload | None = None
     error: EdgespecError | None = None
+    stopped: str = ""
     was_here: bool = False
     transferred_bytes: int = 0
     elapsed_s: float = 0.0
@@ -108,26 +121,26 @@ def _with_drafts(named: Sequence[Item], coming: Sequence[tuple[Item, Source]]) -
     return items
 
 
-def plan_item(item: Item, output: Output, *, verify: bool = False) -> None:
+def plan_item(item: Item, display: Display, *, verify: bool = False) -> None:
     """Plan a download, with `verify` also of damaged files; what prevents it is recorded in the item."""
     from edgespec.models.hub.downloads import check_possible, plan
 
     if item.wanted is None:
         return
-    output.progress(f"looking for {item.spec}", None)
+    display.progress(f"looking for {item.spec}", None)
     try:
-        item.download = plan(item.wanted, output.note)
+        item.download = plan(item.wanted, display.note)
         if verify:
-            _examine(item, item.download, output)
+            _examine(item, item.download, display)
         item.was_here, item.path = item.download.is_here, item.download.path
-        check_possible(item.download, output.note)
+        check_possible(item.download, display.note)
     except EdgespecError as error:
         item.error = error
     finally:
-        output.end_progress()
+        display.end_progress()
 
 
-def _examine(item: Item, download: AnyDownload, output: Output) -> None:
+def _examine(item: Item, download: AnyDownload, display: Display) -> None:
     """Compare existing files with their hashes. Raises DownloadError if that is not possible, or the damage cannot be
     fixed."""
     from edgespec.models.hub.downloads import examined
@@ -139,7 +152,7 @@ def _examine(item: Item, download: AnyDownload, output: Output) -> None:
     def tell(n_bytes: int) -> None:
         nonlocal read_bytes
         read_bytes += n_bytes
-        output.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
+        display.progress(f"checking the hash of {size_of(here_bytes)}", min(1.0, read_bytes / here_bytes))
 
     item.download = examined(download, tell)
     item.is_verified = True
@@ -149,7 +162,7 @@ def _examine(item: Item, download: AnyDownload, output: Output) -> None:
     if is_offline():
         hint = f"without --offline this downloads it again: edgespec pull --verify {item.spec}"
         raise DownloadError(f"{names} is damaged", why="its hash differs", hint=hint)
-    output.note(f"{names} is damaged: its hash differs")
+    display.note(f"{names} is damaged: its hash differs")
 
 
 def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
@@ -168,7 +181,7 @@ def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
     return None
 
 
-def announce(item: Item, output: Output) -> None:
+def announce(item: Item, display: Display) -> None:
     """Announce the downloads, if any."""
     if item.download is not None and not item.was_here and item.error is None:
         files, here = item.download.files, item.download.size_bytes - item.download.missing_bytes
@@ -176,7 +189,7 @@ def announce(item: Item, output: Output) -> None:
         of_it = f", {size_of(here)} already downloaded" if here else ""
         name = f"its draft {item.spec}" if item.is_draft else item.spec
         file = item.download.path.name if isinstance(item.wanted, PackageSpec) else files[0].name
-        output.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
+        display.note(f"{name} is {file}{parts}, {size_of(item.download.size_bytes)}{_from(item)}{of_it}")
 
 
 def _from(item: Item) -> str:
@@ -187,16 +200,61 @@ def _from(item: Item) -> str:
     return f" from the package {item.wanted.package}{made}"
 
 
-def fetch_items(items: Sequence[Item], output: Output, cancel: CancelFlag) -> None:
+def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
+    """Plan and announce downloads that a command or a chat needs; returns those to do: a draft that cannot be
+    downloaded, or for which there is no room, is left out with a note. Raises what prevents the others."""
+    for item in items:
+        plan_item(item, display)
+    without_failed([item for item in items if not item.is_draft], display)
+    for item in items:
+        announce(item, display)
+    lack = lack_of_room(items)
+    for item in items:
+        item.error = item.error or (lack if item.is_draft else None)
+    possible = without_failed(items, display)
+    if lack := lack_of_room(possible):
+        raise lack
+    return possible
+
+
+def fetch_all(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
+    """Download what was planned, up to the first named model that fails: the others are useless without it."""
+    for item in items:
+        fetch_items([item], display, cancel)
+        if item.error is not None and not item.is_draft:
+            break
+
+
+def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
+    """The items without drafts that cannot be downloaded, which is noted. Raises what prevents another download."""
+    for item in items:
+        if item.error is not None and not item.is_draft:
+            raise item.error
+        if item.error is not None:
+            display.note(f"running without its draft, which cannot be downloaded: {item.error.what}")
+    return [item for item in items if item.error is None]
+
+
+def missing_bytes(items: Sequence[Item]) -> int:
+    """The size of the downloads; downloaded packages may still have to be unpacked."""
+    return sum(item.download.missing_bytes for item in items if item.download is not None)
+
+
+def free_bytes(items: Sequence[Item]) -> int:
+    """The free disk space, where there is least, for at least one download."""
+    return min(item.download.free_bytes for item in items if item.download is not None)
+
+
+def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag) -> None:
     """Download what was planned one after another, no draft without its target; the outcome is recorded in the
     items."""
     for item in items:
         if item.is_draft and item.error is None and not any(target.is_done for target in item.targets):
             item.error = LeftOut(f"{item.spec} was not downloaded", why="its target model was not downloaded")
-        _fetch_item(item, output, cancel)
+        _fetch_item(item, display, cancel)
 
 
-def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
+def _fetch_item(item: Item, display: Display, cancel: CancelFlag) -> None:
     from edgespec.models.hub.downloads import complete, discard_damaged
     from edgespec.models.hub.fetch import DownloadCancelled
 
@@ -210,23 +268,22 @@ def _fetch_item(item: Item, output: Output, cancel: CancelFlag) -> None:
             return
         item.is_verified = was_verified or progress.files_verified == len(item.download.files)
         if progress.step:
-            output.progress(progress.step, progress.step_done)
+            display.progress(progress.step, progress.step_done)
             return
         speed.add(perf_counter(), progress.transferred_bytes)
-        output.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
+        display.progress(_line(item.download, progress, speed), progress.here_bytes / item.download.size_bytes)
 
     try:
         item.download = discard_damaged(item.download)
-        complete(item.download, tell, cancel, output.note)
+        complete(item.download, tell, cancel, display.note)
         item.is_done = True
     except DownloadCancelled as stopped:
-        output.control("\r\x1b[K")  # the terminal has written ^C after the line to erase
-        output.note(str(stopped))
+        item.stopped = str(stopped)
     except EdgespecError as error:
         item.error = error
     finally:
         item.elapsed_s = perf_counter() - started_s
-        output.end_progress()
+        display.end_progress()
 
 
 class Speed:

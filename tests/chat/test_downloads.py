@@ -1,0 +1,133 @@
+"""Downloads beside a conversation: in order, stopped and taken up again, and what prevents them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from fake_hub import FakeHub, hub_with_demo_pair, lead_to
+
+from edgespec.chat import downloads as module
+from edgespec.chat.downloads import Downloads, Fetching
+from edgespec.models.names.spec import BUNDLED, resolve
+from edgespec.settings import LoadSettings
+
+TARGET = (BUNDLED / "target.gguf").stat().st_size
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    with hub_with_demo_pair(tmp_path) as hub:
+        lead_to(hub, tmp_path, monkeypatch)
+        yield hub
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = monotonic() + 20
+    while not holds():
+        assert monotonic() < deadline_s, "it never came to hold"
+        sleep(0.01)
+
+
+def over(fetching: Fetching) -> Fetching:
+    until(lambda: fetching.is_over)
+    return fetching
+
+
+def test_a_model_comes_with_its_draft(hub: FakeHub) -> None:
+    done = over(Downloads().add(LoadSettings("demo-pair")))
+    assert (done.state, done.spec, done.settings) == ("ready", "demo-pair", LoadSettings("demo-pair"))
+    found = resolve("demo-pair")
+    assert found.default_draft == resolve("demo-draft").path
+    assert "demo-Q8_0.gguf" in done.notes[0]
+
+
+def test_another_conversion_of_a_model_gets_its_draft_by_name(hub: FakeHub) -> None:
+    hub.add("other/demo-GGUF", hub.repositories["owner/demo-GGUF"].files)
+    done = over(Downloads().add(LoadSettings("hf:other/demo-GGUF:Q8_0")))
+    assert done.settings == LoadSettings("hf:other/demo-GGUF:Q8_0", draft_model="demo-draft")
+    assert resolve("demo-draft").path.is_file()
+
+
+def test_a_draft_that_cannot_come_is_left_out(hub: FakeHub) -> None:
+    del hub.repositories["owner/draft-GGUF"]
+    done = over(Downloads().add(LoadSettings("demo-pair")))
+    assert done.state == "ready"
+    assert "draft" not in done.settings.drafters
+    assert any("running without its draft" in note for note in done.notes)
+
+
+def test_only_the_draft_comes_for_a_model_that_is_here(hub: FakeHub) -> None:
+    done = over(Downloads().add(LoadSettings("demo", draft_model="demo-draft")))
+    assert (done.state, done.spec) == ("ready", "demo-draft")
+    assert len(hub.file_requests) == 1
+
+
+def test_one_that_was_stopped_goes_on_where_it_was(hub: FakeHub) -> None:
+    hub.faults.stall_after = TARGET // 2
+    downloads = Downloads()
+    first = downloads.add(LoadSettings("demo-pair"))
+    second = downloads.add(LoadSettings("demo-draft"))
+    assert downloads.add(LoadSettings("demo-pair")) is first  # and not a third one
+    until(lambda: (first.done or 0) > 0.4)
+    assert (first.state, second.state) == ("active", "waiting")
+    downloads.stop(second)
+    downloads.stop(first)
+    assert (over(first).state, over(second).state) == ("stopped", "stopped")
+    assert "downloaded" in first.said
+    hub.faults.stall_after = None
+    hub.released.set()
+    again = over(downloads.add(LoadSettings("demo-pair")))
+    assert again.state == "ready"
+    assert any("already downloaded" in note for note in again.notes)
+    goes_on = [request for request in hub.file_requests if request.range]
+    assert goes_on[0].range == f"bytes={TARGET // 2}-"
+
+
+def test_what_breaks_off_is_told_and_can_be_asked_for_again(hub: FakeHub) -> None:
+    hub.faults.cut_after = 0
+    downloads = Downloads()
+    failed = over(downloads.add(LoadSettings("demo-pair")))
+    assert failed.state == "failed"
+    assert "the same command tries again" in failed.said
+    hub.faults.cut_after = None
+    assert over(downloads.add(LoadSettings("demo-pair"))).state == "ready"
+
+
+@pytest.mark.parametrize("fault", ["gated", "unauthorized", "login_page"])
+def test_what_the_hub_refuses_is_told_as_pull_tells_it(hub: FakeHub, fault: str) -> None:
+    setattr(hub.faults, fault, True)
+    words = {"gated": "is gated", "unauthorized": "there is no repository", "login_page": "does not send the file"}
+    failed = over(Downloads().add(LoadSettings("demo-pair")))
+    assert failed.state == "failed"
+    assert words[fault] in failed.said
+
+
+def test_offline_nothing_is_asked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    failed = over(Downloads().add(LoadSettings("demo-pair")))
+    assert "--offline" in failed.said
+    assert hub.requests == []
+
+
+def test_a_large_one_asks_first(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HUGE_BYTES", 1_000_000)
+    downloads = Downloads()
+    asking = downloads.add(LoadSettings("demo-pair"))
+    until(lambda: asking.state == "asking")
+    assert "to download" in asking.said
+    assert "free" in asking.said
+    assert hub.file_requests == []
+    assert over(downloads.add(LoadSettings("demo-pair"))).state == "ready"  # said again
+
+
+def test_closing_stops_all(hub: FakeHub) -> None:
+    hub.faults.stall_after = 5000
+    downloads = Downloads()
+    waiting = [downloads.add(LoadSettings(name)) for name in ("demo-pair", "demo-draft")]
+    until(lambda: (waiting[0].done or 0) > 0)
+    downloads.close()
+    assert [over(each).state for each in waiting] == ["stopped", "stopped"]

@@ -1,0 +1,219 @@
+"""Models from the screen: found in one list, downloaded beside the conversation, loaded where that disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from fake_hub import FakeHub, hub_with_demo_pair, lead_to
+from textual.pilot import Pilot
+from textual.widgets import Static
+from tui_harness import click_on, wait_until
+
+from edgespec.chat import downloads as chat_downloads
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.history import Store
+from edgespec.models.names.spec import BUNDLED
+from edgespec.settings import LoadSettings
+from edgespec.tui import picker as picker_module
+from edgespec.tui.app import ChatApp
+from edgespec.tui.picker import ModelPicker
+from edgespec.tui.picker_absent import HUB
+
+Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
+TARGET = (BUNDLED / "target.gguf").stat().st_size
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    monkeypatch.setattr(picker_module, "SEARCH_S", 0.01)
+    monkeypatch.setattr(picker_module, "LOOK_UP_S", 0.01)
+    with hub_with_demo_pair(tmp_path) as hub:
+        lead_to(hub, tmp_path, monkeypatch)
+        yield hub
+
+
+def on_screen(steps: Steps, size: tuple[int, int] = (120, 40)) -> list[LoadSettings]:
+    """Drive the app; returns what was loaded."""
+    loaded: list[LoadSettings] = []
+
+    def open_engine(wanted: LoadSettings, progress: Any, cancel: Any) -> FakeEngine:
+        loaded.append(wanted)
+        return FakeEngine("one", "two", "three")
+
+    async def drive() -> None:
+        with Store.in_memory() as store:
+            app = ChatApp(Session(store, open_engine, LoadSettings("demo"), ChatSettings(seed=3)))
+            async with app.run_test(size=size) as pilot:
+                await wait_until(pilot, lambda: not app.jobs.is_busy)
+                await steps(app, pilot)
+
+    asyncio.run(drive())
+    return loaded
+
+
+async def say(app: ChatApp, pilot: Pilot[None], text: str) -> None:
+    app.submit(text)
+    await wait_until(pilot, lambda: not app.jobs.is_busy)
+
+
+def line(app: ChatApp) -> str:
+    return str(app.query_one("#download-said", Static).content) if app.downloads.display else ""
+
+
+def notes(app: ChatApp) -> str:
+    return "\n".join(str(note.content) for note in app.transcript.query(Static))
+
+
+async def picker(app: ChatApp, pilot: Pilot[None], *keys: str) -> ModelPicker:
+    await pilot.press("ctrl+l")
+    await wait_until(pilot, lambda: isinstance(app.screen, ModelPicker) and app.screen.filter.has_focus)
+    assert isinstance(app.screen, ModelPicker)
+    await pilot.press(*keys)
+    return app.screen
+
+
+def listed(screen: ModelPicker) -> dict[str, str]:
+    """What the list of models shows, by its keys."""
+    return {str(option.id): " ".join(str(option.prompt).split()) for option in screen.models.options}
+
+
+def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        screen = await picker(app, pilot, *"demo-pair")
+        await wait_until(pilot, lambda: "get:demo-pair" in listed(screen))
+        await wait_until(pilot, lambda: [each.id for each in screen.drafts.options] == ["demo-pair:Q8_0"])
+        assert str(screen.query_one("#picker-title", Static).content).endswith("with its draft demo-draft")
+        await wait_until(pilot, lambda: "fits in memory" in str(screen.drafts.options[0].prompt))
+        await pilot.press("enter")
+        assert "10.9 MB to download" in str(screen.query_one("#picker-said", Static).content)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.jobs.is_busy)
+        assert not app.downloads.display
+
+    assert [each.model for each in on_screen(steps)] == ["demo", "demo-pair:Q8_0"]
+
+
+def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
+    hub.faults.stall_after, hub.faults.stalls = TARGET // 2, 1
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await say(app, pilot, "hello")
+        app.submit("/model demo-pair")
+        await wait_until(pilot, lambda: "5.4 MB of 10.9 MB" in line(app))
+        assert line(app).startswith("↓ demo-pair")
+        await say(app, pilot, "how are you?")
+        assert app.session.turns[-1].content == "two"
+        screen = await picker(app, pilot, *"demo-pair")
+        await wait_until(pilot, lambda: "5.4 MB of 10.9 MB" in listed(screen).get("get:demo-pair", ""))
+        await pilot.press("escape", "escape")
+        hub.released.set()
+        await wait_until(pilot, lambda: "is ready: /model demo-pair loads it" in line(app))
+        assert app.session.load_settings.model == "demo"
+        await click_on(pilot, app.query_one("#download-said"), "ready")
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair" and not app.jobs.is_busy)
+        assert not app.downloads.display
+
+    on_screen(steps)
+
+
+def test_x_stops_a_download_and_it_goes_on_later(hub: FakeHub) -> None:
+    hub.faults.stall_after, hub.faults.stalls = TARGET // 2, 1
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.submit("/model demo-pair")
+        await wait_until(pilot, lambda: "5.4 MB" in line(app))
+        screen = await picker(app, pilot, *"demo-pair")
+        await wait_until(pilot, lambda: "5.4 MB" in listed(screen).get("get:demo-pair", ""))
+        await pilot.press("right", "x")
+        await wait_until(pilot, lambda: not app.downloads.downloads.open)
+        await wait_until(pilot, lambda: "here" in listed(screen)["get:demo-pair"])
+        await pilot.press("escape", "escape")
+        await wait_until(pilot, lambda: "stopped: 5.4 MB of 10.9 MB downloaded" in notes(app))
+        hub.released.set()
+        app.submit("/model demo-pair")
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair")
+
+    on_screen(steps)
+    assert any(request.range == f"bytes={TARGET // 2}-" for request in hub.file_requests)
+
+
+def test_the_hub_is_searched_while_typing(hub: FakeHub) -> None:
+    hub.add("other/pocket-GGUF", {"pocket-Q4_K_M.gguf": b"four", "pocket-F16.gguf": b"sixteen"})
+    hub.about["other/pocket-GGUF"] = {"downloads": 3400, "likes": 5}
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        screen = await picker(app, pilot, *"pocket")
+        await wait_until(pilot, lambda: "get:hf:other/pocket-GGUF" in listed(screen))
+        assert listed(screen)["get:hf:other/pocket-GGUF"] == "other/pocket-GGUF 3k downloads, 5 likes".replace(
+            ",", " ·"
+        )
+        await wait_until(pilot, lambda: len(screen.drafts.options) == 2)
+        assert screen.drafts.highlighted_option is not None
+        assert screen.drafts.highlighted_option.id == "hf:other/pocket-GGUF:Q4_K_M"
+        await pilot.press("escape", "escape")
+
+    on_screen(steps)
+
+
+@pytest.mark.parametrize("is_offline", [True, False])
+def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, is_offline: bool) -> None:
+    if is_offline:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.faults.busy = 1000
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        screen = await picker(app, pilot, *"demo")
+        told = "offline: the hub is not searched" if is_offline else "responds with status 503"
+        await wait_until(pilot, lambda: told in listed(screen).get(HUB, ""))
+        assert {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys()
+        assert not screen.query_one("#picker-said").has_class("-error")
+        await pilot.press("enter", "enter")  # the model in use can be chosen as ever
+
+    assert [each.model for each in on_screen(steps, (60, 20))] == ["demo", "demo"]
+
+
+def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> None:
+    hub.faults.gated = True
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.submit("/model demo-pair")
+        await wait_until(pilot, lambda: "owner/demo-GGUF is gated" in notes(app))
+        assert not app.downloads.display
+        await say(app, pilot, "hello")
+        assert app.session.turns[-1].content == "one"
+
+    on_screen(steps)
+
+
+def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_downloads, "HUGE_BYTES", 1_000_000)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        screen = await picker(app, pilot, *"demo-pair")
+        await wait_until(pilot, lambda: [each.id for each in screen.drafts.options] == ["demo-pair:Q8_0"])
+        await pilot.press("enter", "enter")
+        assert "Enter again downloads it" in str(screen.query_one("#picker-said", Static).content)
+        assert hub.file_requests == []
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0")
+
+    on_screen(steps)
+
+
+def test_the_list_opens_while_an_answer_is_generated(hub: FakeHub) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.submit("hello")
+        assert app.jobs.is_busy
+        await picker(app, pilot)
+        await pilot.press("escape")
+        app.submit("/model demo:draft")
+        await wait_until(pilot, lambda: not app.jobs.is_busy)
+
+    on_screen(steps)

@@ -1,0 +1,174 @@
+"""The line above the composer: what is being downloaded, and what is ready to be loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.timer import Timer
+from textual.widgets import Static
+
+from edgespec.chat.downloads import Downloads, Fetching, missing_of
+from edgespec.settings import LoadSettings
+from edgespec.text.printable import one_line
+
+if TYPE_CHECKING:
+    from edgespec.tui.app import ChatApp
+
+LOOK_S = 0.5  # between two frames of the line
+BAR = 10  # cells
+
+
+class DownloadLine(Horizontal):
+    """Loads models for `app`, and downloads what is missing of them first, beside the conversation.
+
+    A model that comes is loaded at once while nobody is in the middle of something; otherwise the line offers it.
+    """
+
+    DEFAULT_CSS = """
+    DownloadLine {
+        height: 1;
+        display: none;
+        padding: 0 1;
+        background: $panel;
+        & > #download-said { width: 1fr; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        & > #download-close { width: 3; text-align: center; color: $text-muted; }
+        & > #download-close:hover { color: $text-error; text-style: bold; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.downloads = Downloads()
+        self._timer: Timer | None = None
+        self._told: set[Fetching] = set()  # whose end, or question, was told
+        self._shown: Fetching | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="download-said", markup=False)
+        yield Static("✕", id="download-close", markup=False)
+
+    def on_unmount(self) -> None:
+        self.downloads.close()
+
+    @property
+    def _chat(self) -> ChatApp:
+        return cast("ChatApp", self.app)
+
+    def load(self, settings: LoadSettings, *, is_confirmed: bool = False) -> None:
+        """Load these models, once all of them are here. Raises EdgespecError while a job runs if they are here, and
+        for names that mean nothing."""
+        chat = self._chat
+        ready = next((each for each in self.downloads.all if each.state == "ready" and _asks_for(settings, each)), None)
+        if ready is not None:
+            settings = ready.settings
+        if chat.session.model.server or not missing_of(settings):
+            chat.jobs.load(settings)
+            if ready is not None:
+                self.downloads.forget(ready)
+            self.show()
+            return
+        self.downloads.add(settings, is_confirmed=is_confirmed)
+        if self._timer is None:
+            self._timer = self.set_interval(LOOK_S, self.look)
+        self.look()
+
+    def look(self) -> None:
+        """Tell what has happened since the last time."""
+        chat = self._chat
+        for each in [*self.downloads.all]:
+            while each.notes:
+                chat.say(each.notes.popleft())
+            if each.state in ("asking", "ready", "stopped", "failed") and each not in self._told:
+                self._told.add(each)
+                self._tell(each)
+        if self._timer is not None and not any(each.state in ("waiting", "active") for each in self.downloads.all):
+            self._timer.stop()
+            self._timer = None
+        self.show()
+
+    def _tell(self, fetching: Fetching) -> None:
+        chat, name = self._chat, one_line(fetching.spec)
+        if fetching.state == "asking":
+            chat.say(f"{name}: {fetching.said}; {_again(fetching)} downloads it", "warning")
+        elif fetching.state == "ready":
+            if self._may_load():
+                self.load(fetching.settings)
+        else:
+            self.downloads.forget(fetching)
+            chat.say(fetching.said, "error" if fetching.state == "failed" else "info")
+
+    def _may_load(self) -> bool:
+        """Whether nobody loses anything: there is no model, or no conversation, text or list that it would disturb."""
+        chat = self._chat
+        is_free = not chat.jobs.is_busy and len(chat.screen_stack) == 1 and not chat.composer.input.text
+        return is_free and (chat.session.engine is None or not chat.session.turns)
+
+    def show(self) -> None:
+        """Show the download that runs; without one what is ready, or asks."""
+        order = {"active": 0, "asking": 1, "waiting": 2, "ready": 3}
+        shown = sorted((each for each in self.downloads.all if each.state in order), key=lambda each: order[each.state])
+        self._shown = shown[0] if shown else None
+        self.display = bool(shown)
+        if shown:
+            self.query_one("#download-said", Static).update(_line(shown[0], len(shown) - 1))
+
+    def stop(self, fetching: Fetching) -> None:
+        """Stop a download, or let go of one that is ready."""
+        if fetching.state == "ready":
+            self.downloads.forget(fetching)
+        else:
+            self.downloads.stop(fetching)
+        self.look()
+
+    @on(events.Click, "#download-close")
+    def _close(self, event: events.Click) -> None:
+        event.stop()
+        if self._shown is not None:
+            self.stop(self._shown)
+
+    @on(events.Click, "#download-said")
+    def _open(self) -> None:
+        """Load what is ready; else the list of models shows more."""
+        if self._shown is not None and self._shown.state in ("ready", "asking"):
+            self._chat.submit(_again(self._shown))
+        else:
+            self._chat.action_call("model")
+
+
+def state_of(fetching: Fetching) -> str:
+    """What a download does, in a few words."""
+    if fetching.state == "active":
+        done = f" {fetching.done:.0%}".replace("%", " %") if fetching.done is not None else ""
+        return f"{fetching.what or 'downloading'}{done}"
+    words = {"waiting": "waits for another download", "asking": fetching.said, "ready": "ready"}
+    return words.get(fetching.state, fetching.said)
+
+
+def _again(fetching: Fetching) -> str:
+    """The command that loads it, or downloads it."""
+    is_draft = fetching.spec == fetching.settings.draft_model
+    return f"/draft {fetching.spec}" if is_draft else f"/model {fetching.settings.model}"
+
+
+def _line(fetching: Fetching, others: int) -> Content:
+    name = one_line(fetching.spec)
+    more = f" · {others} more" if others else ""
+    if fetching.state == "ready":
+        return Content.assemble((f"✓ {name} is ready", "$text-success"), f": {_again(fetching)} loads it{more}")
+    if fetching.state == "asking":
+        return Content.assemble((f"? {name}", "bold"), f" {fetching.said}: {_again(fetching)} downloads it{more}")
+    bar = ""
+    if fetching.done is not None:
+        filled = round(fetching.done * BAR)
+        bar = f"{'━' * filled}{'─' * (BAR - filled)} {fetching.done:.0%}  ".replace("%", " %")
+    what = fetching.what or ("waiting" if fetching.state == "waiting" else "starting")
+    return Content.assemble("↓ ", (name, "bold"), f"  {bar}", (f"{one_line(what)}{more}", "$foreground 70%"))
+
+
+def _asks_for(settings: LoadSettings, fetching: Fetching) -> bool:
+    """Whether these settings name what has come, as it was asked for: a draft may have come with it."""
+    return settings.model == fetching.settings.model and settings.draft_model in (None, fetching.settings.draft_model)
