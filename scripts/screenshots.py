@@ -20,6 +20,7 @@ from edgespec.history import Store
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
+from edgespec.tui.comparison import ComparisonScreen
 
 SIZE = (110, 30)
 DEMO_QUESTIONS = (
@@ -68,6 +69,13 @@ async def draw(folder: Path, model: str) -> None:
             app.action_call("tokens")
             await pilot.pause(0.5)
             save(app, folder / "tokens.svg")
+            app.action_call("compare")
+            await pilot.pause(0.3)
+            await pilot.press("enter")
+            while not isinstance(app.screen, ComparisonScreen) or not app.screen.is_done:
+                await pilot.pause(0.05)
+            await pilot.pause(0.3)
+            save(app, folder / "compare.svg")
         session.close()
 
 

@@ -33,7 +33,7 @@ NO_END = float("inf")
 class ComparisonScreen(Screen[None]):
     """Two answers to one message side by side, and what makes them differ: initially those of `comparison`, which with
     `starts` begins at once. They are shown as they come, and replayed side by side as fast as they came. One of them is
-    kept as the answer in the chat; the other stays a branch of it."""
+    kept as the answer in the chat; the other stays a branch of it. `is_done` once both are there."""
 
     DEFAULT_CSS = """
     ComparisonScreen {
@@ -68,7 +68,7 @@ class ComparisonScreen(Screen[None]):
         self._is_over.set()
         self._side = 0  # that is being answered: written by its thread
         self._loading = ""  # likewise: another model
-        self._is_done = False
+        self.is_done = False
         self._position_s, self._drawn_s = NO_END, 0.0
 
     def compose(self) -> ComposeResult:
@@ -143,12 +143,12 @@ class ComparisonScreen(Screen[None]):
             if event.state is WorkerState.ERROR:
                 self._say(str(event.worker.error), error=True)
                 return
-            self._is_done = True
+            self.is_done = True
             self._draw()
             self.query(LaneView).first().focus()
 
     def _set_answering(self, is_answering: bool) -> None:
-        self._is_done = False
+        self.is_done = False
         for field in (self.query_one(ComparedText), *self.query(Input)):
             field.disabled = is_answering
         if is_answering:
@@ -178,7 +178,7 @@ class ComparisonScreen(Screen[None]):
         """Both answers as far as they have come, or at a moment of the replay; at the end the verdict."""
         comparison = self._comparison
         took_s = max(lane.took_s for lane in comparison.lanes)
-        differs_at = comparison.differs_at if self._is_done else None
+        differs_at = comparison.differs_at if self.is_done else None
         for view in self.query(LaneView):
             view.show_at(self._position_s, differs_at)
         if self._is_answering:
@@ -226,7 +226,7 @@ class ComparisonScreen(Screen[None]):
             lane = self._comparison.lanes[int(str(parameters[0])) - 1]
             return not self._is_answering and lane.key is not None
         if action == "replay":
-            return self._is_done
+            return self.is_done
         if action in ("again", "edit", "leave"):
             return not self._is_answering
         return action != "stop" or self._is_answering
