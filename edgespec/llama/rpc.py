@@ -37,7 +37,12 @@ def offers(addresses: Sequence[str]) -> list[RemoteDevice]:
             "this build of llama.cpp has no RPC backend, which --rpc needs",
             hint="build it with EDGESPEC_RPC=1 ./scripts/edgespec (docs/rpc.md)",
         )
-    found = [device for address in addresses for device in probe(address)]
+    found: list[RemoteDevice] = []
+    for address in addresses:
+        offered = probe(address)
+        if any(device.address == offered[0].address for device in found):
+            raise UsageError(f"the worker {address} is named twice", why=f"it is {offered[0].address}")
+        found += offered
     if len(found) > MOST_WORKERS:
         raise UsageError(f"the workers have {len(found)} devices", why=f"llama.cpp uses {MOST_WORKERS} at most")
     return found

@@ -75,7 +75,8 @@ def fitted(
         )
     if workers:
         note(where_layers_are(fit, [device.address for device in workers]))
-        if changed := _repacked(replace(fit, split=())).repacked.intersection(fit.header.weight_types):
+        changed = _repacked(replace(fit, split=())).repacked.intersection(fit.header.weight_types)
+        if changed and any(fit.split):
             types = ", ".join(sorted(changed))
             note(f"{types} weights are not repacked beside workers: other texts than without --rpc, and slower")
     elif free_vram:

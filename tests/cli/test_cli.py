@@ -84,7 +84,8 @@ def test_no_option_hides_another_and_no_variable_one_of_the_programs_own() -> No
     spellings = [name for option in options for name in (*option.opts, *option.secondary_opts)]
     assert len(spellings) == len(set(spellings))
     variables = {option.envvar for option in options if isinstance(option, Option)}
-    assert not variables & {"EDGESPEC_HOME", "EDGESPEC_BACKEND"}
+    own = ("HOME", "BACKEND", "COMPILER", "RPC", "LLAMA_WHEEL", "PYTHON", "DEFAULT_MODEL", "MODELS")
+    assert not variables & {f"EDGESPEC_{name}" for name in own}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from edgespec.cli.setup.cluster import check_over
 from edgespec.cluster import library
 from edgespec.errors import UsageError
 
@@ -46,3 +47,8 @@ def test_without_ray_the_command_to_install_it_is_told(installed: set[str]) -> N
     with pytest.raises(UsageError, match="--over needs Ray, which is not installed") as told:
         library.checked_address("ray")
     assert told.value.hint == f"{sys.executable} -m pip install 'ray>=2.50,<3'"
+
+
+def test_workers_are_not_for_nodes() -> None:
+    with pytest.raises(UsageError, match="--over and --rpc cannot be combined"):
+        check_over({"over": "ray", "server": (), "rpc": ("a:1",)})

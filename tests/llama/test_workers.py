@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from edgespec.errors import GenerationError, UsageError
+from edgespec.llama import rpc
 from edgespec.llama.workers import DEFAULT_PORT, MOST_WORKERS, RemoteDevice, parse_addresses, probe
 
 HELLO, DEVICES = struct.pack("<Q4B24x", 28, 7, 0, 0, 0), struct.pack("<QI", 4, 1)
@@ -103,3 +104,10 @@ def test_too_many_and_twice_the_same() -> None:
         parse_addresses(["a:1", "a:1"])
     with pytest.raises(UsageError, match=f"{MOST_WORKERS} at most"):
         parse_addresses([f"a:{port}" for port in range(1, MOST_WORKERS + 2)])
+
+
+def test_a_worker_under_two_names_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "has_rpc", lambda: True)
+    monkeypatch.setattr(rpc, "probe", lambda address: [RemoteDevice("127.0.0.1:7", 0, 5, 9, 32, 9)])
+    with pytest.raises(UsageError, match=r"localhost:7 is named twice: it is 127\.0\.0\.1:7"):
+        rpc.offers(["127.0.0.1:7", "localhost:7"])

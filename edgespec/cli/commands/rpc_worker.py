@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from errno import EADDRINUSE
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.terminal.interrupt import SIGNALS
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.settings import MAX_THREADS
 from edgespec.text.figures import size_of
 
@@ -51,7 +52,8 @@ def rpc_worker(host: str, port: int, threads: int | None, cache: Path | None, qu
     if not rpc.has_rpc():
         raise UsageError("this build of llama.cpp has no RPC backend", hint="EDGESPEC_RPC=1 ./scripts/edgespec")
     if cache is not None:
-        cache.mkdir(parents=True, exist_ok=True)
+        with told_as(UsageError, f"cannot keep weights in {cache}"):
+            cache.mkdir(parents=True, exist_ok=True)
     if not address.startswith("127."):
         output.note(f"listening on {host}: whoever reaches this port can use and crash this process, and read its data")
     handles, devices = offered_devices()
@@ -85,7 +87,9 @@ def _check(host: str, port: int) -> str:
             trial.bind((address, port))
             trial.listen(1)
     except OSError as error:
-        hint = "another worker may be running there: choose another port (--port)"
+        hint = "--host is an IPv4 address or a name of this machine"
+        if error.errno == EADDRINUSE:
+            hint = "another worker may be running there: choose another port (--port)"
         raise UsageError(f"cannot listen on {host}:{port}", why=error.strerror or str(error), hint=hint) from error
     return address
 

@@ -21,7 +21,8 @@ SECTIONS = ("Prompt", "Server", "Model", "Training", "Speculation", "Sampling", 
 
 
 class Option(click.Option):
-    """An option of one section. Its long name is its key in configuration files, and with `EDGESPEC_` its variable.
+    """An option of one section. Its long name is its key in configuration files, and with `EDGESPEC_` its variable,
+    unless another `envvar` is given.
 
     `config` is false for options of the command line only. `exclusive` rejects both names of a switch together;
     otherwise the last one wins.
@@ -35,7 +36,7 @@ class Option(click.Option):
         self.exclusive = exclusive
         self.key = max(self.opts, key=len).lstrip("-")
         self.config = config
-        if config:
+        if config and self.envvar is None:
             self.envvar = "EDGESPEC_" + self.key.upper().replace("-", "_")
 
     def get_error_hint(self, ctx: click.Context | None) -> str:

@@ -122,6 +122,7 @@ GPU_LAYERS_DRAFT = _model(
 
 RPC = _model(
     "--rpc", "rpc", type=Text(), multiple=True, metavar="HOST:PORT",
+    envvar="EDGESPEC_RPC_WORKERS",  # EDGESPEC_RPC is a choice of the build
     help="Put layers of the target on the worker at this address ('edgespec rpc-worker'), by its free memory, or as "
     "many as -ngl says. Repeatable.",
 )  # fmt: skip

@@ -26,6 +26,9 @@ def check_over(values: Mapping[str, Any]) -> None:
         return
     if values["server"]:
         raise UsageError("--over and --server cannot be combined", hint="use one of them")
+    if values["rpc"]:
+        why = "a worker serves one program at a time, and each node is one"
+        raise UsageError("--over and --rpc cannot be combined", why=why, hint="use one of them")
     from edgespec.cluster.library import checked_address
 
     checked_address(values["over"])

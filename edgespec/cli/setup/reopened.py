@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from time import monotonic, sleep
+
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
 from edgespec.events import PROGRESS
 from edgespec.runtime.worker import Worker
+from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import LoadSettings, Request
+
+PATIENCE_S, RETRY_S = 60.0, 1.0  # for workers of other machines that were lost
 
 
 class ReopenedModel(Closable):
@@ -39,8 +44,16 @@ class ReopenedModel(Closable):
         why = f": {error.why}" if error.why else ""
         self._output.note(f"{error.what}{why}; restarting it")
         self.worker.close()
-        self.worker = self._open()
-        return self.worker
+        until_s = monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.worker = self._open()
+            except GenerationError as failed:
+                if not lost_workers(self._settings, failed) or self._cancel.is_set() or monotonic() > until_s:
+                    raise
+                sleep(RETRY_S)
+            else:
+                return self.worker
 
     def where(self) -> list[str]:
         """Nothing to say of this machine, for the progress of a job."""
