@@ -114,6 +114,7 @@ def test_config_shows_the_files_and_what_they_set(tmp_path: Path) -> None:
     assert done.stdout.decode().splitlines() == [
         f"user file     {user}",
         f"project file  {project}",
+        f"personas      {tmp_path / 'config' / 'personas'} (brief, coder, editor, translator)",
         "temp = 0.5  # user",
         "seed = 2  # project",
     ]
