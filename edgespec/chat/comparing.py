@@ -151,6 +151,7 @@ class Comparison:
         self.lanes = (Lane(), Lane())
         self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # of both
         self.notes: list[str] = []
+        self._chat: str | None = None
 
     @property
     def is_race(self) -> bool:
@@ -182,6 +183,8 @@ class Comparison:
         key = self.lanes[number].key
         if key is None:
             raise UsageError("there is no such answer")
+        if self._chat != self.session.chat:
+            raise UsageError("those answers are in another chat", hint="/load opens it")
         self.session.switch(key)
 
     def _answer(self, number: int, asks: str, cancel: CancelFlag, heard: Callable[[int], None]) -> None:
@@ -195,7 +198,7 @@ class Comparison:
             else:
                 lane.events.append(Timed(perf_counter() - started_s, event))
                 heard(number)
-        last = session.turns[-1]
+        last, self._chat = session.turns[-1], session.chat
         lane.key = last.key if last.role == "assistant" else None
 
     @contextmanager
@@ -212,6 +215,7 @@ class Comparison:
             try:
                 other.load(side.loads, progress, cancel)
             except OutOfMemoryError:
+                session.states.keep_last(own.engine)
                 own.unload()
                 other.load(side.loads, progress, cancel)
             with session.answering_as(settings, other):

@@ -89,6 +89,17 @@ def test_both_answers_are_branches_and_the_chat_shows_the_first_until_another_is
     assert session.store.chat_settings(session.chat)["sampling"]["temperature"] == 0.8
 
 
+def test_an_answer_is_kept_only_in_its_own_chat() -> None:
+    session = talking_to(FakeEngine())
+    comparison = compared(session, "hello")
+    session.new()
+    list(session.ask("another chat"))
+    turns = session.turns
+    with pytest.raises(UsageError, match="another chat"):
+        comparison.keep(1)
+    assert session.turns == turns
+
+
 def test_the_last_message_is_answered_again_where_none_is_given() -> None:
     engine = FakeEngine("old", "one", "two")
     session = talking_to(engine)
