@@ -140,11 +140,11 @@ class ComparisonScreen(Screen[Comparison]):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.state in (WorkerState.ERROR, WorkerState.SUCCESS):
             self._set_answering(False)
-            if event.state is WorkerState.ERROR:
+            self._is_done = event.state is WorkerState.SUCCESS
+            self._draw()
+            if not self._is_done:
                 self._say(str(event.worker.error), error=True)
                 return
-            self._is_done = True
-            self._draw()
             self.query(LaneView).first().focus()
 
     def _set_answering(self, is_answering: bool) -> None:

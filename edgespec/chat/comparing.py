@@ -169,6 +169,9 @@ class Comparison:
         is loaded. The chat shows the first answer afterwards. After `cancel` the answers end where they are. Raises
         what asking raises."""
         self.session.model.needed()
+        for side in self.sides:
+            if side.loads is not None:
+                self.session.model.check(side.loads)
         order = (1, 0) if self.is_race and self.sides[0].is_plain else (0, 1)
         for number in order:
             if cancel.is_set():

@@ -314,7 +314,7 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
 
         def marked() -> list[str]:
             line = view.render_line(1)
-            return [text for text, style, _ in line if style is not None and style.underline]
+            return [text for text, style, _ in line if style is not None and style.reverse]
 
         await wait_until(pilot, lambda: marked() == ["walrus"])
         await pilot.press("ctrl+g", "escape")
