@@ -30,10 +30,11 @@ LEAVING_S = 3.0  # for answers to be saved at exit
 NO_END = float("inf")
 
 
-class ComparisonScreen(Screen[None]):
+class ComparisonScreen(Screen[Comparison]):
     """Two answers to one message side by side, and what makes them differ: initially those of `comparison`, which with
     `starts` begins at once. They are shown as they come, and replayed side by side as fast as they came. One of them is
-    kept as the answer in the chat; the other stays a branch of it. `is_done` once both are there."""
+    kept as the answer in the chat; the other stays a branch of it. It returns what was compared last; `is_done` once both
+    answers are there."""
 
     DEFAULT_CSS = """
     ComparisonScreen {
@@ -77,7 +78,7 @@ class ComparisonScreen(Screen[None]):
         with Horizontal(id="comparison-sides"):
             for number, side in enumerate(self._comparison.sides, 1):
                 yield Static(f"{number}:")
-                yield Input(side.changes, placeholder=f"{AS_SET}: MODEL, temp=0, pace=off ...", compact=True)
+                yield Input(side.changes, placeholder=f"{AS_SET}, or MODEL, temp=0, pace=off ...", compact=True)
         with Container(id="comparison-lanes"):
             yield LaneView(id="comparison-1")
             yield LaneView(id="comparison-2")
@@ -140,11 +141,11 @@ class ComparisonScreen(Screen[None]):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.state in (WorkerState.ERROR, WorkerState.SUCCESS):
             self._set_answering(False)
-            if event.state is WorkerState.ERROR:
+            self.is_done = event.state is WorkerState.SUCCESS
+            self._draw()
+            if not self.is_done:
                 self._say(str(event.worker.error), error=True)
                 return
-            self.is_done = True
-            self._draw()
             self.query(LaneView).first().focus()
 
     def _set_answering(self, is_answering: bool) -> None:
@@ -207,7 +208,7 @@ class ComparisonScreen(Screen[None]):
         except EdgespecError as error:
             self._say(str(error), error=True)
             return
-        self.dismiss()
+        self.dismiss(self._comparison)
 
     def action_again(self) -> None:
         self._start()
@@ -219,7 +220,7 @@ class ComparisonScreen(Screen[None]):
         self._cancel.set()
 
     def action_leave(self) -> None:
-        self.dismiss()
+        self.dismiss(self._comparison)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "keep":

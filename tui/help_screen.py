@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
@@ -12,14 +14,19 @@ from textual.widgets import Footer, Static
 
 from edgespec.chat.slash import COMMANDS
 
-WIDE = 98  # cells that the longest line needs
+WIDE, BORDERS = 98, 5  # cells
 KEYS = (
     ("Enter", "Send the message."),
     ("Ctrl+J", "Start a new line."),
     ("Esc", "Stop the answer, close what is open, cancel a command."),
     ("Up, Down", "Browse your earlier messages."),
     ("Tab", "Complete a command; move to the next part of the screen."),
-    ("Shift+Tab", "Select messages: E edits, C copies, 1-9 copy code blocks, Shift+Right scrolls them."),
+    (
+        "Shift+Tab",
+        "Select attached files (Del removes one), then messages: E edits, C copies, R regenerates, Enter "
+        "unfolds, Left and Right switch versions, 1-9 copy code blocks, S saves and Shift+Right scrolls them.",
+    ),
+    ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches."),
     ("Ctrl+P", "Search all commands, and change the theme."),
 )
 
@@ -51,21 +58,21 @@ class HelpScreen(ModalScreen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_resize(self, event: Resize) -> None:
-        self.query_one(Static).update(_page(is_wide=event.size.width >= WIDE))
+        self.query_one(Static).update(_page(min(WIDE, event.size.width) - BORDERS))
 
 
-def _page(*, is_wide: bool) -> Content:
-    """One line each, or two if there is no room: the name and the help."""
+def _page(width: int) -> Content:
+    """Keys and names on the left, the help beside them, or below the name if there is no room."""
     rows = [(key, "", help) for key, help in KEYS]
     rows += [(shown(command.key), command.title, command.help) for command in COMMANDS]
-    keys, titles = (max(len(row[column]) for row in rows) for column in (0, 1))
+    keys, titles = (max(len(row[column]) for row in rows) + 2 for column in (0, 1))
+    is_wide = width >= WIDE - BORDERS
     lines = []
     for key, title, help in rows:
-        name = Content.assemble((key.ljust(keys), "bold $text-primary"), "  ", (title.ljust(titles), "bold"))
-        between = "  " if is_wide else "\n" + " " * (keys + 2)
-        if not title:
-            name, between = Content.styled(key.ljust(keys), "bold $text-primary"), "  "
-        lines.append(Content.assemble(name, between, (help, "dim")))
+        indent = " " * (keys + (titles if title and is_wide else 0))
+        name = title.ljust(titles) if is_wide and title else f"{title}\n{indent}" if title else ""
+        said = f"\n{indent}".join(wrap(help, max(1, width - len(indent))))
+        lines.append(Content.assemble((key.ljust(keys), "bold $text-primary"), (name, "bold"), (said, "dim")))
     return Content("\n").join(lines)
 
 

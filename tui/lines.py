@@ -23,7 +23,7 @@ from textual.widget import Widget
 
 from edgespec.history.search import spans
 
-MARK = "bold underline $text-warning on $warning-muted"  # of what a search has found
+MARK = "bold reverse $text-warning"  # of what a search has found
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,15 @@ class Screens:
     def compare(self, comparison: Comparison, *, starts: bool = True) -> None:
         """Two answers side by side."""
         app = self._app
+
+        def go_on(compared: Comparison | None) -> None:
+            app.commands.compared = compared or app.commands.compared
+            ScreenFront(app).redraw()
+            app.jobs.idle.begin()
+            self.offer_remedies()
+
         app.jobs.idle.stop()
-        app.push_screen(ComparisonScreen(comparison, starts=starts), lambda _: ScreenFront(app).redraw())
+        app.push_screen(ComparisonScreen(comparison, starts=starts), go_on)
 
     def _open_comparison(self) -> None:
         """With what is typed, or the last message."""

@@ -151,6 +151,7 @@ class Comparison:
         self.lanes = (Lane(), Lane())
         self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # of both
         self.notes: list[str] = []
+        self._chat: str | None = None
 
     @property
     def is_race(self) -> bool:
@@ -168,6 +169,9 @@ class Comparison:
         is loaded. The chat shows the first answer afterwards. After `cancel` the answers end where they are. Raises
         what asking raises."""
         self.session.model.needed()
+        for side in self.sides:
+            if side.loads is not None:
+                self.session.model.check(side.loads)
         order = (1, 0) if self.is_race and self.sides[0].is_plain else (0, 1)
         for number in order:
             if cancel.is_set():
@@ -182,6 +186,8 @@ class Comparison:
         key = self.lanes[number].key
         if key is None:
             raise UsageError("there is no such answer")
+        if self._chat != self.session.chat:
+            raise UsageError("those answers are in another chat", hint="/load opens it")
         self.session.switch(key)
 
     def _answer(self, number: int, asks: str, cancel: CancelFlag, heard: Callable[[int], None]) -> None:
@@ -195,7 +201,7 @@ class Comparison:
             else:
                 lane.events.append(Timed(perf_counter() - started_s, event))
                 heard(number)
-        last = session.turns[-1]
+        last, self._chat = session.turns[-1], session.chat
         lane.key = last.key if last.role == "assistant" else None
 
     @contextmanager
@@ -212,6 +218,7 @@ class Comparison:
             try:
                 other.load(side.loads, progress, cancel)
             except OutOfMemoryError:
+                session.states.keep_last(own.engine)
                 own.unload()
                 other.load(side.loads, progress, cancel)
             with session.answering_as(settings, other):

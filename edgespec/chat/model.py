@@ -50,10 +50,7 @@ class ChatModel:
         """Load a model. Errors that can be detected beforehand keep the loaded one. Returns the catalogue's defaults
         for the previous model, and for this one. Raises what Runtime raises."""
         try:
-            if not self.server:
-                check_model(resolve(wanted.model).path)
-                if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
-                    check_draft_file(resolve(wanted.draft_model).path)
+            self.check(wanted)
             catalogued = catalogued_settings(self.settings.model), catalogued_settings(wanted.model)
             if not self.server:
                 self.unload()  # there may be no room for both
@@ -67,6 +64,13 @@ class ChatModel:
         self._notes_told, self._failed, self.settings = 0, None, wanted
         self.about, self._drafting = self.engine.describe(), {}
         return catalogued
+
+    def check(self, wanted: LoadSettings) -> None:
+        """Raises what of loading can be detected beforehand."""
+        if not self.server:
+            check_model(resolve(wanted.model).path)
+            if wanted.draft_model and wanted.draft_model != AUTO_DRAFT:
+                check_draft_file(resolve(wanted.draft_model).path)
 
     def unload(self) -> None:
         """Free the model."""

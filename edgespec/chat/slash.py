@@ -39,8 +39,8 @@ COMMANDS = (
     Command("thought", "", "Show the reasoning of the last answer."),
     Command(
         "compare",
-        "[[CHANGES |] CHANGES --] [PROMPT]",
-        "Answer twice: with other settings or by another model, by default without drafts.",
+        "[[A |] B --] [PROMPT]",
+        "Answer twice: as set, and as B (temp=0, MODEL; by default without drafts); or as A and as B.",
         "f4",
         ("race",),
         waits=True,

@@ -40,6 +40,7 @@ class ChatStates:
         self._most_bytes = most_bytes
         self._unkept: dict[str, tuple[Message, ...]] = {}  # by chat, the last one at the end
         self._known: set[str] = set()
+        self._removed: set[str] = set()
         self._lock = threading.Lock()  # what is idle keeps beside those who answer
 
     @property
@@ -67,7 +68,10 @@ class ChatStates:
                 if not self._unkept:
                     return
                 chat, messages = self._unkept.popitem()
-            if engine.keep_state(messages, _file(chat), self._most_bytes, left_s) < 0:
+            n_bytes = engine.keep_state(messages, _file(chat), self._most_bytes, left_s)
+            if chat in self._removed:  # meanwhile
+                remove_states([chat])
+            elif n_bytes < 0:
                 with self._lock:
                     self._unkept = {chat: messages} | self._unkept  # unless there was another answer
                 return
@@ -85,7 +89,9 @@ class ChatStates:
 
     def remove(self, chat: str) -> None:
         """The chat was deleted."""
-        self._unkept.pop(chat, None)
+        with self._lock:
+            self._removed.add(chat)
+            self._unkept.pop(chat, None)
         remove_states([chat])
 
 

@@ -89,6 +89,17 @@ def test_both_answers_are_branches_and_the_chat_shows_the_first_until_another_is
     assert session.store.chat_settings(session.chat)["sampling"]["temperature"] == 0.8
 
 
+def test_an_answer_is_kept_only_in_its_own_chat() -> None:
+    session = talking_to(FakeEngine())
+    comparison = compared(session, "hello")
+    session.new()
+    list(session.ask("another chat"))
+    turns = session.turns
+    with pytest.raises(UsageError, match="another chat"):
+        comparison.keep(1)
+    assert session.turns == turns
+
+
 def test_the_last_message_is_answered_again_where_none_is_given() -> None:
     engine = FakeEngine("old", "one", "two")
     session = talking_to(engine)
@@ -147,13 +158,26 @@ def test_a_model_that_leaves_no_room_for_another_is_loaded_again_afterwards() ->
     assert session.engine is opened[2]
 
 
-def test_a_model_that_cannot_be_loaded_leaves_the_chat_as_it_was_but_for_the_first_answer() -> None:
+def test_a_model_that_is_not_there_is_told_before_anything_is_said() -> None:
     session = talking_to(FakeEngine("one"))
     with pytest.raises(EdgespecError, match="nowhere"):
         compared(session, "nowhere.gguf -- x")
+    assert session.turns == []
+    assert session.load_settings.model == "demo"
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_chat_as_it_was_but_for_the_first_answer() -> None:
+    def open_engine(wanted: LoadSettings, *_: Any) -> FakeEngine:
+        if wanted != LoadSettings("demo", threads=1):
+            raise GenerationError("it breaks")
+        return FakeEngine("one", settings=wanted)
+
+    session = session_with(open_engine)
+    with pytest.raises(GenerationError, match="breaks"):
+        compared(session, "draft=none -- x")
     assert [turn.content for turn in session.turns] == ["x", "one"]
     assert session.engine is not None
-    assert session.load_settings.model == "demo"
+    assert session.load_settings.draft_model is None
 
 
 @pytest.mark.parametrize(("stopped", "lengths"), [(0, [4, 0]), (1, [7, 4])])

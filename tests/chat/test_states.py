@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import ChatStates, states_folder
 from edgespec.history import Store
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, Message
 
 DEMO = LoadSettings("demo", threads=1, spec_type="none", store=False)
 pytestmark = pytest.mark.usefixtures("home")
@@ -86,3 +86,17 @@ def test_a_deleted_chat_leaves_nothing_behind(store: Store) -> None:
     session.delete(str(session.chat))
     session.close()
     assert not file.exists() and states_of(engine) == [] and store.chats() == []
+
+
+def test_a_chat_that_is_deleted_while_its_state_is_written_leaves_nothing_behind(store: Store) -> None:
+    class Writing(FakeEngine):
+        def keep_state(self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0) -> int:
+            session.delete(file.stem)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            return 1
+
+    session = talking_to(Writing(), store)
+    list(session.ask("hello"))
+    session.keep_states(9.0)
+    assert list(states_folder().iterdir()) == []

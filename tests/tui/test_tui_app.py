@@ -189,6 +189,21 @@ def test_every_key_does_what_its_command_does(key: str, monkeypatch: pytest.Monk
     on_screen(steps)
 
 
+def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*"hi", "f4")
+        await wait_until(pilot, lambda: isinstance(app.screen, ComparisonScreen))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.screen.check_action("keep", (2,)) is True)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+        first = app.session.turns[-1].key
+        await type_in(app, pilot, "/keep 2")
+        await wait_until(pilot, lambda: app.session.turns[-1].key != first)
+
+    on_screen(steps, FakeEngine("one", "other"))
+
+
 @pytest.mark.parametrize("name", SCREENS)
 def test_commands_that_have_a_screen_open_it_and_escape_closes_it(name: str) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
@@ -299,7 +314,7 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
 
         def marked() -> list[str]:
             line = view.render_line(1)
-            return [text for text, style, _ in line if style is not None and style.underline]
+            return [text for text, style, _ in line if style is not None and style.reverse]
 
         await wait_until(pilot, lambda: marked() == ["walrus"])
         await pilot.press("ctrl+g", "escape")
