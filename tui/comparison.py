@@ -33,8 +33,8 @@ NO_END = float("inf")
 class ComparisonScreen(Screen[Comparison]):
     """Two answers to one message side by side, and what makes them differ: initially those of `comparison`, which with
     `starts` begins at once. They are shown as they come, and replayed side by side as fast as they came. One of them is
-    kept as the answer in the chat; the other stays a branch of it. It returns what was compared last; `is_done` once both
-    answers are there."""
+    kept as the answer in the chat; the other stays a branch of it. It returns what was compared last; `is_done` once
+    both answers are there."""
 
     DEFAULT_CSS = """
     ComparisonScreen {
