@@ -67,14 +67,14 @@ class ChatStates:
             with self._lock:
                 if not self._unkept:
                     return
-                chat, messages = self._unkept.popitem()
-            n_bytes = engine.keep_state(messages, _file(chat), self._most_bytes, left_s)
-            if chat in self._removed:  # meanwhile
-                remove_states([chat])
-            elif n_bytes < 0:
-                with self._lock:
-                    self._unkept = {chat: messages} | self._unkept  # unless there was another answer
+                chat, messages = next(reversed(self._unkept.items()))
+            if engine.keep_state(messages, _file(chat), self._most_bytes, left_s) < 0:
                 return
+            with self._lock:
+                if self._unkept.get(chat) is messages:  # there was no other answer
+                    del self._unkept[chat]
+                if chat in self._removed:
+                    remove_states([chat])
 
     def keep_last(self, engine: Answerer | None) -> None:
         """The same before a model goes, which nothing hinders."""
