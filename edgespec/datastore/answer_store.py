@@ -134,6 +134,7 @@ class AnswerStore:
             return
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.parent.chmod(0o700)  # what was said is for its user alone
             with FileLock(self.file.with_suffix(".lock"), timeout=LOCK_S):
                 new = [np.array([*answer, BETWEEN], np.uint32) for answer in self._new]
                 tokens = np.concatenate([self._read().tokens, *new])[-MOST_TOKENS:]

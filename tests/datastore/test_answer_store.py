@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_an_answer_is_known_at_once_and_to_the_next_process(home: Path) -> None:
     store.save()
     assert drafted(store, [1, 10, 11, 12]) == [13, 14, 15, 16]
     assert drafted(AnswerStore("v", "m.gguf"), [1, 10, 11, 12]) == [13, 14, 15, 16]
+    if os.name == "posix":
+        assert store.file.parent.stat().st_mode & 0o777 == 0o700
     assert not drafted(AnswerStore("w", "m.gguf"), [1, 10, 11, 12])
 
 

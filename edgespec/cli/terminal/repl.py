@@ -253,7 +253,8 @@ class Repl:
             self.output.end_progress()
         self._interrupts.go_on()
         self.output.line(comparison.verdict())
-        self.output.note("the chat goes on from answer 1; /keep 2 chooses the other one")
+        if all(lane.key for lane in comparison.lanes):
+            self.output.note("the chat goes on from answer 1; /keep 2 chooses the other one")
 
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers
