@@ -243,7 +243,7 @@ def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
 
 
 def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.loading.can_be_exact", lambda *_: False)
+    monkeypatch.setattr("edgespec.runtime.loading.can_be_exact", lambda *_, **__: False)
     said = {}
     settings: dict[str, dict[str, Any]] = {
         "default": {},

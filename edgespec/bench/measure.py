@@ -316,4 +316,5 @@ def _without_names(settings: LoadSettings) -> dict[str, Any]:
     """The load settings, without the models, which are recorded elsewhere, and without what the modes name."""
     left_out = ("model", "draft_model", "spec_type", "pace")
     corpus = settings.corpus and Path(settings.corpus).name
-    return {name: value for name, value in asdict(settings).items() if name not in left_out} | {"corpus": corpus}
+    kept = {name: value for name, value in asdict(settings).items() if name not in left_out}
+    return kept | {"corpus": corpus, "rpc": list(settings.rpc)}
