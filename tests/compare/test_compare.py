@@ -608,7 +608,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_not_asked_again(home: Path) ->
         ([*DEMO, "--plot", "x.pdf"], ".png or .svg", 2),
         ([*DEMO, "tiny.gguf"], "tiny cannot be compared with demo", 2),
         ([*DEMO, "-md", "nothing.gguf"], "nothing.gguf", 3),
-        ([*DEMO, "--limit", "100000000", "--text", "long.txt", "--quants", "Q2_K"], "do not fit", 2),
+        ([*DEMO, "--limit", "100000000", "--text", "long.txt", "--quants", "Q2_K"], "fit into", 2),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(
