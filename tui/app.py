@@ -200,7 +200,7 @@ class ChatApp(App[None]):
         if self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
-            self.toggle_sidebar()
+            self.screens.toggle_chats()
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
@@ -347,21 +347,6 @@ class ChatApp(App[None]):
         self.transcript.scroll_relative(y=event.step * max(1, self.transcript.size.height - 2), animate=False)
 
     # --- the sidebar ----------------------------------------------------------------------------------------------
-
-    def toggle_sidebar(self) -> None:
-        sidebar = self.query_one("#sidebar")
-        shown = sidebar.display
-        sidebar.set_class(False, "-usual")
-        sidebar.set_class(not shown, "-asked")
-        if shown:
-            self.composer.input.focus()
-        else:
-            self.call_after_refresh(self.query_one("ChatList").focus)
-
-    def search(self) -> None:
-        if not self.query_one("#sidebar").display:
-            self.toggle_sidebar()
-        self.call_after_refresh(self.query_one(Sidebar).focus_search)
 
     @on(Searched)
     def _mark_found(self, event: Searched) -> None:

@@ -23,6 +23,7 @@ from edgespec.tui.picker_absent import Elsewhere
 from edgespec.tui.picker_layout import Picked
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
+from edgespec.tui.sidebar import ChatList, Sidebar
 
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
@@ -40,9 +41,9 @@ class Screens:
             "draft": self._pick_model,
             "persona": self._pick_persona,
             "set": self._show_settings,
-            "list": app.toggle_sidebar,
-            "load": app.toggle_sidebar,
-            "search": app.search,
+            "list": self.toggle_chats,
+            "load": self.toggle_chats,
+            "search": self._search,
             "rename": lambda: app.composer.put(f"/rename {app.session.title}"),
             "system": self._change_system,
             "restart": self._restart,
@@ -61,6 +62,24 @@ class Screens:
         if command in self._shows:
             self._shows[command]()
         return command in self._shows
+
+    def toggle_chats(self) -> None:
+        """Show the list of chats, or hide it."""
+        app = self._app
+        sidebar = app.query_one(Sidebar)
+        shown = sidebar.display
+        sidebar.set_class(False, "-usual")
+        sidebar.set_class(not shown, "-asked")
+        if shown:
+            app.composer.input.focus()
+        else:
+            app.call_after_refresh(app.query_one(ChatList).focus)
+
+    def _search(self) -> None:
+        sidebar = self._app.query_one(Sidebar)
+        if not sidebar.display:
+            self.toggle_chats()
+        self._app.call_after_refresh(sidebar.focus_search)
 
     def offer_remedies(self) -> None:
         """Let the user choose how to load the model again, after a failure."""

@@ -1,10 +1,12 @@
-"""Read lines from a terminal: with history and completion if the readline library is available."""
+"""Read lines, from a terminal with history and completion if the readline library is available, and what they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+from edgespec.errors import UsageError
 from edgespec.files.paths import data_dir
 
 try:
@@ -14,6 +16,7 @@ except ImportError:  # Windows: its console edits lines and keeps their history 
 
 KEPT_LINES = 1000
 FILE = "chat_history"
+PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
 
 
 class LineEditor:
@@ -60,3 +63,35 @@ class LineEditor:
         if state == 0:
             self._found = self._complete(text)
         return self._found[state] if state < len(self._found) else None
+
+
+def inputs_of(read_line: Callable[[str], str | None]) -> Iterator[str]:
+    """Messages and commands: lines, or blocks between lines of three double quotes. `read_line` returns the next line
+    for a prompt, None at the end."""
+    block: list[str] | None = None
+    while (line := read_line(MORE if block is not None else PROMPT)) is not None:
+        if block is not None:
+            done = line.rstrip().endswith(QUOTES)
+            block.append(line.rstrip().removesuffix(QUOTES) if done else line)
+            if done:
+                yield "\n".join(block).strip("\n")
+                block = None
+        elif line.startswith(QUOTES):
+            rest = line.removeprefix(QUOTES)
+            if rest.rstrip().endswith(QUOTES):
+                yield rest.rstrip().removesuffix(QUOTES)
+            else:
+                block = [rest]
+        elif line.strip():
+            yield line
+    if block:
+        yield "\n".join(block).strip("\n")
+
+
+def piped_line() -> str | None:
+    """The next line of stdin, None at the end. Raises UsageError for other text than UTF-8."""
+    data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
+    try:
+        return data.decode("utf-8-sig").rstrip("\r\n") if data else None
+    except UnicodeDecodeError as error:
+        raise UsageError("piped input is not UTF-8", why=str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
@@ -25,7 +25,7 @@ from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.render.footer import footer
 from edgespec.cli.terminal.interrupt import Interrupted, Interrupts
-from edgespec.cli.terminal.line_editor import LineEditor
+from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
 from edgespec.cli.terminal.output import Output
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -40,7 +40,6 @@ from edgespec.text.thinking import ThinkingStream, split
 Fetch = Callable[[LoadSettings, Callable[[str], bool]], LoadSettings]
 
 SHOWN = 120  # characters of a system prompt
-PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
 
 
 class Repl:
@@ -84,7 +83,7 @@ class Repl:
         try:
             if first:
                 self._do(first)
-            inputs = self._inputs()
+            inputs = inputs_of(self._line)
             while not self._left and (text := next(inputs, None)) is not None:
                 self._do(text)
         finally:
@@ -346,34 +345,13 @@ class Repl:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def _inputs(self) -> Iterator[str]:
-        """Messages and commands: lines, or blocks between lines of three double quotes."""
-        block: list[str] | None = None
-        while (line := self._line(MORE if block is not None else PROMPT)) is not None:
-            if block is not None:
-                done = line.rstrip().endswith(QUOTES)
-                block.append(line.rstrip().removesuffix(QUOTES) if done else line)
-                if done:
-                    yield "\n".join(block).strip("\n")
-                    block = None
-            elif line.startswith(QUOTES):
-                rest = line.removeprefix(QUOTES)
-                if rest.rstrip().endswith(QUOTES):
-                    yield rest.rstrip().removesuffix(QUOTES)
-                else:
-                    block = [rest]
-            elif line.strip():
-                yield line
-        if block:
-            yield "\n".join(block).strip("\n")
-
     def _line(self, prompt: str) -> str | None:
         """The next line, None at the end."""
         if self._next is not None:
             line, self._next = self._next, None
             return line.rstrip("\n")
         if self._editor is None:
-            return self._piped_line()
+            return piped_line()
         self._idle.begin()
         try:
             return self._typed_line(self._editor, prompt)
@@ -391,13 +369,6 @@ class Repl:
             except EOFError:
                 self.output.line("")
                 return None
-
-    def _piped_line(self) -> str | None:
-        data = sys.stdin.buffer.readline() if sys.stdin is not None else b""
-        try:
-            return data.decode("utf-8-sig").rstrip("\r\n") if data else None
-        except UnicodeDecodeError as error:
-            raise UsageError("piped input is not UTF-8", why=str(error)) from error
 
     def _completions(self, line: str) -> Sequence[str]:
         """Slash commands, and for /load the chats."""
