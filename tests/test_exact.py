@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from inflate_gguf import main as inflate
+from played_chats import Player
 
 import edgespec
 from edgespec.cancel import CancelFlag
@@ -30,6 +31,9 @@ from edgespec.settings import Message, Request
 
 # Flash attention shares out 512 cells and more among threads: contexts on both sides of that.
 LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
+SQUARES = "".join(
+    f"def square_{n}(values):\n    return [value * {n} for value in values if value > {n * n}]\n" for n in range(60)
+)
 PROMPTS = ["import os, sys, re", LONG, LONG + "class Stack:\n    def push(self, item):\n"]
 
 pytestmark = pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
@@ -123,6 +127,15 @@ def said(llm: Runtime, turns: list[Message]) -> tuple[list[tuple[int, float | No
     ids = tuple(event.id for event in events if event.id >= 0)
     message = Message("assistant", "".join(event.text for event in events), ids)
     return [(event.id, event.logprob) for event in events], message
+
+
+def test_a_chat_with_trees_is_the_same_after_an_answer_that_ended_in_the_middle_of_a_draft() -> None:
+    """With this seed a long message follows an answer that was stopped after a token of a second branch."""
+    played, ways = [], list[dict[str, Any]]([{"spec_type": "none"}, {"pace": "fixed:9"}])
+    for drafting in ways:
+        with edgespec.load("demo", spec_tree=4, store=False, ctx_size=1024, threads=1, **drafting) as llm:
+            played.append(Player(llm, [SQUARES], seed=1, n_chats=1).play(3))
+    assert played[0] == played[1]
 
 
 def test_another_conversation_in_the_cache_changes_no_text() -> None:

@@ -68,8 +68,9 @@ class Engine:
         return sequence
 
     def finish(self, sequence: Sequence) -> None:
-        """Give the slot of a sequence back, or its place among those that wait."""
-        if self.context.exact and sequence.finish in ("stop", "length"):
+        """Free the slot of a sequence, or its place in the queue."""
+        if self.context.exact and sequence.finish != "error":
+            self.watch(None)  # the flag of a cancelled answer is still set, and would abort this pass
             self.runner.catch_up(sequence)
         if sequence.slot != NO_SLOT:
             self.speculator.end(sequence)

@@ -23,7 +23,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 
 MAGIC = b"edgespec KV state\n"
-VERSION = 1  # also of how prompts are read
+VERSION = 2  # also of how prompts are read
 MOST_HEADER = 1 << 20  # bytes
 CHUNK = 1 << 24
 DIGEST = 32
@@ -59,6 +59,7 @@ def write(
             "facts": facts,
             "n_tokens": len(slot.tokens),
             "reads": slot.reads,
+            "following": slot.following,
             "states": [[place, one.nbytes] for place, one in states.items()],
         }
     ).encode()
@@ -89,7 +90,8 @@ def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) 
             if header["facts"] != json.loads(json.dumps(facts)):
                 return None
             n_tokens, sizes = int(header["n_tokens"]), [(int(place), int(size)) for place, size in header["states"]]
-            slot = Slot(0, reads=[(int(start), int(end)) for start, end in header["reads"]])
+            reads, following = [(int(start), int(end)) for start, end in header["reads"]], header["following"]
+            slot = Slot(0, reads=reads, following=None if following is None else int(following))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DamagedStateError(f"its header cannot be read ({error})") from error
         if 4 * n_tokens + sum(size for _, size in sizes) + DIGEST != reader.n_left:

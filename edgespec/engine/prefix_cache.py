@@ -87,7 +87,7 @@ class PrefixCache:
             return
         state = self._timed(n_bytes, lambda: self._context.save(slot.number))
         if state.size:
-            kept = Slot(slot.number, [*tokens], [*slot.reads], checkpoints={**slot.checkpoints})
+            kept = Slot(slot.number, [*tokens], [*slot.reads], slot.following, checkpoints={**slot.checkpoints})
             if self._can_cut:
                 self._saved = [one for one in self._saved if not _begins(one.slot.tokens, tokens)]
             self._saved.append(Saved(kept, state))

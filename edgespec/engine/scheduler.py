@@ -80,6 +80,8 @@ class Scheduler:
         self.active.remove(sequence)
         slot = self.slots[sequence.slot]
         slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
+        later = sequence.tokens[sequence.n_decoded : sequence.n_decoded + 1]
+        slot.following = later[0] if later and not self.context.model.is_end(later[0]) else None
         self._uses += 1
         slot.last_use = self._uses
         if sequence.stats.rounds and sequence.stats.cached_tokens < sequence.n_prompt // 2:
@@ -145,7 +147,8 @@ class Scheduler:
         if not self.context.restore(slot.number, state) or self.context.length(slot.number) != len(held.tokens):
             self.context.forget(slot.number)
             return False
-        slot.tokens, slot.reads, slot.checkpoints = held.tokens, held.reads, held.checkpoints
+        slot.tokens, slot.reads, slot.following = held.tokens, held.reads, held.following
+        slot.checkpoints = held.checkpoints
         self._uses += 1
         slot.last_use = self._uses
         return True
@@ -241,7 +244,7 @@ class Scheduler:
     def _restore(self, sequence: Sequence, saved: Saved, prefix: Prefix) -> bool:
         """Let a sequence's slot hold that prefix, which was saved."""
         slot = self.slots[sequence.slot]
-        slot.tokens, slot.reads = sequence.tokens, prefix.reads
+        slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
         done = self.cache.restore(saved, slot, prefix.length)
         sequence.n_decoded = sequence.stats.cached_tokens = prefix.length if done else 0
         return done
@@ -262,7 +265,7 @@ class Scheduler:
         if not length or not cut(self.context, slot, length):
             self.context.forget(slot.number)
             slot.checkpoints, length, prefix = {}, 0, Prefix(0, [(0, sequence.n_prompt)])
-        slot.tokens, slot.reads = sequence.tokens, prefix.reads
+        slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
         sequence.n_decoded = sequence.stats.cached_tokens = length
         sequence.stops = [stop for stop in sequence.stops if stop - length >= BETWEEN_STOPS]
 

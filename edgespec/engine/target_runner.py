@@ -75,8 +75,10 @@ class TargetRunner:
         part.branches = []
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Decode what a finished answer has taken over from a second branch: in a next prompt, with which it would be
-        read, it might come in a wide pass."""
+        """Decode the tokens of a finished answer that were accepted on another branch than the first.
+
+        The next prompt of the chat would otherwise begin with these tokens, and might read them in a wide pass.
+        """
         start, end = sequence.n_decoded, len(sequence.tokens) - 1
         if sequence.n_prompt <= start < end:
             tokens, ids = sequence.tokens[start:end], [(sequence.slot,)] * (end - start)

@@ -24,8 +24,9 @@ SHORT, LONG = WIDE - 10, 2 * WIDE
 
 
 def slot(n_read: int, n_generated: int = 0, *, seed: int = 0) -> Slot:
-    """One that holds a prompt, and an answer to it."""
-    return Slot(0, text(n_read + n_generated, seed), [(0, n_read)])
+    """A slot that holds a prompt and an answer to it, whose last token is not in the cache."""
+    *tokens, last = text(n_read + n_generated + 1, seed)
+    return Slot(0, tokens, [(0, n_read)], last)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +47,35 @@ def test_a_prompt_uses_what_it_would_read_in_the_same_way(n_read: int, n_prompt:
 
 
 def test_only_a_chat_goes_on_from_what_was_generated() -> None:
-    held, prompt = slot(LONG, 50), [*text(LONG + 50), *text(20, 7)]
-    assert held.prefix(prompt, "answers", exact=True) == Prefix(LONG + 50, [(0, LONG), (LONG + 50, LONG + 70)])
-    assert held.prefix(prompt, "prompts", exact=True) == Prefix(LONG, [(0, LONG + 70)])
+    held, prompt = slot(LONG, 50), [*text(LONG + 51), *text(20, 7)]
+    assert held.prefix(prompt, "answers", exact=True) == Prefix(LONG + 50, [(0, LONG), (LONG + 50, LONG + 71)])
+    assert held.prefix(prompt, "prompts", exact=True) == Prefix(LONG, [(0, LONG + 71)])
     assert held.prefix(prompt, "answers", exact=False).length == LONG + 50
+
+
+@pytest.mark.parametrize("n_more", [0, 1, 5, 30])
+@pytest.mark.parametrize("n_shown", [1, 2, 40])
+def test_what_a_chat_uses_of_an_answer_depends_on_its_text_and_not_on_how_much_more_was_decoded(
+    n_shown: int, n_more: int
+) -> None:
+    """An answer that was cancelled after `n_shown` tokens, while a step with drafts had brought `n_more`."""
+    held = slot(LONG, n_shown - 1 + n_more)
+    place = LONG + n_shown - 1
+    asked = held.prefix([*text(LONG + n_shown), *text(80, 7)], "answers", exact=True)
+    reads = [(0, LONG), (place, LONG + n_shown + 80)] if n_shown > 1 else [(0, LONG + 1 + 80)]
+    assert asked == Prefix(place, reads)
+    continued = held.prefix(text(LONG + n_shown), "answers", exact=True)
+    assert continued.reads == ([(0, LONG), (place, LONG + n_shown)] if n_shown > 1 else [(0, LONG + 1)])
 
 
 def test_a_later_message_is_read_again_as_it_was() -> None:
     """The second prompt was short, and begins behind an answer."""
     held = Slot(0, text(300), [(0, 200), (240, 260)])
-    assert held.prefix(text(201), "answers", exact=True) == Prefix(200, [(0, 200), (201, 201)])
+    assert held.prefix(text(202), "answers", exact=True) == Prefix(200, [(0, 200), (201, 202)])
     assert held.prefix(text(260), "answers", exact=True) == Prefix(258, [(0, 200), (240, 260)])
     longer = [*text(250), *text(100, 7)]
     assert held.prefix(longer, "answers", exact=True) == Prefix(240, [(0, 200), (240, 350)])
-    assert held.prefix(text(230), "answers", exact=True) == Prefix(228, [(0, 200), (230, 230)])
+    assert held.prefix(text(230), "answers", exact=True) == Prefix(228, [(0, 200), (229, 230)])
 
 
 @given(st.integers(0, 400), st.integers(0, 200), st.integers(1, 600), st.integers(0, 600), st.booleans(), st.booleans())

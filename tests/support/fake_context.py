@@ -26,7 +26,9 @@ class FakeContext:
 
     @property
     def model(self) -> Any:
-        return SimpleNamespace(can_roll_back=self.can_roll_back, is_offloaded=False, n_params=10**10)
+        return SimpleNamespace(
+            can_roll_back=self.can_roll_back, is_offloaded=False, n_params=10**10, is_end=lambda token: False
+        )
 
     def decode(self, sequence: int, tokens: Sequence[int]) -> None:
         self.held.setdefault(sequence, []).extend(tokens)
