@@ -137,7 +137,8 @@ class Guard:
 
     def _check_route(self, scope: Scope) -> None:
         """Refuse a path that does not exist before anything is said of the body."""
-        matches = [(route.matches(scope)[0], route) for route in self._routes]
+        path = scope["path"].rstrip("/")  # The application redirects from a path with a slash at its end.
+        matches = [(route.matches({**scope, "path": path})[0], route) for route in self._routes]
         if matches and not any(match is Match.FULL for match, _ in matches):
             methods = {method for match, route in matches if match is Match.PARTIAL for method in route.methods or ()}
             raise no_route(scope["method"], scope["path"], methods)

@@ -170,6 +170,7 @@ def test_an_empty_stop_string_stops_nothing(server: Serving, stop: Any) -> None:
         ("POST", "/health", 405, "invalid_request_error", "GET, HEAD"),
         ("GET", "/v1/unknown", 404, "not_found_error", None),
         ("POST", "/v1/audio/transcriptions", 404, "not_found_error", None),
+        ("POST", "/v1/files/", 404, "not_found_error", None),
     ],
 )
 def test_a_path_or_a_method_that_does_not_exist_is_told_before_the_body_is_read(

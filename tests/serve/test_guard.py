@@ -104,6 +104,8 @@ def test_a_key_is_needed_where_there_is_one() -> None:
         assert ask(rules, host | {"Authorization": wrong})[0] == 401
     assert ask(rules, host | {"Authorization": "Bearer geheim-ü"})[0] == 200
     assert ask(rules, host | {"X-Api-Key": "geheim-ü"})[0] == 200
+    for odd in ("", "Bearer", "Bearer \xff\xfe", "Basic geheim", "\x80"):
+        assert ask(rules, host | {"Authorization": odd})[0] == 401
 
 
 def test_bodies_are_json_and_not_too_large() -> None:
