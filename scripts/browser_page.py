@@ -1,4 +1,4 @@
-"""Runs a JavaScript module in a page of headless Chromium, which is served from an origin of its own."""
+"""Runs a JavaScript module in a page of headless Chromium, which has another origin than the server under test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def browser() -> str | None:
 
 
 class Pages:
-    """A web server whose page runs `module`. What the module writes to the console, and a status, arrive in `ended`."""
+    """A web server whose page runs `module`. The output of the module and a status arrive in `ended`."""
 
     def __init__(self) -> None:
         self.module, self.ended = b"", Queue[tuple[str, int]]()
@@ -69,7 +69,7 @@ class Pages:
             self._server.server_close()
 
     def run(self, module: bytes, timeout_s: float) -> tuple[str, int]:
-        """What a module writes, and 0 unless it fails. Raises CommandError without a browser, or after the timeout."""
+        """Return the output of a module, and 0 unless it failed. Raises CommandError."""
         program = browser()
         if program is None:
             raise CommandError(f"there is no {' or '.join(BROWSERS)} here")

@@ -78,7 +78,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
-    """Stop strings without empty ones: other servers ignore them too, and some clients always send one."""
+    """Return the stop strings without empty ones, which some clients always send and other servers ignore too."""
     return tuple(filter(None, _texts(name, value)))
 
 

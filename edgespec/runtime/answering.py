@@ -171,8 +171,8 @@ class Answering(Loop):
         return len(tokens) - len(begun) if tokens[-len(begun) :] == begun else len(tokens)
 
     def _last_bytes(self, begun: list[int]) -> bytes:
-        """The bytes of the last tokens that an answer continues. An unfinished character has at most three tokens,
-        since it has at most three bytes."""
+        """Return the last bytes of the text that an answer continues. Three tokens are enough, since an unfinished
+        character has at most three bytes."""
         return b"".join(self.model.token_bytes(token) for token in begun[-3:])
 
     def _tell_progress(self) -> None:

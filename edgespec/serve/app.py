@@ -22,7 +22,7 @@ from edgespec.serve import native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
-from edgespec.serve.errors import ApiError, anthropic_body, body_for, no_route, told_of, unexpected
+from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, no_route, unexpected
 from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Guard, Rules
 from edgespec.serve.metrics import Metrics
@@ -101,9 +101,9 @@ def _endpoint(server: Server, path: str, handler: Handler) -> Callable[[Request]
         except ClientLeft:
             response = Response(status_code=499)
         except Exception as error:
-            told = told_of(error)
+            told = error_for(error)
             response = error_response(told, body_for(request.scope["path"], told))
-            del told  # or it would be kept by what it has passed, and with it the body, until the next collection
+            del told  # Its traceback would keep the body in memory until the next garbage collection.
         return _Recorded(response, lambda status: _record(server, request, path, status, perf_counter() - started_s))
 
     return endpoint
@@ -168,7 +168,7 @@ def _answering(
     names: Names,
     **style: Any,
 ) -> Handler:
-    """An endpoint of a format: how it reads a body, writes answers, and streams them. `names` are what it calls the
+    """An endpoint of a format: how it reads a body, writes answers, and streams them. `names` are its names for the
     fields of a chat."""
 
     async def handler(server: Server, request: Request) -> Response:

@@ -25,14 +25,14 @@ SAMPLERS: dict[str, dict[str, float]] = {
     "min_p": {"min_p": 0.0},
     "temperature": {"temperature": 1.0},
 }
-"""The samplers in the order in which they are applied, and the settings with which each does nothing."""
-ABSENT_SAMPLERS = ("dry", "top_n_sigma", "xtc", "adaptive_p")  # settings that switch them on are refused
-IGNORED = (  # without effect on an answer, or only on samplers that are absent
+"""The samplers in the order in which they are applied, each with the settings that switch the sampler off."""
+ABSENT_SAMPLERS = ("dry", "top_n_sigma", "xtc", "adaptive_p")  # Settings that switch them on are refused.
+IGNORED = (  # These change no answer, or only samplers that do not exist here.
     *("n_keep", "n_discard", "n_cache_reuse", "timings_per_token", "return_progress", "sse_ping_interval"),
     *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold"),
     *("mirostat_tau", "mirostat_eta", "dynatemp_exponent", "adaptive_decay"),
 )
-ABSENT: dict[str, tuple[Any, ...]] = {  # what changes an answer and is absent, and the values that ask for nothing
+ABSENT: dict[str, tuple[Any, ...]] = {  # These change answers and do not exist here; the values ask for nothing.
     "n_indent": (0,),
     "min_keep": (0,),
     "t_max_predict_ms": (0, -1),
@@ -59,7 +59,7 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
     fields.flag("return_tokens")
     _fields_of(fields.take("response_fields"))
     text: dict[str, Any] = {"prompt": _prompt(fields.take("prompt"))}
-    text["special"] = fields.flag("special", True)  # prompts are chats that the client has put through a template
+    text["special"] = fields.flag("special", True)  # The client has usually applied a chat template.
     if (n_probs := fields.integer("n_probs", 0, 0, 20)) > 0:
         text["logprobs"] = n_probs
     if "n_cmpl" in fields:
@@ -72,7 +72,7 @@ def completion_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _prompt(given: Any) -> Any:
-    """One prompt or several, each a text or an object that has one."""
+    """Return one prompt or several; each was sent as text, or as an object with text."""
     if isinstance(given, list):
         return [_prompt(prompt) for prompt in given]
     if isinstance(given, dict):
@@ -99,7 +99,7 @@ def _switched_off(given: Any) -> dict[str, float]:
 
 
 def _fields_of(given: Any) -> list[str]:
-    """The fields of the answer that a client wants, all if none are named. Raises BadFieldError."""
+    """Return the names of the fields that the answer should have; none means all. Raises BadFieldError."""
     if given is None:
         return []
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
@@ -119,7 +119,7 @@ class _Answer:
 
 
 class CompletionObject:
-    """The answers to a call as llama.cpp's server writes them, whole or in events."""
+    """The answers to a call in the format of llama.cpp's server, whole or as events."""
 
     def __init__(self, call: Call, body: Mapping[str, Any], model: Served) -> None:
         self._call, self._model = call, model
@@ -170,7 +170,7 @@ class CompletionObject:
             "index": index,
             "content": content,
             "tokens": _ids(answer.tokens) if returns_tokens else [],
-            "id_slot": -1,  # the slot is not known here
+            "id_slot": -1,  # Answers do not know their slot.
             "stop": True,
             "model": self._call.model,
             "tokens_predicted": end.n_tokens,
@@ -216,7 +216,7 @@ class CompletionObject:
         return made
 
     def _chosen(self, made: dict[str, Any]) -> dict[str, Any]:
-        """Only the fields that the client has named, if any; a/b is the field b of the object a."""
+        """Keep only the fields that the client has named, if any; a/b is the field b of the object a."""
         if not self._fields:
             return made
         chosen: dict[str, Any] = {}

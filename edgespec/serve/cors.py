@@ -1,4 +1,4 @@
-"""Web pages of other origins: what browsers are told of requests that the server allows."""
+"""Web pages of other origins: the headers with which browsers let them use the server (CORS)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 MOST_NAMES = 128  # in one preflight
 USUAL = b"authorization, content-type, x-api-key"
 EXPOSED = b"allow, retry-after, www-authenticate, x-should-retry"
-"""Headers of answers that official clients read, and that browsers would hide from them."""
+"""Headers of answers that the official SDKs read, and that browsers would hide from pages."""
 
 
 def origin_is(origin: str, host: str) -> bool:
@@ -24,7 +24,7 @@ def origin_is(origin: str, host: str) -> bool:
 
 
 def allowing(origins: Sequence[str], origin: str | None) -> Headers:
-    """Headers of every answer to a page of an allowed origin; none for another page, or for a program."""
+    """Return the headers of every answer to a page of an allowed origin; none for other pages and for programs."""
     if origin is None or not ("*" in origins or origin in origins):
         return []
     return [
@@ -35,8 +35,8 @@ def allowing(origins: Sequence[str], origin: str | None) -> Headers:
 
 
 def preflight(headers: Headers) -> Headers:
-    """The answer to a browser that asks first. Each client sends headers of its own (x-stainless-lang,
-    anthropic-version), so all that the browser names are allowed: the origin decides, and the key."""
+    """Return the headers that answer a preflight request. Each SDK sends other headers (x-stainless-lang,
+    anthropic-version), so all headers that the browser names are allowed: the origin and the key protect the server."""
     asked = dict(headers)
     names = [name.strip() for name in asked.get(b"access-control-request-headers", b"").split(b",")]
     valid = [name for name in names[:MOST_NAMES] if TOKEN.fullmatch(name)]

@@ -86,7 +86,7 @@ def busy(n_waiting: int) -> ApiError:
 
 
 def no_route(method: str, path: str, methods: Iterable[str] = ()) -> ApiError:
-    """No such path; or `methods` are those that it has, without this one."""
+    """Return the error for an unknown path, or for a known path that accepts only `methods`."""
     if allowed := ", ".join(sorted(methods)):
         why = f"{shown(path)} does not accept {method}, only {allowed}"
         return ApiError(405, why, code="method_not_allowed", headers={"Allow": allowed})
@@ -94,22 +94,22 @@ def no_route(method: str, path: str, methods: Iterable[str] = ()) -> ApiError:
 
 
 def unexpected(error: BaseException) -> ApiError:
-    """A defect of this program, which is logged."""
+    """Log a defect of this program, and return the error for the client."""
     log.error("unexpected %s", type(error).__name__, exc_info=error)
     what = f"unexpected {type(error).__name__}"
     return ApiError(500, what, type="server_error", headers={"x-should-retry": "false"})
 
 
-def told_of(error: BaseException) -> ApiError:
-    """What a client is told of any error."""
+def error_for(error: BaseException) -> ApiError:
+    """Return the error that a client gets for any exception."""
     if isinstance(error, ApiError):
         return error
     return api_error(error) if isinstance(error, EdgespecError) else unexpected(error)
 
 
 def api_error(error: EdgespecError) -> ApiError:
-    """What a client is told of an error of the engine. What it failed at would fail again: clients are told not to
-    repeat it."""
+    """Return the error that a client gets for an error of the engine. A repeated request would fail again, so a header
+    asks clients not to repeat the request."""
     message = f"{error.what}: {error.why}" if error.why else error.what
     if isinstance(error, PromptTooLongError):
         return _overflow(error)
@@ -120,7 +120,7 @@ def api_error(error: EdgespecError) -> ApiError:
 
 
 def _overflow(error: PromptTooLongError) -> ApiError:
-    """A prompt that does not fit, in OpenAI's words: agents look for them, and shorten the conversation."""
+    """Describe a prompt that does not fit in OpenAI's words: agents search for them, and shorten the conversation."""
     limit, more = "This model's maximum context length is", dict[str, int]()
     numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", error.what)]
     if len(numbers) != 2:

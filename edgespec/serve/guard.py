@@ -136,7 +136,7 @@ class Guard:
             )
 
     def _check_route(self, scope: Scope) -> None:
-        """Refuse a path that does not exist before anything is said of the body."""
+        """Refuse an unknown path before the body is judged. Raises ApiError."""
         path = scope["path"].rstrip("/")  # The application redirects from a path with a slash at its end.
         matches = [(route.matches({**scope, "path": path})[0], route) for route in self._routes]
         if matches and not any(match is Match.FULL for match, _ in matches):
@@ -210,7 +210,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """A number; 1e999 is read as infinity, which no answer could contain."""
+    """Parse a number. Python reads 1e999 as infinity, which no JSON answer can contain."""
     value = float(text)
     if isinf(value):
         raise ValueError(f"{text[:40]} is too large a number")

@@ -1,5 +1,5 @@
-"""Errors name the fields that the client sent: the formats of other clients are read as chats, in which fields have
-other names and messages other numbers."""
+"""Names of fields in errors, as the client sent them. Every format is converted to that of chats, in which fields have
+other names and messages have other numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec.serve.errors import ApiError, api_error
 from edgespec.serve.fields import ALIASES
 
 Names = Mapping[str, str]
-"""The names of fields as they are read, and the names as they were sent; [] stands for any number in brackets."""
+"""Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
 
 TEXT_NAMES: Names = {"messages": "prompt"}
 COMPLETION_NAMES: Names = {"messages": "prompt", "logprobs": "n_probs", "n": "n_cmpl"}
@@ -36,15 +36,15 @@ SCHEMAS = {
     "output_config": "output_config.format",
     "tools": "tools",
 }
-"""Fields that may hold a schema for the answer, and the names of the schema in them."""
+"""Fields that may contain a schema for the answer, each with the name of the schema in an error."""
 
 ORIGIN = "sent as"
-"""A key of a message that is made from other fields: what the parts of the message were sent as."""
+"""The key of a converted message under which the names of its parts are kept, as the client sent them."""
 
 
 @contextmanager
 def sent_as(names: Names) -> Iterator[None]:
-    """Let the errors of this block name fields as they were sent. An error of the engine becomes an ApiError."""
+    """Rename the fields in errors of this block to the names that were sent. Errors of the engine become ApiErrors."""
     try:
         yield
     except ApiError as error:
@@ -57,7 +57,7 @@ def sent_as(names: Names) -> Iterator[None]:
 
 
 def names_in(body: Mapping[str, Any], names: Names) -> Names:
-    """What the fields are called that a body has under another name, in a format with these `names`."""
+    """Return the names of a format, and the aliases that a body uses, without fields that the body sets directly."""
     aliases = {known: alias for alias, known in ALIASES.items() if alias in body}
     schema = next((name for field, name in SCHEMAS.items() if body.get(field)), "json_schema")
     known = {**names, **aliases, "json_schema": schema}
@@ -65,7 +65,7 @@ def names_in(body: Mapping[str, Any], names: Names) -> Names:
 
 
 def origins(messages: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Take the origins out of messages, and return the names of their fields."""
+    """Remove the names of parts from converted messages, and return them by the names of the fields."""
     names = {}
     for index, message in enumerate(messages):
         for part, origin in message.pop(ORIGIN, {}).items():
@@ -74,7 +74,7 @@ def origins(messages: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 
 def _rename(error: ApiError, names: Names) -> None:
-    """Replace the name in an error by the one that was sent; the longest name with which it begins counts."""
+    """Replace the name of the field in an error: the longest known name with which the name begins."""
     read = error.param or ""
     number = re.search(r"\[\d+\]", read)
     index = number[0] if number else "[]"

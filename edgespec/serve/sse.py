@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError, told_of
+from edgespec.serve.errors import ApiError, error_for
 
 FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
@@ -100,7 +100,7 @@ class EventStream(Response):
             await self._chunks.aclose()
 
     def _next(self) -> asyncio.Task[bytes | None]:
-        """Make the next chunk and write it as an event, which may fail like what makes the chunk."""
+        """Make and encode the next chunk in one task, so that errors of both are handled in the same way."""
 
         async def step() -> bytes | None:
             chunk = await anext(self._chunks, None)
@@ -115,10 +115,10 @@ def error_response(error: ApiError, body: Chunk | None = None) -> Response:
 
 
 def _error(task: asyncio.Task[bytes | None]) -> ApiError | None:
-    """What a client is told of how a task ended, if that was an error: a stream that ends without a word would look
-    like a whole answer."""
+    """Return the error with which a task ended, if any. Every error is sent: a stream without one would look like a
+    whole answer."""
     error = task.exception()
-    return None if error is None else told_of(error)
+    return None if error is None else error_for(error)
 
 
 def _write(send: Send, data: bytes) -> Awaitable[None]:
