@@ -76,11 +76,10 @@ def _prompt(given: Any) -> Any:
     if isinstance(given, list):
         return [_prompt(prompt) for prompt in given]
     if isinstance(given, dict):
-        prompt = Fields(given)
-        text = prompt.take("prompt_string")
-        if prompt.unknown:
-            raise unsupported("prompt", f"{shown(prompt.unknown[0])} is not text")
-        return text
+        others = [name for name in given if name != "prompt_string"]
+        if others:
+            raise unsupported("prompt", f"{shown(others[0])} is not text")
+        given = given.get("prompt_string")
     if given is None:
         raise BadFieldError("prompt", "prompt is missing")
     if isinstance(given, int):

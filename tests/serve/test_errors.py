@@ -13,7 +13,9 @@ from serving import Serving, serving
 
 from edgespec.errors import GenerationError, PromptTooLongError
 from edgespec.runtime.worker import Worker
+from edgespec.serve import app, native
 from edgespec.serve.errors import ApiError, anthropic_body, api_error
+from edgespec.serve.guard import Rules
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.sse import EventStream
 from edgespec.settings import LoadSettings
@@ -26,7 +28,9 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    with Worker(LoadSettings("demo", threads=1, sequences=1, store=False)) as worker, serving(worker) as found:
+    rules = Rules(origins=("http://page.example",))
+    settings = LoadSettings("demo", threads=1, sequences=1, store=False)
+    with Worker(settings) as worker, serving(worker, rules=rules) as found:
         yield found
 
 
@@ -183,6 +187,30 @@ def test_a_path_or_a_method_that_does_not_exist_is_told_before_the_body_is_read(
     assert (response.status_code, error["type"], response.headers.get("allow")) == (status, kind, allowed)
     if path != MESSAGES:
         assert error["code"] == ("method_not_allowed" if status == 405 else "unknown_url")
+
+
+# --- defects of the server --------------------------------------------------------------------------------------------
+
+
+def test_a_defect_is_an_error_in_the_format_of_the_client_that_pages_can_read(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise ZeroDivisionError("defect")
+
+    monkeypatch.setattr(native, "model", fail)
+    monkeypatch.setattr(app.Server, "begin", fail)
+    with server.client(headers={"Origin": "http://page.example"}) as client:
+        models = client.get("/v1/models")
+        message = client.post(MESSAGES, json={"messages": HELLO, "max_tokens": 2})
+        streamed = client.post(MESSAGES, json={"messages": HELLO, "max_tokens": 2, "stream": True})
+    assert models.json()["error"]["message"] == "unexpected ZeroDivisionError"
+    assert message.json() == streamed.json()
+    assert message.json()["error"]["type"] == "api_error"
+    for response in (models, message, streamed):
+        assert response.status_code == 500
+        assert response.headers["access-control-allow-origin"] == "http://page.example"
+        assert response.headers["x-should-retry"] == "false"
 
 
 # --- streams that fail ------------------------------------------------------------------------------------------------
