@@ -45,7 +45,7 @@ ABSENT: dict[str, tuple[Any, ...]] = {  # These change answers and do not exist 
     "input_extra": ([],),
 }
 
-# --- what comes in ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def completion_call(body: Mapping[str, Any], model: Served) -> Call:
@@ -106,12 +106,12 @@ def _fields_of(given: Any) -> list[str]:
     return given
 
 
-# --- what goes out ----------------------------------------------------------------------------------------------------
+# --- answers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer so far."""
+    """The text and the tokens of one answer."""
 
     text: list[str] = field(default_factory=list)
     tokens: list[TokenEvent] = field(default_factory=list)

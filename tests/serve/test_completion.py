@@ -46,7 +46,7 @@ def test_a_completion_has_the_text_and_the_figures_under_llama_cpps_names(server
     assert (other["content"], other["tokens"]) == (found["content"], [])
 
 
-def test_how_a_completion_ended_is_told(server: Serving) -> None:
+def test_how_a_completion_ended_is_reported(server: Serving) -> None:
     whole = completed(server, n_predict=20, temperature=0)["content"]
     cut = completed(server, n_predict=20, temperature=0, stop=["\x00never", whole[5:8]])
     assert (cut["content"], cut["stop_type"], cut["stopping_word"]) == (whole[:5], "word", whole[5:8])

@@ -55,7 +55,7 @@ def refused(server: Serving, path: str, body: dict[str, Any]) -> dict[str, Any]:
         ("/completion", {"prompt": LONG}, "prompt"),
     ],
 )
-def test_an_overflow_is_told_in_the_words_that_agents_look_for(
+def test_an_overflow_is_reported_in_the_words_that_agents_look_for(
     server: Serving, path: str, body: dict[str, Any], param: str
 ) -> None:
     error = refused(server, path, body)
@@ -66,7 +66,7 @@ def test_an_overflow_is_told_in_the_words_that_agents_look_for(
     )
 
 
-def test_an_overflow_of_messages_is_told_in_anthropics_words(server: Serving) -> None:
+def test_an_overflow_of_messages_is_reported_in_anthropics_words(server: Serving) -> None:
     error = refused(server, MESSAGES, {"messages": [{"role": "user", "content": LONG}], "max_tokens": 2})
     assert error["type"] == "invalid_request_error"
     assert error["message"] == f"prompt is too long: {error['n_prompt_tokens']} tokens > 1024 maximum"
@@ -177,7 +177,7 @@ def test_an_empty_stop_string_stops_nothing(server: Serving, stop: Any) -> None:
         ("POST", "/v1/files/", 404, "not_found_error", None),
     ],
 )
-def test_a_path_or_a_method_that_does_not_exist_is_told_before_the_body_is_read(
+def test_a_path_or_a_method_that_does_not_exist_is_reported_before_the_body_is_read(
     server: Serving, method: str, path: str, status: int, kind: str, allowed: str | None
 ) -> None:
     with server.client() as client:
