@@ -77,6 +77,11 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def _stops(name: str, value: Any) -> tuple[str, ...]:
+    """Return the stop strings without empty ones, which some clients always send and other servers ignore too."""
+    return tuple(filter(None, _texts(name, value)))
+
+
 def _schema(name: str, value: Any) -> str:
     """A schema as JSON; a string is JSON already."""
     try:
@@ -116,7 +121,7 @@ _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_SAMPLING, _number),
     **dict.fromkeys(("max_tokens", "seed", "logprobs", "draft_n_max"), _integer),
     **dict.fromkeys(("verify", "spec_type", "pace"), _text),
-    "stop": _texts,
+    "stop": _stops,
     "grammar": _text,
     "json_schema": _schema,
     "regex": _text,

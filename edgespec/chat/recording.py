@@ -88,7 +88,8 @@ class Recording:
         self._ended.set()
         self._saver.join()
         row, content, pieces = self._row, self.content, list(self._pieces)
-        if not self.new_text:
+        # A continued answer may have gained a part of a character, which the next continuation needs.
+        if not self.new_text and not (self._begun and self._says_all and self.new_tokens):
             if row is not None:
                 write(lambda: self._store.drop(row))
             return self._begun

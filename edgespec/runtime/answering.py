@@ -134,6 +134,7 @@ class Answering(Loop):
         self, stream: Stream, number: int, request: Request, prompt: Prompt, cancel: CancelFlag, tells: bool
     ) -> _Answer:
         tokens, constraint = prompt.tokens, request.constraint
+        start = self._answer_start(request, tokens)
         sampler = Sampler(
             request.sampling,
             request.seed,
@@ -143,9 +144,9 @@ class Answering(Loop):
             self.model.end_tokens if request.ignore_eos else (),
             self._loaded.rounding,
             request.left,
-            constraint and self._loaded.grammars.constraint(*constraint, self._answer_start(request, tokens)),
+            constraint and self._loaded.grammars.constraint(*constraint, start),
         )
-        text = TextStream((*request.stop, *prompt.stop))
+        text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
@@ -168,6 +169,11 @@ class Answering(Loop):
             return len(tokens)
         begun = list(request.messages[-1].tokens) or self.model.tokenize(request.messages[-1].content)
         return len(tokens) - len(begun) if tokens[-len(begun) :] == begun else len(tokens)
+
+    def _last_bytes(self, begun: list[int]) -> bytes:
+        """Return the last bytes of the text that an answer continues. Three tokens are enough, since an unfinished
+        character has at most three bytes."""
+        return b"".join(self.model.token_bytes(token) for token in begun[-3:])
 
     def _tell_progress(self) -> None:
         """How much of the prompts is decoded, as long as one of them is not."""

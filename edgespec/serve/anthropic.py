@@ -12,6 +12,7 @@ from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End, ToolDelta
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
+from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_call
 from edgespec.serve.served import Served
 from edgespec.settings import shown
@@ -41,7 +42,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     thinking = fields.mapping("thinking").get("type")
     if thinking is not None:
         chat["enable_thinking"] = thinking != "disabled"
-    return chat_call(fields.rest() | chat, model)
+    with sent_as(origins(chat["messages"])):
+        return chat_call(fields.rest() | chat, model)
 
 
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
@@ -55,7 +57,7 @@ async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]
 def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
     made = []
     if system:
-        made.append({"role": "system", "content": _text("system", system)})
+        made.append({"role": "system", "content": _text("system", system), ORIGIN: {"": "system"}})
     if not isinstance(given, list) or not given:
         raise BadFieldError("messages", "messages must be a list of at least one message")
     for index, message in enumerate(given):
@@ -63,21 +65,28 @@ def _messages(system: Any, given: Any) -> list[dict[str, Any]]:
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant"):
             raise BadFieldError(where, f"{where} must have the role user or assistant, not {shown(role)}")
-        made += _parted(f"{where}.content", role, message.get("content"))
+        for part in _parted(f"{where}.content", role, message.get("content")):
+            part[ORIGIN] = {"": where} | part.get(ORIGIN, {})
+            made.append(part)
     return made
 
 
 def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
     """A message of blocks: results of tools are messages of their own in a chat."""
-    texts, calls, reasoning, n_results = [], [], [], 0
-    for block in [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(where, content):
-        kind = block.get("type")
+    texts, reasoning, n_results = [], [], 0
+    calls: list[dict[str, Any]] = []
+    origin: dict[str, str] = {}
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(where, content)
+    for index, block in enumerate(blocks):
+        kind, at = block.get("type"), f"{where}[{index}]"
         if kind == "tool_result" and role == "user":
             n_results += 1
-            said = _text(where, block.get("content") or "")
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said}
+            said = _text(f"{at}.content", block.get("content") or "")
+            sent = {"": at, ".tool_call_id": f"{at}.tool_use_id"}
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said, ORIGIN: sent}
         elif kind == "tool_use" and role == "assistant":
             function = {"name": block.get("name"), "arguments": block.get("input")}
+            origin[f".tool_calls[{len(calls)}]"] = at
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "thinking" and role == "assistant":
             reasoning.append(str(block.get("thinking", "")))
@@ -87,6 +96,7 @@ def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": "\n".join(texts)}
     if role == "assistant":
         more: dict[str, Any] = {"tool_calls": calls} if calls else {}
+        more[ORIGIN] = origin
         yield {"role": role, "content": "\n".join(texts), "reasoning_content": "\n".join(reasoning) or None, **more}
 
 

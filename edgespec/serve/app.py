@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -18,22 +18,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from edgespec.errors import EdgespecError
 from edgespec.serve import native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
-from edgespec.serve.errors import ApiError, anthropic_body, api_error, body_for
+from edgespec.serve.completion import CompletionObject, completion_call
+from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, no_route, unexpected
 from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Guard, Rules
 from edgespec.serve.metrics import Metrics
+from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES, TEXT_NAMES, Names, names_in, sent_as
 from edgespec.serve.openai import chat_call, chat_objects, text_call, text_objects
 from edgespec.serve.pool import Limits, Pool
 from edgespec.serve.responses import ResponseObject, error_event, response_call
 from edgespec.serve.served import Served
 from edgespec.serve.sse import ClientLeft, EventStream, error_response, named_event, while_connected
-from edgespec.settings import shown
-
-log = logging.getLogger(__name__)
 
 Log = Callable[[Mapping[str, Any]], None]
 """Called with a record of each request that has ended, as plain data."""
@@ -91,9 +89,8 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
         for path in paths
     ]
     handlers: Mapping[Any, Any] = {HTTPException: _http_error, Exception: _unexpected}
-    return Starlette(
-        routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, rules)], exception_handlers=handlers
-    )
+    guard = Middleware(Guard, rules, routes)
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[guard], exception_handlers=handlers)
 
 
 def _endpoint(server: Server, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -101,12 +98,12 @@ def _endpoint(server: Server, path: str, handler: Handler) -> Callable[[Request]
         started_s = perf_counter()
         try:
             response = await handler(server, request)
-        except (ApiError, EdgespecError) as error:
-            told = error if isinstance(error, ApiError) else api_error(error)
-            response = error_response(told, body_for(request.scope["path"], told))
-            del told  # or it would be kept by what it has passed, and with it the body, until the next collection
         except ClientLeft:
             response = Response(status_code=499)
+        except Exception as error:
+            told = error_for(error)
+            response = error_response(told, body_for(request.scope["path"], told))
+            del told  # Its traceback would keep the body in memory until the next garbage collection.
         return _Recorded(response, lambda status: _record(server, request, path, status, perf_counter() - started_s))
 
     return endpoint
@@ -143,15 +140,15 @@ def _record(server: Server, request: Request, path: str, status: int, seconds: f
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     """No such path, or not with this method."""
-    where = f"{request.method} {shown(request.url.path)}"
-    told = ApiError(error.status_code, f"{where}: {error.detail}", type="not_found_error", headers=error.headers)
-    return error_response(told)
+    path, headers = request.scope["path"], error.headers or {}
+    methods = headers.get("Allow", "").split(", ") if error.status_code == 405 else []
+    told = no_route(request.method, path, methods)
+    return error_response(told, body_for(path, told))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("unexpected %s", type(error).__name__, exc_info=error)
-    told = f"unexpected {type(error).__name__}"
-    return error_response(ApiError(500, told, type="server_error", headers={"x-should-retry": "false"}))
+    told = unexpected(error)
+    return error_response(told, body_for(request.scope["path"], told))
 
 
 # --- endpoints --------------------------------------------------------------------------------------------------------
@@ -160,7 +157,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 class Written(Protocol):
     """The answers to a call as the objects of a format, whole or in chunks; closing the latter closes `pieces`."""
 
-    async def whole(self, pieces: AsyncIterator[Piece]) -> dict[str, Any]: ...
+    async def whole(self, pieces: AsyncIterator[Piece]) -> Any: ...
 
     def events(self, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[dict[str, Any], None]: ...
 
@@ -168,9 +165,11 @@ class Written(Protocol):
 def _answering(
     read: Callable[[Mapping[str, Any], Served], Call],
     write: Callable[[Call, Mapping[str, Any], Served], Written],
+    names: Names,
     **style: Any,
 ) -> Handler:
-    """An endpoint of a format: how it reads a body, writes answers, and streams them."""
+    """An endpoint of a format: how it reads a body, writes answers, and streams them. `names` are its names for the
+    fields of a chat."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
@@ -178,13 +177,14 @@ def _answering(
 
         @asynccontextmanager
         async def begun() -> AsyncIterator[tuple[Written, AsyncGenerator[Piece, None]]]:
-            async with server.pool.lend(name) as model:
-                call = read(body, model)
-                server.begin(request, call)
-                async with aclosing(server.pieces(request, model, call)) as found:
-                    yield write(call, body, model), found
+            with sent_as(names_in(body, names)):
+                async with server.pool.lend(name) as model:
+                    call = read(body, model)
+                    server.begin(request, call)
+                    async with aclosing(server.pieces(request, model, call)) as found:
+                        yield write(call, body, model), found
 
-        async def whole() -> dict[str, Any]:
+        async def whole() -> Any:
             async with begun() as (answer, found):
                 return await answer.whole(found)
 
@@ -200,15 +200,18 @@ def _answering(
     return handler
 
 
-def _asking(question: Callable[[Mapping[str, Any], Served], Awaitable[Any]]) -> Handler:
+def _asking(
+    question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], names: Names = MappingProxyType({})
+) -> Handler:
     """An endpoint with a body that a model answers at once."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
 
         async def answered() -> Any:
-            async with server.pool.lend(_model_of(body)) as model:
-                return await question(body, model)
+            with sent_as(names_in(body, names)):
+                async with server.pool.lend(_model_of(body)) as model:
+                    return await question(body, model)
 
         return _json(await while_connected(request.receive, answered()))
 
@@ -254,15 +257,25 @@ def _json(value: Any) -> Response:
 
 
 # how these formats stream
+COMPLETION: dict[str, Any] = {"done": b""}
 MESSAGES: dict[str, Any] = {"done": b"", "event": named_event, "error": anthropic_body}
 RESPONSES: dict[str, Any] = {"done": b"", "event": named_event, "error": error_event, "first_error": ApiError.body}
 
 ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
-    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, chat_objects)),
-    ("POST", ("/v1/completions", "/completions"), _answering(text_call, text_objects)),
-    ("POST", ("/v1/messages",), _answering(message_call, MessageObject, **MESSAGES)),
-    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens)),
-    ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject, **RESPONSES)),
+    ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, chat_objects, {})),
+    ("POST", ("/v1/completions",), _answering(text_call, text_objects, TEXT_NAMES)),
+    (
+        "POST",
+        ("/completion", "/completions"),
+        _answering(completion_call, CompletionObject, COMPLETION_NAMES, **COMPLETION),
+    ),
+    ("POST", ("/v1/messages",), _answering(message_call, MessageObject, MESSAGE_NAMES, **MESSAGES)),
+    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, MESSAGE_NAMES)),
+    (
+        "POST",
+        ("/v1/responses", "/responses"),
+        _answering(response_call, ResponseObject, RESPONSE_NAMES, **RESPONSES),
+    ),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
     ("POST", ("/tokenize",), _asking(native.tokenize)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgespec.errors import EdgespecError, PromptTooLongError, UsageError
-from edgespec.settings import Request
+from edgespec.settings import Request, shown
+
+log = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
 
@@ -54,11 +57,11 @@ ANTHROPIC_TYPES = {
 
 def anthropic_body(error: ApiError) -> dict[str, Any]:
     """An error as Anthropic's clients expect it; some look for how it words a prompt that is too long."""
-    message = error.message
+    message, counts = error.message, error.more
     if error.code == "context_length_exceeded":
-        counts = (error.more.get("n_prompt_tokens"), error.more.get("n_ctx"))
-        how = "prompt is too long: {} tokens > {} maximum".format(*counts) if all(counts) else "prompt is too long"
-        message = f"{how} ({message})"
+        message = f"prompt is too long: {message}"
+        if "n_prompt_tokens" in counts:
+            message = f"prompt is too long: {counts['n_prompt_tokens']} tokens > {counts['n_ctx']} maximum"
     kind = "api_error" if error.code == "engine_error" else ANTHROPIC_TYPES.get(error.status, INVALID)
     return {"type": "error", "error": {"type": kind, "message": message, **error.more}}
 
@@ -82,17 +85,57 @@ def busy(n_waiting: int) -> ApiError:
     return unavailable(f"{n_waiting} answers are waiting already: try again later", code="queue_full")
 
 
+def no_route(method: str, path: str, methods: Iterable[str] = ()) -> ApiError:
+    """Return the error for an unknown path, or for a known path that accepts only `methods`."""
+    if allowed := ", ".join(sorted(methods)):
+        why = f"{shown(path)} does not accept {method}, only {allowed}"
+        return ApiError(405, why, code="method_not_allowed", headers={"Allow": allowed})
+    return ApiError(404, f"there is no {method} {shown(path)} here", type="not_found_error", code="unknown_url")
+
+
+def unexpected(error: BaseException) -> ApiError:
+    """Log a defect of this program, and return the error for the client."""
+    log.error("unexpected %s", type(error).__name__, exc_info=error)
+    what = f"unexpected {type(error).__name__}"
+    return ApiError(500, what, type="server_error", headers={"x-should-retry": "false"})
+
+
+def error_for(error: BaseException) -> ApiError:
+    """Return the error that a client gets for any exception."""
+    if isinstance(error, ApiError):
+        return error
+    return api_error(error) if isinstance(error, EdgespecError) else unexpected(error)
+
+
 def api_error(error: EdgespecError) -> ApiError:
-    """What a client is told of an error of the engine. What it failed at would fail again: clients are told not to
-    repeat it."""
+    """Return the error that a client gets for an error of the engine. A repeated request would fail again, so a header
+    asks clients not to repeat the request."""
     message = f"{error.what}: {error.why}" if error.why else error.what
     if isinstance(error, PromptTooLongError):
-        n_tokens = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", error.what)]
-        more = dict(zip(("n_prompt_tokens", "n_ctx"), n_tokens, strict=False)) if "tokens," in error.what else {}
-        return ApiError(
-            400, message, type="exceed_context_size_error", param="messages", code="context_length_exceeded", more=more
-        )
+        return _overflow(error)
     if isinstance(error, UsageError):
         about = error.what.partition(" ")[0].rstrip(":")
         return ApiError(400, message, param=about if about in Request.__dataclass_fields__ else None)
     return ApiError(503, message, type="server_error", code="engine_error", headers={"x-should-retry": "false"})
+
+
+def _overflow(error: PromptTooLongError) -> ApiError:
+    """Describe a prompt that does not fit in OpenAI's words: agents search for them, and shorten the conversation."""
+    limit, more = "This model's maximum context length is", dict[str, int]()
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", error.what)]
+    if len(numbers) != 2:
+        message = f"{limit} smaller than the prompt: {error.what}."
+    elif " characters" in error.what:  # so many that the tokens were not counted
+        more["n_ctx"] = numbers[1]
+        message = f"{limit} {numbers[1]} tokens. However, your messages resulted in more ({numbers[0]} characters)."
+    else:
+        more["n_prompt_tokens"], more["n_ctx"] = numbers
+        message = f"{limit} {numbers[1]} tokens. However, your messages resulted in {numbers[0]} tokens."
+    return ApiError(
+        400,
+        f"{message} Please reduce the length of the messages.",
+        type="exceed_context_size_error",
+        param="messages",
+        code="context_length_exceeded",
+        more=more,
+    )

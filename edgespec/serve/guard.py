@@ -12,14 +12,17 @@ import hmac
 import ipaddress
 import json
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
+
+from starlette.routing import Match, Route
 
 from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError, body_for, unavailable
+from edgespec.serve.cors import Headers, allowing, origin_is, preflight
+from edgespec.serve.errors import ApiError, body_for, no_route, unavailable
 
 MAX_BODY = 16 * 2**20  # bytes
 MAX_DEPTH = 64
@@ -49,15 +52,15 @@ class Rules:
 class Guard:
     """Refuses requests, reads bodies into `scope["body"]`, and answers preflights, in front of an ASGI application."""
 
-    def __init__(self, app: App, rules: Rules) -> None:
-        self._app, self._rules, self._held = app, rules, 0
+    def __init__(self, app: App, rules: Rules, routes: Sequence[Route] = ()) -> None:
+        self._app, self._rules, self._routes, self._held = app, rules, routes, 0
         self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in rules.hosts or ())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        allowed = self._cors(_header(scope["headers"], b"origin"))
+        allowed = allowing(self._rules.origins, _header(scope["headers"], b"origin"))
 
         async def send_with_cors(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -80,10 +83,11 @@ class Guard:
             self._check_host(headers)
             self._check_origin(headers, _header(headers, b"origin"))
             if scope["method"] == "OPTIONS" and may_ask_first:
-                await _respond(send, 204, b"", _PREFLIGHT)
+                await _respond(send, 204, b"", preflight(headers))
                 return False
             self._check_key(scope["path"], headers)
             if scope["method"] == "POST":
+                self._check_route(scope)
                 scope["body"] = await self._body(scope, receive)
         except ApiError as error:
             body = line(body_for(scope["path"], error)).encode()
@@ -107,20 +111,14 @@ class Guard:
         name = _name_of(host)
         return name in self._names or name.endswith(".localhost") or _is_address(name)
 
-    def _check_origin(self, headers: _Headers, origin: str | None) -> None:
+    def _check_origin(self, headers: Headers, origin: str | None) -> None:
         """A page of this server itself may ask, and programs, which send none."""
         if origin is None or "*" in self._rules.origins or origin in self._rules.origins:
             return
-        if urlsplit(origin).netloc.lower() != (_header(headers, b"host") or "").lower() or "//" not in origin:
+        if not origin_is(origin, _header(headers, b"host") or ""):
             raise ApiError(
                 403, "web pages of this origin may not use this server (--cors)", type="permission_error", code="origin"
             )
-
-    def _cors(self, origin: str | None) -> list[tuple[bytes, bytes]]:
-        origins = self._rules.origins
-        if origin is None or not ("*" in origins or origin in origins):
-            return []
-        return [(b"access-control-allow-origin", origin.encode("latin-1", "replace")), (b"vary", b"Origin")]
 
     def _check_key(self, path: str, headers: _Headers) -> None:
         key = self._rules.api_key
@@ -136,6 +134,14 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+    def _check_route(self, scope: Scope) -> None:
+        """Refuse an unknown path before the body is judged. Raises ApiError."""
+        path = scope["path"].rstrip("/")  # The application redirects from a path with a slash at its end.
+        matches = [(route.matches({**scope, "path": path})[0], route) for route in self._routes]
+        if matches and not any(match is Match.FULL for match, _ in matches):
+            methods = {method for match, route in matches if match is Match.PARTIAL for method in route.methods or ()}
+            raise no_route(scope["method"], scope["path"], methods)
 
     async def _body(self, scope: Scope, receive: Receive) -> Any:
         headers = scope["headers"]
@@ -182,18 +188,13 @@ class Guard:
         raise ApiError(413, f"a body may have {self._rules.max_body:,} bytes", code="body_too_large")
 
 
-_Headers = list[tuple[bytes, bytes]]
-_PREFLIGHT = [
-    (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
-    (b"access-control-max-age", b"600"),
-]
+_Headers = Headers
 
 
 def parsed(data: bytes) -> Any:
     """JSON, without what JSON does not have, or what is no text. Raises ApiError."""
     try:
-        value = json.loads(data.decode(), parse_constant=_refuse_constant)
+        value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
         _check_depth(value)
         if b"\\ud" in data.lower():
             json.dumps(value, ensure_ascii=False).encode()
@@ -206,6 +207,14 @@ def parsed(data: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    """Parse a number. Python reads 1e999 as infinity, which no JSON answer can contain."""
+    value = float(text)
+    if isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
 
 
 def _check_depth(value: Any) -> None:
@@ -250,11 +259,11 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _header(headers: _Headers, name: bytes) -> str | None:
+def _header(headers: Headers, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in headers if key == name), None)
 
 
-async def _respond(send: Send, status: int, body: bytes, headers: _Headers, receive: Receive | None = None) -> None:
+async def _respond(send: Send, status: int, body: bytes, headers: Headers, receive: Receive | None = None) -> None:
     """An answer; with `receive` what is left of the body is read first, since many read no answer before it is sent."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})

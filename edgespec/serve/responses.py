@@ -11,6 +11,7 @@ from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
 from edgespec.serve.chat import Call, End, ToolDelta
 from edgespec.serve.errors import ApiError, BadFieldError, unsupported
 from edgespec.serve.fields import Fields
+from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_call
 from edgespec.serve.served import Served
 from edgespec.settings import shown
@@ -54,14 +55,15 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
         chat["response_format"] = format
     if fields.mapping("reasoning").get("effort") == "none":
         chat["enable_thinking"] = False
-    return chat_call(fields.rest() | chat, model)
+    with sent_as(origins(messages)):
+        return chat_call(fields.rest() | chat, model)
 
 
 def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
     if instructions is not None:
-        yield {"role": "system", "content": instructions}
+        yield {"role": "system", "content": instructions, ORIGIN: {".content": "instructions"}}
     if isinstance(given, str):
-        yield {"role": "user", "content": given}
+        yield {"role": "user", "content": given, ORIGIN: {".content": "input"}}
         return
     if not isinstance(given, list) or not given:
         raise BadFieldError("input", f"input must be a string or a list of items, not {shown(given)}")
@@ -75,16 +77,18 @@ def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
             if answer is not None and (kind == "reasoning" or (kind == "message" and answer["content"])):
                 yield answer
                 answer = None
-            answer = answer or {"role": "assistant", "content": ""}
+            answer = answer or {"role": "assistant", "content": "", ORIGIN: {"": where}}
             _add(answer, where, item)
             continue
         if answer is not None:
             yield answer
             answer = None
         if kind == "function_call_output":
-            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+            origin = {"": where, ".tool_call_id": f"{where}.call_id", ".content": f"{where}.output"}
+            output = item.get("output")
+            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": output, ORIGIN: origin}
         elif kind == "message":
-            yield {"role": role, "content": item.get("content")}
+            yield {"role": role, "content": item.get("content"), ORIGIN: {"": where}}
         else:
             raise unsupported(where, f"items of type {shown(kind)} are not here")
     if answer is not None:
@@ -95,11 +99,12 @@ def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         answer["content"] = item.get("content")
+        answer[ORIGIN][".content"] = f"{where}.content"
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        answer.setdefault("tool_calls", []).append(
-            {"id": item.get("call_id"), "type": "function", "function": function}
-        )
+        calls = answer.setdefault("tool_calls", [])
+        answer[ORIGIN][f".tool_calls[{len(calls)}]"] = where
+        calls.append({"id": item.get("call_id"), "type": "function", "function": function})
     else:
         parts = item.get("content") or []
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):

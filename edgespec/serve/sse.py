@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from edgespec.errors import EdgespecError
 from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError, api_error
+from edgespec.serve.errors import ApiError, error_for
 
 FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
@@ -73,7 +72,7 @@ class EventStream(Response):
             await while_connected(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        task = _next(self._chunks)
+        task = self._next()
         try:
             await asyncio.wait({task}, timeout=FIRST_S)
             if task.done() and (error := _error(task)) is not None:
@@ -88,17 +87,26 @@ class EventStream(Response):
                 if (error := _error(task)) is not None:
                     await _write(send, self._event(self._error(error)) + self._done)
                     break
-                chunk = task.result()
-                if chunk is None:
+                event = task.result()
+                if event is None:
                     await _write(send, self._done)
                     break
-                task = _next(self._chunks)
-                await _write(send, self._event(chunk))
+                task = self._next()
+                await _write(send, event)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await self._chunks.aclose()
+
+    def _next(self) -> asyncio.Task[bytes | None]:
+        """Make and encode the next chunk in one task, so that errors of both are handled in the same way."""
+
+        async def step() -> bytes | None:
+            chunk = await anext(self._chunks, None)
+            return None if chunk is None else self._event(chunk)
+
+        return asyncio.create_task(step())
 
 
 def error_response(error: ApiError, body: Chunk | None = None) -> Response:
@@ -106,21 +114,11 @@ def error_response(error: ApiError, body: Chunk | None = None) -> Response:
     return Response(line(body or error.body()), error.status, error.headers, "application/json")
 
 
-def _next(chunks: AsyncGenerator[Chunk, None]) -> asyncio.Task[Chunk | None]:
-    async def step() -> Chunk | None:
-        return await anext(chunks, None)
-
-    return asyncio.create_task(step())
-
-
-def _error(task: asyncio.Task[Chunk | None]) -> ApiError | None:
-    """What a client is told of how a task ended, if that was an error. Raises errors that are not for clients."""
+def _error(task: asyncio.Task[bytes | None]) -> ApiError | None:
+    """Return the error with which a task ended, if any. Every error is sent: a stream without one would look like a
+    whole answer."""
     error = task.exception()
-    if isinstance(error, EdgespecError):
-        return api_error(error)
-    if error is not None and not isinstance(error, ApiError):
-        raise error
-    return error
+    return None if error is None else error_for(error)
 
 
 def _write(send: Send, data: bytes) -> Awaitable[None]:

@@ -12,18 +12,21 @@ class TextStream:
     """Text of one answer as its tokens arrive.
 
     Bytes of an unfinished character, and text that may yet become a stop string, are held back until it is clear what
-    they are. Invalid bytes become U+FFFD as in `bytes.decode(errors="replace")`. The stop string that is complete first
-    wins (of several that end together, the longest); a stop string may span tokens.
+    they are. Invalid bytes become U+FFFD as in `bytes.decode(errors="replace")`, but a character that is unfinished
+    when the answer ends is left out. The stop string that is complete first wins (of several that end together, the
+    longest); a stop string may span tokens. `begun` holds the last bytes of the text that the answer continues: if the
+    text ended inside a character, the answer begins with the whole character.
 
     `stopped` becomes the stop string with the token that completes it; the text before it has been returned by then.
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = (), begun: bytes = b"") -> None:
         if any(not text for text in stop):
             raise UsageError("a stop string is empty", why="it would end every answer before its first character")
         self.stopped = ""
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder.decode(begun)  # Only an unfinished character stays in the decoder; the rest was shown before.
         self._held = ""
 
     def push(self, piece: bytes) -> str:
@@ -31,10 +34,13 @@ class TextStream:
         return self._advance(self._decoder.decode(piece))
 
     def flush(self) -> str:
-        """The held-back text, when the answer is over."""
-        certain = self._advance(self._decoder.decode(b"", final=True))
+        """The held-back text, when the answer is over.
+
+        The bytes of an unfinished character are dropped: as U+FFFD they would stay in the text of a chat that is
+        continued, in front of the character.
+        """
         rest, self._held = self._held, ""
-        return certain + rest
+        return rest
 
     def _advance(self, decoded: str) -> str:
         if self.stopped:

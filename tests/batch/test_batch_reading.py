@@ -126,6 +126,8 @@ def test_an_empty_question_is_none() -> None:
         ({"seed": 9}, "seed", 9),
         ({"stop": "a"}, "stop", ("a",)),
         ({"stop": ["a", "b"]}, "stop", ("a", "b")),
+        ({"stop": ["", "b"]}, "stop", ("b",)),
+        ({"stop": ""}, "stop", ()),
         ({"logprobs": 0}, "logprobs", 0),
         ({"verify": "block"}, "verify", "block"),
         ({"special": True}, "special", True),

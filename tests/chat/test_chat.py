@@ -212,6 +212,14 @@ def test_a_stopped_answer_is_kept_and_gone_on_with_to_the_very_same_text(runtime
     assert contents(session) == stored(session) == ["What does os.walk do?", whole]
 
 
+def test_an_answer_is_continued_inside_a_character(runtime: Runtime, store: Store) -> None:
+    session = talking_to(runtime, store, max_tokens=2, grammar='root ::= "a😀b"')
+    assert said(session.ask("hello")) == "a"
+    session.change("max-tokens", "1")
+    assert [said(session.go_on()) for _ in range(4)] == ["", "", "😀", "b"]
+    assert contents(session) == stored(session) == ["hello", "a😀b"]
+
+
 def test_a_cancelled_answer_says_so(runtime: Runtime, store: Store) -> None:
     session, cancel = talking_to(runtime, store), CancelFlag()
     events = session.ask("hello", cancel)

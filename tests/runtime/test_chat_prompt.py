@@ -67,6 +67,17 @@ def test_an_answer_that_has_begun_is_gone_on_with(llm: Runtime) -> None:
     assert [event.id for event in begun + rest if event.id >= 0] == [event.id for event in whole if event.id >= 0]
 
 
+def test_an_answer_that_ended_inside_a_character_continues_with_that_character(llm: Runtime) -> None:
+    grammar = 'root ::= "a😀b"'
+    for max_tokens, wanted in ((1, "a"), (2, "a"), (4, "a"), (5, "a😀")):
+        begun = list(llm.chat([QUESTION], grammar=grammar, max_tokens=max_tokens))
+        text = "".join(event.text for event in begun)
+        assert (text, begun[-1].finish_reason) == (wanted, "length")
+        start = Message("assistant", text, tuple(event.id for event in begun if event.id >= 0))
+        rest = list(llm.chat([QUESTION, start], grammar=grammar))
+        assert text + "".join(event.text for event in rest) == "a😀b"
+
+
 def test_noise_goes_on_where_the_conversation_lost_its_beginning(llm: Runtime) -> None:
     """A token is drawn with the noise of its place in the conversation, not in the prompt."""
     texts = [

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.native, pytest.mark.cli]
 
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"),
-    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
+    *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/completion"),
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, 2**31, 2**64, -(2**70), 10**400),
@@ -69,6 +69,23 @@ FIELDS = (
     ),
     *("system", "thinking", "stop_sequences", "input", "instructions", "max_output_tokens", "text", "reasoning"),
     *("max_completion_tokens", "n_predict", "user", "frobnicate", ""),
+    *("samplers", "n_probs", "n_cmpl", "response_fields", "return_tokens", "n_indent", "min_keep", "image_data"),
+)
+LINES = (  # of a request's head
+    *("Host: localhost", "Host: [::1", "Host: ]", "Host: a:b:c", "Host:", "Host: \xff", "Host: evil.example"),
+    *("Origin: http://[", "Origin: http://[::1", "Origin: //", "Origin: null", "Origin: \xff", "Origin: http://a@[b"),
+    *("Origin: http://page.example", "Origin: http://\xe2\x84\x80.example"),
+    *("Authorization: Bearer s\xe9cret", "Authorization: Bearer", "Authorization: \xff", "X-Api-Key: \xff"),
+    *("Content-Length: -1", "Content-Length: 5, 6", f"Content-Length: {'9' * 30}", "Content-Length: \xd9\xa5"),
+    *("Transfer-Encoding: gzip", "Transfer-Encoding: chunked, chunked", "Upgrade: websocket", "Connection: upgrade"),
+    *("Content-Type: application/json; charset=\xff", "Content-Type: multipart/form-data", "Content-Type: ;;"),
+    *("Access-Control-Request-Headers: a\xffb, c d,,", "Expect: 100-continue", "Range: bytes=0-", f"X: {'x' * 9000}"),
+)
+TARGETS = (
+    *("/v1/models/%00", "/v1/models/%", "/v1/models/%zz", "/v1/models/%ff%fe", "/v1/models/..%2f..%2fetc%2fpasswd"),
+    *("/props?model=%00", "/props?model=%ff", f"/slots?{'a=b&' * 9000}", "/metrics?%", "//v1//models", "*", "?"),
+    *("http://evil.example/v1/models", "/\xff", "/v1/models/demo%0d%0aX:y", "/v1/chat%2fcompletions", "/completion/"),
+    *("/v1/chat/completions", "/v1/messages", "/v1/responses", "/completion", "/health", f"/{'a' * 9000}"),
 )
 
 
@@ -90,7 +107,7 @@ def bodies(n: int) -> Iterator[tuple[str, bytes]]:
         body: dict[str, Any] = {"max_tokens": rng.randrange(4)}
         body |= {"messages": [{"role": "user", "content": "Hi"}]} if path[:6] in ("/v1/ch", "/v1/me", "/apply") else {}
         body |= {"input": "Hi"} if path == "/v1/responses" else {}
-        body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/tokenize") else {}
+        body |= {"prompt": "Hi", "content": "Hi"} if path in ("/v1/completions", "/completion", "/tokenize") else {}
         body |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(1, 4))}
         data = json.dumps(body).encode()
         if number % 7 == 0:
@@ -132,6 +149,25 @@ def test_bytes_that_are_no_request_are_refused_at_once(server: Serving, data: by
         sock.sendall(data)
         status = sock.recv(4096).partition(b"\r\n")[0]
     assert status.split()[1] in (b"400", b"403", b"404")
+
+
+def test_no_head_of_a_request_makes_the_server_fail(server: Serving) -> None:
+    """The client leaves after the head, which is judged before anything else is known of a request."""
+    rng, failed = random.Random(3), []
+    host, port = server.url.removeprefix("http://").split(":")
+    for _ in range(300):
+        lines = ["Host: localhost", "Connection: close", *rng.sample(LINES, rng.randrange(4))]
+        lines = lines[rng.choice((0, 0, 0, 1)) :]
+        head = f"{rng.choice(('GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'get'))} {rng.choice(TARGETS)} HTTP/1.1"
+        data = "\r\n".join([head, *lines, "", ""]).encode("latin-1")
+        with socket.create_connection((host, int(port)), timeout=30) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            status = sock.makefile("rb").readline().split()[1:2]
+        if status and not 200 <= int(status[0]) < 500:
+            failed.append((data[:300], status))
+    assert failed == []
+    assert not any(record.get("status", 0) >= 500 for record in server.records)
 
 
 def test_a_large_prompt_is_refused(server: Serving) -> None:

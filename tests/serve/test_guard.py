@@ -71,6 +71,31 @@ def test_web_pages_of_other_origins_are_refused_unless_they_are_allowed() -> Non
     assert "access-control-allow-credentials" not in headers
 
 
+@pytest.mark.parametrize(
+    "origin", ["http://[", "http://[::1", "//", "\xff", "", "https://a@b:c:d", "http://\u2100.example"]
+)
+def test_an_origin_that_is_no_url_is_refused(origin: str) -> None:
+    assert ask(Rules(), {"Host": "localhost:8080", "Origin": origin})[0] == 403
+
+
+def test_an_allowed_page_may_send_the_headers_of_every_client_and_read_those_of_errors() -> None:
+    page = {"Host": "localhost:8080", "Origin": "https://example.org"}
+    rules = Rules(origins=("https://example.org",), api_key="secret")
+    names = "anthropic-dangerous-direct-browser-access, anthropic-version, x-api-key, x-stainless-lang"
+    status, headers = ask(rules, page | {"Access-Control-Request-Headers": names}, method="OPTIONS")
+    assert (status, headers["access-control-allow-headers"]) == (204, names)
+    assert "access-control-allow-private-network" not in headers
+    odd = {"Access-Control-Request-Headers": "x-ok,a b,x:y,\xff,", "Access-Control-Request-Private-Network": "true"}
+    headers = ask(rules, page | odd, method="OPTIONS")[1]
+    assert headers["access-control-allow-headers"] == "x-ok"
+    assert headers["access-control-allow-private-network"] == "true"
+    assert "authorization" in ask(rules, page, method="OPTIONS")[1]["access-control-allow-headers"]
+    status, headers = ask(rules, page)
+    assert status == 401
+    assert headers["access-control-allow-origin"] == "https://example.org"
+    assert {"retry-after", "x-should-retry"} <= {*headers["access-control-expose-headers"].split(", ")}
+
+
 def test_a_key_is_needed_where_there_is_one() -> None:
     rules, host = Rules(api_key="geheim-ü"), {"Host": "localhost"}
     assert ask(rules, host)[0] == 401
@@ -79,6 +104,8 @@ def test_a_key_is_needed_where_there_is_one() -> None:
         assert ask(rules, host | {"Authorization": wrong})[0] == 401
     assert ask(rules, host | {"Authorization": "Bearer geheim-ü"})[0] == 200
     assert ask(rules, host | {"X-Api-Key": "geheim-ü"})[0] == 200
+    for odd in ("", "Bearer", "Bearer \xff\xfe", "Basic geheim", "\x80"):
+        assert ask(rules, host | {"Authorization": odd})[0] == 401
 
 
 def test_bodies_are_json_and_not_too_large() -> None:
@@ -101,6 +128,8 @@ def test_bodies_are_json_and_not_too_large() -> None:
         b"{'a': 1}",
         b'{"a": NaN}',
         b'{"a": -Infinity}',
+        b'{"metadata": {"a": 1e999}}',
+        b'{"a": -1E+400}',
         b'{"a": "\\ud800"}',
         b'{"a": ' + b"9" * 5000 + b"}",
         b"[" * 100_000,

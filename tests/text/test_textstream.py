@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 import pytest
@@ -16,6 +17,13 @@ ANSWERS = st.one_of(
     st.text(ALPHABET).map(str.encode), st.binary(), st.text(ALPHABET).map(lambda text: text.encode()[1:-1])
 )
 STOPS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3)
+
+
+def whole_characters(answer: bytes) -> str:
+    """The text of an answer without a character that is unfinished at its end."""
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(answer)
+    assert answer.decode(errors="replace").startswith(text)
+    return text
 
 
 def cut_by_definition(text: str, stop: Sequence[str]) -> tuple[str, str]:
@@ -38,13 +46,13 @@ def test_any_split_gives_the_decoded_text_cut_at_the_first_stop_string(
 
     shown = "".join(map(stream.push, pieces)) + stream.flush()
 
-    assert (shown, stream.stopped) == cut_by_definition(answer.decode(errors="replace"), stop)
+    assert (shown, stream.stopped) == cut_by_definition(whole_characters(answer), stop)
 
 
 @given(answer=ANSWERS, stop=STOPS)
 @example(answer=b"xab", stop=["ab", "b"])
 def test_what_is_shown_is_never_taken_back(answer: bytes, stop: list[str]) -> None:
-    whole, _ = cut_by_definition(answer.decode(errors="replace"), stop)
+    whole, _ = cut_by_definition(whole_characters(answer), stop)
     stream = TextStream(stop)
     shown = ""
     for byte in answer:
@@ -73,10 +81,20 @@ def test_text_without_stop_strings_is_shown_as_soon_as_its_characters_are_comple
     assert stream.flush() == ""
 
 
-def test_an_unfinished_character_at_the_end_becomes_one_replacement_character() -> None:
-    stream = TextStream()
-    assert stream.push(b"a\xf0\x9f\x98") == "a"
-    assert stream.flush() == "\ufffd"
+def test_an_unfinished_character_at_the_end_is_left_out() -> None:
+    stream = TextStream(["END"])
+    assert stream.push(b"a EN\xf0\x9f\x98") == "a "
+    assert stream.flush() == "EN"
+
+
+@given(text=st.text(ALPHABET), cut=st.integers(0, 12))
+def test_an_answer_that_ended_inside_a_character_continues_with_the_whole_character(text: str, cut: int) -> None:
+    answer = text.encode()
+    first, second = answer[: len(answer) - cut], answer[len(answer) - cut :]
+    begun = TextStream()
+    shown = begun.push(first) + begun.flush()
+    continued = TextStream(begun=first[-3:])
+    assert shown + continued.push(second) + continued.flush() == text
 
 
 def test_a_stop_string_may_span_tokens_and_characters() -> None:

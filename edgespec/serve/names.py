@@ -1,0 +1,87 @@
+"""Names of fields in errors, as the client sent them. Every format is converted to that of chats, in which fields have
+other names and messages have other numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from edgespec.errors import EdgespecError
+from edgespec.serve.errors import ApiError, api_error
+from edgespec.serve.fields import ALIASES
+
+Names = Mapping[str, str]
+"""Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""
+
+TEXT_NAMES: Names = {"messages": "prompt"}
+COMPLETION_NAMES: Names = {"messages": "prompt", "logprobs": "n_probs", "n": "n_cmpl"}
+MESSAGE_NAMES: Names = {
+    "stop": "stop_sequences",
+    "tools[].function.parameters": "tools[].input_schema",
+    "tools[].function": "tools[]",
+    "enable_thinking": "thinking",
+}
+RESPONSE_NAMES: Names = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "tools[].function": "tools[]",
+    "enable_thinking": "reasoning.effort",
+}
+SCHEMAS = {
+    "response_format": "response_format",
+    "text": "text.format",
+    "output_config": "output_config.format",
+    "tools": "tools",
+}
+"""Fields that may contain a schema for the answer, each with the name of the schema in an error."""
+
+ORIGIN = "sent as"
+"""The key of a converted message under which the names of its parts are kept, as the client sent them."""
+
+
+@contextmanager
+def sent_as(names: Names) -> Iterator[None]:
+    """Rename the fields in errors of this block to the names that were sent. Errors of the engine become ApiErrors."""
+    try:
+        yield
+    except ApiError as error:
+        _rename(error, names)
+        raise
+    except EdgespecError as error:
+        renamed = api_error(error)
+        _rename(renamed, names)
+        raise renamed from error
+
+
+def names_in(body: Mapping[str, Any], names: Names) -> Names:
+    """Return the names of a format, and the aliases that a body uses, without fields that the body sets directly."""
+    aliases = {known: alias for alias, known in ALIASES.items() if alias in body}
+    schema = next((name for field, name in SCHEMAS.items() if body.get(field)), "json_schema")
+    known = {**names, **aliases, "json_schema": schema}
+    return {read: sent for read, sent in known.items() if read not in body}
+
+
+def origins(messages: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Remove the names of parts from converted messages, and return them by the names of the fields."""
+    names = {}
+    for index, message in enumerate(messages):
+        for part, origin in message.pop(ORIGIN, {}).items():
+            names[f"messages[{index}]{part}"] = origin
+    return names
+
+
+def _rename(error: ApiError, names: Names) -> None:
+    """Replace the name of the field in an error: the longest known name with which the name begins."""
+    read = error.param or ""
+    number = re.search(r"\[\d+\]", read)
+    index = number[0] if number else "[]"
+    known = {name.replace("[]", index): sent.replace("[]", index) for name, sent in names.items()}
+    begins = [name for name in known if read == name or read.startswith((f"{name}.", f"{name}["))]
+    if not begins:
+        return
+    name = max(begins, key=len)
+    error.param = sent = known[name] + read[len(name) :]
+    error.message = re.sub(rf"(?<![\w.]){re.escape(read)}(?!\w)", lambda _: sent, error.message)
