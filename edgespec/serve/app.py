@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -22,16 +23,19 @@ from edgespec.errors import EdgespecError
 from edgespec.serve import native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
-from edgespec.serve.errors import ApiError, anthropic_body, api_error, body_for
+from edgespec.serve.errors import ApiError, anthropic_body, api_error, body_for, unavailable
 from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Guard, Rules
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.openai import chat_call, chat_objects, text_call, text_objects
 from edgespec.serve.pool import Limits, Pool
 from edgespec.serve.responses import ResponseObject, error_event, response_call
-from edgespec.serve.served import Served
+from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.sse import ClientLeft, EventStream, error_response, named_event, while_connected
+from edgespec.serve.threads import in_thread
 from edgespec.settings import shown
+
+CLOSE_S = 15.0  # for all models to be closed
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +87,9 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         server.pool = open_pool()
         yield
-        await server.pool.close()
+        with suppress(TimeoutError):  # processes that do not end by themselves do so when their parent has
+            async with asyncio.timeout(CLOSE_S):
+                await server.pool.close()
 
     routes = [
         Route(path, _endpoint(server, path, handler), methods=[method])
@@ -233,7 +239,11 @@ async def _health(server: Server, request: Request) -> Response:
 
 async def _props(server: Server, request: Request) -> Response:
     place = await server.pool.place(request.query_params.get("model", ""))
-    return _json(await asyncio.to_thread(native.props, place))  # which reads in the file of the model
+    try:
+        async with asyncio.timeout(STATE_S):
+            return _json(await in_thread(partial(native.props, place), "reads a file"))  # of the model
+    except TimeoutError as error:
+        raise unavailable("the file of the model cannot be read in time", code="no_reply") from error
 
 
 async def _slots(server: Server, request: Request) -> Response:
@@ -242,9 +252,9 @@ async def _slots(server: Server, request: Request) -> Response:
 
 async def _metrics(server: Server, request: Request) -> Response:
     cache = Counter[str]()
-    for place in await server.pool.places():
-        if place.living is not None:
-            cache.update(await place.living.prefix_cache())
+    living = [place.living for place in await server.pool.places()]
+    for counts in await asyncio.gather(*(model.prefix_cache() for model in living if model)):
+        cache.update(counts)
     text = server.metrics.text(server.pool, cache)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 

@@ -15,7 +15,7 @@ from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
-from edgespec.serve.served import Served
+from edgespec.serve.served import STATE_S, Served
 from edgespec.settings import LoadSettings, shown
 
 MOST_TOKENS = 2**17  # of one /detokenize
@@ -107,7 +107,7 @@ async def slots(place: Place) -> list[dict[str, Any]]:
     if served is None:
         return []
     n_ctx, drafts = served.n_ctx, bool(served.about["drafters"])
-    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots())
+    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots(), STATE_S)
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
 
 
