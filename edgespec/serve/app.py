@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -50,6 +50,14 @@ class Server:
     pool: Pool
     metrics: Metrics
     log: Log
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def read(self, request: Request, work: Callable[[], Call]) -> Call:
+        """What is read of a body; of a large one, which takes long, in a thread, and one at a time."""
+        if not request.scope["is_large"]:
+            return work()
+        async with self.reading:
+            return await in_thread(work, "reads a request")
 
     def begin(self, request: Request, call: Call) -> None:
         """Note what of a request will be in its record."""
@@ -185,7 +193,7 @@ def _answering(
         @asynccontextmanager
         async def begun() -> AsyncIterator[tuple[Written, AsyncGenerator[Piece, None]]]:
             async with server.pool.lend(name) as model:
-                call = read(body, model)
+                call = await server.read(request, partial(read, body, model))
                 server.begin(request, call)
                 async with aclosing(server.pieces(request, model, call)) as found:
                     yield write(call, body, model), found

@@ -17,7 +17,7 @@ REQUEST_S = 60.0  # for the head of a connection's next request to arrive
 SENT = 2**18  # bytes that the system keeps for a client that does not read them
 FINISH_S = 100.0  # for answers to finish once the server is to end; docs/server.md gives systemd 120 seconds
 GRACE_S = 5.0  # for requests whose connection was broken off
-READ_S = 60.0  # for a client to read what it was sent, in a buffer that is full
+READ_S = 20.0  # for a client to read what it was sent, once a buffer of 64 KB is full
 
 
 class Protocol(H11Protocol):

@@ -67,7 +67,7 @@ class Served:
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
-            self._answers = Answers(self.worker)
+            self._answers = Answers(self.worker, lambda: self.n_open > self.n_slots)
         async with aclosing(self._answers.of(requests)) as events:
             async for event in events:
                 yield event

@@ -204,7 +204,7 @@ class _Child:
                 checked, self._checked = self._checked, None
                 if checked and checked[0] == what:
                     what = checked[1]
-                elif runtime.prompts.length(what) > LONG:
+                elif runtime.prompts.effort(what) > LONG:
                     self._reading.submit(self._read, runtime, id, what, tells)
                     return
                 else:
