@@ -10,6 +10,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate, tokenize_leniently
 from edgespec.settings import Request
 
+MESSAGE = 256  # characters that are read in the time that a template takes for one message
 LONGEST_TOKEN = 512  # characters; there are vocabularies with 128 blanks in one
 
 
@@ -52,6 +53,11 @@ class Prompts:
         said = [request.prompt, request.template]
         said += [text for message in request.messages for text in (message.content, message.extra)]
         return sum(map(len, said))
+
+    @staticmethod
+    def effort(request: Request) -> int:
+        """The characters that take as long to read as a request's prompt: a message takes time even if it is empty."""
+        return Prompts.length(request) + MESSAGE * len(request.messages)
 
     def render(self, request: Request) -> str:
         """The text that the chat template makes of a request's messages. Raises UsageError."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
 
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import TokenEvent
@@ -14,13 +15,30 @@ from edgespec.settings import Request
 
 Event = tuple[int, TokenEvent | EdgespecError]
 
+MOST_UNREAD = 2**13  # events
+UNREAD_S = 10.0  # for a reader to take an event
+WANTED_S = 3.0  # the same while other answers wait for a slot
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """Takes the events of some answers. `taken_s` is when it last took one, or there was none to take."""
+
+    taken_s: float
+    numbers: list[int] = field(default_factory=list)
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
 
 class Answers:
-    """The open answers of one worker, for one event loop."""
+    """The open answers of one worker, for one event loop. `others_wait`: for a slot that an answer has.
 
-    def __init__(self, worker: Worker) -> None:
+    An answer whose reader takes nothing of it is cancelled: its slot is of more use to others.
+    """
+
+    def __init__(self, worker: Worker, others_wait: Callable[[], bool] = lambda: False) -> None:
         self._gathered, self._loop = worker.gather(), asyncio.get_running_loop()
-        self._readers: dict[int, tuple[asyncio.Queue[Event], int]] = {}
+        self._readers: dict[int, tuple[_Reader, int]] = {}
+        self._others_wait = others_wait
         self._thread = threading.Thread(target=self._read, name="answers", daemon=True)
         self._thread.start()
 
@@ -29,16 +47,16 @@ class Answers:
 
         Closing this generator cancels what is open. Raises what becomes of one of them.
         """
-        events = asyncio.Queue[Event]()
-        numbers: list[int] = []
+        reader = _Reader(self._loop.time())
         try:
             for index, request in enumerate(requests):
                 number = self._gathered.submit(request)
-                numbers.append(number)
-                self._readers[number] = events, index
-            n_open = len(numbers)
+                reader.numbers.append(number)
+                self._readers[number] = reader, index
+            n_open = len(requests)
             while n_open:
-                index, event = await events.get()
+                index, event = await reader.events.get()
+                reader.taken_s = self._loop.time()
                 if isinstance(event, EdgespecError):
                     raise event
                 if event.finish_reason in ("error", "cancelled"):
@@ -46,15 +64,13 @@ class Answers:
                 n_open -= event.is_last
                 yield index, event
         finally:
-            for number in numbers:
-                self._readers.pop(number, None)
-                self._gathered.cancel(number)
+            self._let_go(reader)
 
     def close(self, error: EdgespecError) -> None:
         """End the thread, and all answers with this error."""
         self._gathered.close()
-        for events, index in self._readers.values():
-            events.put_nowait((index, error))
+        for reader, index in self._readers.values():
+            reader.events.put_nowait((index, error))
 
     def _read(self) -> None:
         try:
@@ -65,8 +81,22 @@ class Answers:
 
     def _deliver(self, news: list[News]) -> None:
         for number, arrived in news:
-            reader = self._readers.get(number)  # there is none once it has left
-            if reader is not None:
-                events, index = reader
-                for event in arrived:
-                    events.put_nowait((index, event))
+            if number not in self._readers:  # once its reader has left
+                continue
+            reader, index = self._readers[number]
+            if reader.events.empty():
+                reader.taken_s = self._loop.time()
+            elif self._is_stuck(reader):
+                self._let_go(reader)
+                arrived = [GenerationError("the answer was cancelled", why="its client did not read what came of it")]
+            for event in arrived:
+                reader.events.put_nowait((index, event))
+
+    def _is_stuck(self, reader: _Reader) -> bool:
+        limit_s = WANTED_S if self._others_wait() else UNREAD_S
+        return self._loop.time() - reader.taken_s > limit_s or reader.events.qsize() > MOST_UNREAD
+
+    def _let_go(self, reader: _Reader) -> None:
+        for number in reader.numbers:
+            self._readers.pop(number, None)
+            self._gathered.cancel(number)

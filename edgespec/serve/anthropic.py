@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from edgespec.runtime.prompts import Prompts
@@ -15,6 +16,7 @@ from edgespec.serve.fields import Fields
 from edgespec.serve.names import ORIGIN, origins, sent_as
 from edgespec.serve.openai import chat_call
 from edgespec.serve.served import Served
+from edgespec.serve.threads import in_thread
 from edgespec.settings import shown
 
 IGNORED = ("container", "context_management", "mcp_servers", "inference_geo", "output_config", "betas", "cache_control")
@@ -48,7 +50,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
 
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
     """How many tokens the prompt of a body has."""
-    request = message_call(body, model, counts=True).requests[0]
+    call = await in_thread(partial(message_call, body, model, counts=True), "reads a request")
+    request = call.requests[0]
     if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
         raise BadFieldError("messages", f"messages of more than {most:,} characters are not counted")
     return {"input_tokens": await model.ask(lambda worker: worker.prompt_length(request))}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from edgespec.serve import native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
-from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, no_route, unexpected
+from edgespec.serve.errors import ApiError, anthropic_body, body_for, error_for, no_route, unavailable, unexpected
 from edgespec.serve.fields import Fields, object_of
 from edgespec.serve.guard import Guard, Rules
 from edgespec.serve.metrics import Metrics
@@ -30,8 +31,12 @@ from edgespec.serve.names import COMPLETION_NAMES, MESSAGE_NAMES, RESPONSE_NAMES
 from edgespec.serve.openai import chat_call, chat_objects, text_call, text_objects
 from edgespec.serve.pool import Limits, Pool
 from edgespec.serve.responses import ResponseObject, error_event, response_call
-from edgespec.serve.served import Served
+from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.sse import ClientLeft, EventStream, error_response, named_event, while_connected
+from edgespec.serve.threads import in_thread
+
+CLOSE_S = 15.0  # for all models to be closed
+
 
 Log = Callable[[Mapping[str, Any]], None]
 """Called with a record of each request that has ended, as plain data."""
@@ -44,6 +49,14 @@ class Server:
     pool: Pool
     metrics: Metrics
     log: Log
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def read(self, request: Request, work: Callable[[], Call]) -> Call:
+        """What is read of a body; of a large one, which takes long, in a thread, and one at a time."""
+        if not request.scope["is_large"]:
+            return work()
+        async with self.reading:
+            return await in_thread(work, "reads a request")
 
     def begin(self, request: Request, call: Call) -> None:
         """Note what of a request will be in its record."""
@@ -81,7 +94,9 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         server.pool = open_pool()
         yield
-        await server.pool.close()
+        with suppress(TimeoutError):  # processes that do not end by themselves do so when their parent has
+            async with asyncio.timeout(CLOSE_S):
+                await server.pool.close()
 
     routes = [
         Route(path, _endpoint(server, path, handler), methods=[method])
@@ -179,7 +194,7 @@ def _answering(
         async def begun() -> AsyncIterator[tuple[Written, AsyncGenerator[Piece, None]]]:
             with sent_as(names_in(body, names)):
                 async with server.pool.lend(name) as model:
-                    call = read(body, model)
+                    call = await server.read(request, partial(read, body, model))
                     server.begin(request, call)
                     async with aclosing(server.pieces(request, model, call)) as found:
                         yield write(call, body, model), found
@@ -236,7 +251,11 @@ async def _health(server: Server, request: Request) -> Response:
 
 async def _props(server: Server, request: Request) -> Response:
     place = await server.pool.place(request.query_params.get("model", ""))
-    return _json(await asyncio.to_thread(native.props, place))  # which reads in the file of the model
+    try:
+        async with asyncio.timeout(STATE_S):
+            return _json(await in_thread(partial(native.props, place), "reads a file"))  # of the model
+    except TimeoutError as error:
+        raise unavailable("the file of the model cannot be read in time", code="no_reply") from error
 
 
 async def _slots(server: Server, request: Request) -> Response:
@@ -245,9 +264,9 @@ async def _slots(server: Server, request: Request) -> Response:
 
 async def _metrics(server: Server, request: Request) -> Response:
     cache = Counter[str]()
-    for place in await server.pool.places():
-        if place.living is not None:
-            cache.update(await place.living.prefix_cache())
+    living = [place.living for place in await server.pool.places()]
+    for counts in await asyncio.gather(*(model.prefix_cache() for model in living if model)):
+        cache.update(counts)
     text = server.metrics.text(server.pool, cache)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 

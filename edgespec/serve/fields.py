@@ -23,6 +23,7 @@ ALIASES = {
     "repetition_penalty": "repeat_penalty",
     "typ_p": "typical_p",
 }
+LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
 OFF: dict[str, tuple[Any, ...]] = {  # what is not there, and the values with which nothing is asked of it
     "mirostat": (0,),
     "dry_multiplier": (0,),
@@ -101,6 +102,9 @@ class Fields:
     def request(self, base: Request, **what: Any) -> dict[str, Any]:
         """The fields of a `Request` that are given, and `what`; `base` has the other settings."""
         given = {name: self.take(name) for name in SETTINGS if name in self._left} | what
+        for name, most in LONGEST.items():
+            if isinstance(values := given.get(name), list | dict) and len(values) > most:
+                raise BadFieldError(name, f"{name} may have {most:,} entries, not {len(values):,}")
         if isinstance(seed := given.get("seed"), int) and seed < 0:  # -1 asks for any
             del given["seed"]
             if seed != -1:

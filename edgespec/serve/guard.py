@@ -10,24 +10,19 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isinf
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.routing import Match, Route
 
+from edgespec.serve.bodies import MAX_BODY, MAX_HELD, MAX_VALUES, SMALL, Bodies, Body
 from edgespec.serve.chat import line
 from edgespec.serve.cors import Headers, allowing, origin_is, preflight
-from edgespec.serve.errors import ApiError, body_for, no_route, unavailable
+from edgespec.serve.errors import ApiError, body_for, no_route
 
-MAX_BODY = 16 * 2**20  # bytes
-MAX_DEPTH = 64
-MAX_HELD = 4 * MAX_BODY  # of all requests that are open; parsed, they take several times as much
-BODY_S = 60.0  # for all of a body to arrive
 DRAIN_S = 5.0  # for a client to stop sending a body that is refused: before that many do not read the answer
 OPEN_TO_ALL = ("/health", "/v1/health")  # without a key
 
@@ -47,13 +42,16 @@ class Rules:
     origins: tuple[str, ...] = ()
     max_body: int = MAX_BODY
     max_held: int = MAX_HELD
+    max_values: int = MAX_VALUES
 
 
 class Guard:
-    """Refuses requests, reads bodies into `scope["body"]`, and answers preflights, in front of an ASGI application."""
+    """Refuses requests, reads bodies into `scope["body"]` (`scope["is_large"]`: to work on one takes long), and answers
+    preflights, in front of an ASGI application."""
 
     def __init__(self, app: App, rules: Rules, routes: Sequence[Route] = ()) -> None:
-        self._app, self._rules, self._routes, self._held = app, rules, routes, 0
+        self._app, self._rules, self._routes = app, rules, routes
+        self._bodies = Bodies(rules.max_body, rules.max_held, rules.max_values)
         self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in rules.hosts or ())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,18 +65,17 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *allowed]
             await send(message)
 
-        scope["size"] = 0  # of the body
+        scope["sent"] = sent = Body(is_read=scope["method"] != "POST")
         try:
             if await self._passes(scope, receive, send_with_cors, may_ask_first=bool(allowed)):
                 await self._app(scope, receive, send_with_cors)
         finally:
-            self._let_go(scope)
+            self._bodies.let_go(sent)
             scope.pop("body", None)
 
     async def _passes(self, scope: Scope, receive: Receive, send: Send, *, may_ask_first: bool) -> bool:
         """Whether the application is to answer: nothing else has."""
         headers = scope["headers"]
-        scope["is_read"] = scope["method"] != "POST"
         try:
             self._check_host(headers)
             self._check_origin(headers, _header(headers, b"origin"))
@@ -89,12 +86,13 @@ class Guard:
             if scope["method"] == "POST":
                 self._check_route(scope)
                 scope["body"] = await self._body(scope, receive)
+                scope["is_large"] = scope["sent"].size > SMALL
         except ApiError as error:
             body = line(body_for(scope["path"], error)).encode()
             extra = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
             extra.append((b"content-type", b"application/json"))
             extra.append((b"connection", b"close"))
-            await _respond(send, error.status, body, extra, None if scope["is_read"] else receive)
+            await _respond(send, error.status, body, extra, None if scope["sent"].is_read else receive)
             return False
         return True
 
@@ -149,87 +147,11 @@ class Guard:
         if kind != "application/json":
             raise ApiError(415, "the body must be sent as Content-Type: application/json")
         length = _header(headers, b"content-length") or "0"
-        if length.isascii() and length.isdigit() and int(length[:20]) > self._rules.max_body:
-            self._too_large()
-        try:
-            async with asyncio.timeout(BODY_S):
-                data = await self._read(scope, receive)
-        except TimeoutError as error:
-            raise ApiError(408, f"the body took longer than {BODY_S:.0f} seconds") from error
-        return await asyncio.to_thread(parsed, data) if len(data) > 2**16 else parsed(data)
-
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        parts: list[bytes] = []
-        try:
-            while not scope["is_read"]:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ApiError(400, "the body ended early")
-                parts.append(message.get("body", b""))
-                scope["is_read"] = not message.get("more_body", False)
-                scope["size"] += len(parts[-1])
-                self._held += len(parts[-1])
-                if scope["size"] > self._rules.max_body:
-                    self._too_large()
-                if self._held > self._rules.max_held:
-                    raise unavailable("too many large requests are open: try again later", code="too_much")
-            return b"".join(parts)
-        except BaseException:  # it is refused: the traceback would keep it while the rest is awaited
-            parts.clear()
-            self._let_go(scope)
-            raise
-
-    def _let_go(self, scope: Scope) -> None:
-        """The body no longer counts as held."""
-        self._held -= scope["size"]
-        scope["size"] = 0
-
-    def _too_large(self) -> NoReturn:
-        raise ApiError(413, f"a body may have {self._rules.max_body:,} bytes", code="body_too_large")
+        announced = int(length[:20]) if length.isascii() and length.isdigit() else 0
+        return await self._bodies.read(scope["sent"], receive, announced)
 
 
 _Headers = Headers
-
-
-def parsed(data: bytes) -> Any:
-    """JSON, without what JSON does not have, or what is no text. Raises ApiError."""
-    try:
-        value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
-        _check_depth(value)
-        if b"\\ud" in data.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from error
-    except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}"[:300], code="invalid_json") from error
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def _finite(text: str) -> float:
-    """Parse a number. Python reads 1e999 as infinity, which no JSON answer can contain."""
-    value = float(text)
-    if isinf(value):
-        raise ValueError(f"{text[:40]} is too large a number")
-    return value
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for part in level
-            if isinstance(part, dict | list)
-            for item in (part.values() if isinstance(part, dict) else part)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return
-    raise RecursionError
 
 
 def is_loopback(host: str) -> bool:

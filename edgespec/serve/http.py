@@ -15,7 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 BACKLOG = 1024  # connections that wait to be taken
 REQUEST_S = 60.0  # for the head of a connection's next request to arrive
 SENT = 2**18  # bytes that the system keeps for a client that does not read them
-READ_S = 60.0  # for a client to read what it was sent, in a buffer that is full
+FINISH_S = 100.0  # for answers to finish once the server is to end; docs/server.md gives systemd 120 seconds
+GRACE_S = 5.0  # for requests whose connection was broken off
+READ_S = 20.0  # for a client to read what it was sent, once a buffer of 64 KB is full
 
 
 class Protocol(H11Protocol):
@@ -65,6 +67,24 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and end when answers are finished, or break them off when that takes too long."""
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(FINISH_S, self._break_off), loop.call_later(FINISH_S + GRACE_S, self._leave)]
+        try:
+            await super().shutdown(sockets)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _break_off(self) -> None:
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+
+    def _leave(self) -> None:
+        """Wait for nothing any more, neither for what requests have begun."""
+        self.force_exit = True
 
 
 def uvicorn_server(app: Any) -> uvicorn.Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
-from edgespec.serve.served import Served
+from edgespec.serve.served import STATE_S, Served
+from edgespec.serve.threads import in_thread
 from edgespec.settings import LoadSettings, shown
 
 MOST_TOKENS = 2**17  # of one /detokenize
@@ -50,7 +51,8 @@ async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """The prompt that messages make, or with `count` the number of its tokens."""
-    request = chat_call(body, model).requests[0]
+    call = await in_thread(partial(chat_call, body, model), "reads a request")
+    request = call.requests[0]
     if Fields(body).flag("count"):
         return {"n_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
@@ -107,7 +109,7 @@ async def slots(place: Place) -> list[dict[str, Any]]:
     if served is None:
         return []
     n_ctx, drafts = served.n_ctx, bool(served.about["drafters"])
-    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots())
+    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots(), STATE_S)
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
 
 

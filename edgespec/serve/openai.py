@@ -14,6 +14,7 @@ from edgespec.batch.openai import TokenBytes, constraint_of, take_logprobs, text
 from edgespec.batch.row import BadRowError
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import Call, End, Piece, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
@@ -25,6 +26,8 @@ from edgespec.text.thinking import CLOSE
 
 MOST_LOGPROBS = 20
 MOST_ANSWERS = 64  # to one request
+MOST_MESSAGES = 4096
+MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 IGNORED = (
     *("user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
     *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress", "reasoning_effort"),
@@ -104,6 +107,9 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n = fields.integer("n", 1, 1, MOST_ANSWERS)
     if n * len(prompts) > MOST_ANSWERS:
         raise BadFieldError("n", f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}")
+    n_characters = n * sum(map(Prompts.length, prompts))
+    if n > 1 and n_characters > MOST_CHARACTERS:
+        raise BadFieldError("n", f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}")
     stream, options = fields.flag("stream"), fields.mapping("stream_options")
     include_usage = Fields(options).flag("include_usage")
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
@@ -123,6 +129,8 @@ def _messages(given: Any, most: int) -> tuple[Message, ...]:
         raise BadFieldError("messages", "messages must be a list of at least one message")
     if len(given) > most:
         raise BadFieldError("messages", f"{len(given)} messages do not fit into a context of {most} tokens")
+    if len(given) > MOST_MESSAGES:
+        raise BadFieldError("messages", f"a request may have {MOST_MESSAGES:,} messages, not {len(given):,}")
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(given))
 
 

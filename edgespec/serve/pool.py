@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -16,6 +17,7 @@ from edgespec.events import TokenEvent
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
 from edgespec.serve.served import Served
+from edgespec.serve.threads import in_thread
 from edgespec.settings import LoadSettings, Request
 
 LOOK_S = 5.0  # how long a list of the machine's models is taken as it is
@@ -91,7 +93,8 @@ class Pool:
         self._named = list(self._places)
         self._look, self._limits, self._note, self._tell = look, limits, note, tell
         self._looked_s = float("-inf")
-        self._looking, self._changing = asyncio.Lock(), asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stop_loading = CancelFlag()
         self.loads, self.unloads, self.deaths = Counter[str](), Counter[str](), Counter[str]()  # by model
@@ -109,6 +112,8 @@ class Pool:
         if (name or self._default) not in self._names:
             await self._refresh()
         known = self._names.get(name or self._default)
+        if known is None and self._looking is not None:
+            raise unavailable("the models of this machine are being listed: try again later", code="listing")
         if known is None:
             here = [*self._places][:SHOWN]
             more = ", ..." if len(self._places) > SHOWN else ""
@@ -138,20 +143,26 @@ class Pool:
         return [place for place in self._places.values() if place.served is not None]
 
     async def _refresh(self) -> None:
-        async with self._looking:
-            if time.monotonic() - self._looked_s < LOOK_S:
-                return
+        """Look for models, and wait for what is found as long as a list may be old."""
+        if self._looking is None and time.monotonic() - self._looked_s > LOOK_S:
+            self._looking = self._begin(self._find())
+        if self._looking is not None:
+            await asyncio.wait({self._looking}, timeout=LOOK_S)
+
+    async def _find(self) -> None:
+        try:
             try:
-                offers = await asyncio.to_thread(self._look)
+                offers = await in_thread(self._look, "lists models")
             except (EdgespecError, OSError) as error:
                 self._note(f"the models of this machine cannot be listed: {error}")
                 offers = {}
-            self._looked_s = time.monotonic()
             kept = [name for name, place in self._places.items() if place.served or place.users or place.loading]
             found = {offer.name: Place(offer) for offer in offers.values()}
             self._places = {name: self._places.get(name) or found[name] for name in [*self._named, *kept, *found]}
             by_name = {name: offer.name for name, offer in offers.items()}
             self._names = by_name | {name: name for name in self._places}
+        finally:
+            self._looked_s, self._looking = time.monotonic(), None
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -190,10 +201,12 @@ class Pool:
         """End all models, and what is being loaded."""
         self.is_closing = True
         self._stop_loading.set()
+        if self._looking is not None:
+            self._looking.cancel()
         async with self._changing:
             await asyncio.gather(*map(self._drop, self._loaded))
         for task in [*self._tasks]:
-            with suppress(ApiError, EdgespecError):
+            with suppress(ApiError, EdgespecError, asyncio.CancelledError):
                 await task
 
     # --- loading ------------------------------------------------------------------------------------------------------
@@ -244,7 +257,7 @@ class Pool:
                 raise unavailable("the server is shutting down", code="shutting_down")
             settings = replace(offer.settings, must_fit=bool(self._loaded))
             try:
-                return await asyncio.to_thread(self._open, offer, settings)
+                return await in_thread(partial(self._open, offer, settings), f"loads {offer.name}")
             except OutOfMemoryError as error:
                 if not self._loaded:
                     raise

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from edgespec.batch.vocabulary import Vocabulary
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.header import read_header
-from edgespec.runtime.worker import Worker
+from edgespec.runtime.worker import NoReplyError, Worker
 from edgespec.serve.answers import Answers
+from edgespec.serve.errors import ApiError, unavailable
+from edgespec.serve.threads import in_thread
 from edgespec.serve.tools.formats import WORDS
 from edgespec.settings import LoadSettings, Request
+
+REPLY_S = 60.0  # for a question about a long text
+STATE_S = 3.0  # for one about the state of the engine
+MOST_ASKING = 8  # questions to one worker at a time, each in a thread
+
+Made = TypeVar("Made")
 
 
 class Served:
@@ -36,6 +45,8 @@ class Served:
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
         self._answers: Answers | None = None
+        self._asking = asyncio.Semaphore(MOST_ASKING)
+        self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
 
@@ -56,22 +67,27 @@ class Served:
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
-            self._answers = Answers(self.worker)
+            self._answers = Answers(self.worker, lambda: self.n_open > self.n_slots)
         async with aclosing(self._answers.of(requests)) as events:
             async for event in events:
                 yield event
         self.show_notes()
 
-    async def ask(self, question: Callable[[Worker], Any]) -> Any:
-        """What the worker says, which may have to finish a forward pass first."""
-        return await asyncio.to_thread(question, self.worker)
-
-    async def prefix_cache(self) -> dict[str, int]:
-        """What its prefix cache says of itself; nothing if the worker has ended."""
+    async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
+        """What the worker says, which may have to finish a forward pass first. Raises ApiError if that takes longer."""
+        asked = partial(question, self.worker.within(within_s))
         try:
-            return dict(await self.ask(Worker.prefix_cache)) if self.worker.is_alive else {}
-        except EdgespecError:
-            return {}
+            async with asyncio.timeout(within_s), self._asking:
+                return await in_thread(asked, f"asks {self.name}")
+        except (TimeoutError, NoReplyError) as error:
+            raise unavailable(f"{self.name} has not replied in {within_s:.0f} seconds", code="no_reply") from error
+
+    async def prefix_cache(self) -> Mapping[str, int]:
+        """What its prefix cache says of itself, or said before a worker that does not reply in time."""
+        with suppress(EdgespecError, ApiError):
+            if self.worker.is_alive:
+                self._prefix_cache = await self.ask(Worker.prefix_cache, STATE_S)
+        return self._prefix_cache
 
     def show_notes(self) -> None:
         """Pass on the worker's new notes."""
@@ -85,7 +101,7 @@ class Served:
         self._is_closed = True
         if self._answers is not None:
             self._answers.close(_closed(self.name))
-        await asyncio.to_thread(self.worker.close)
+        await in_thread(self.worker.close, f"closes {self.name}")
         self._vocabulary.close()
 
 

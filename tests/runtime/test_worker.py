@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -25,7 +26,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.runtime.runtime import Runtime
-from edgespec.runtime.worker import LoadingStoppedError, Remedy, Worker, WorkerDiedError, remedies
+from edgespec.runtime.worker import LoadingStoppedError, NoReplyError, Remedy, Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -458,6 +459,74 @@ def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
         assert not worker.is_alive
         with pytest.raises(WorkerDiedError, match="was killed"):
             worker.answer(SHORT)
+
+
+@posix
+def test_a_process_that_is_stopped_is_ended_and_the_reason_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Worker(DEMO) as worker:
+        monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
+        events = worker.answer(LONG)
+        next(events)
+        psutil.Process(worker._pipes.process.pid).suspend()
+        with pytest.raises(WorkerDiedError, match="stopped or hung, and gave no sign of life") as death:
+            list(events)
+        assert death.value.hint.startswith("restart it")
+        assert not worker.is_alive
+        with pytest.raises(WorkerDiedError, match="no sign of life"):
+            worker.count([])
+
+
+@posix
+def test_a_process_that_was_stopped_in_the_middle_of_a_message_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Worker(DEMO) as worker:
+        child = psutil.Process(worker._pipes.process.pid)
+        hear = worker._pipes._replies.recv
+
+        def stopped() -> Any:
+            child.suspend()
+            return hear()
+
+        monkeypatch.setattr(worker._pipes._replies, "recv", stopped)
+        monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
+        with pytest.raises(WorkerDiedError, match="no sign of life"):
+            worker.token_bytes([70] * 200_000)  # more than a pipe holds
+
+
+def test_a_process_that_computes_for_long_is_not_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that answers pings needs no engine."""
+    with Worker(LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")) as worker:
+        watch = worker._pipes._watch
+        n_pings = 0
+
+        def ping(original: Any = watch._ping) -> None:
+            nonlocal n_pings
+            n_pings += 1
+            original()
+
+        monkeypatch.setattr(watch, "_ping", ping)
+        monkeypatch.setattr(watch, "missed", 10**9)  # not of a machine that is busy with other things
+        monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.01)
+        list(worker.answer(Request(messages=(Message("user", "x = 1\n" * 500),), max_tokens=1)))
+        assert n_pings > 1
+        assert watch._n_heard > n_pings
+
+
+@posix
+def test_asking_a_process_that_is_stopped_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Worker(DEMO) as worker:
+        monkeypatch.setattr("edgespec.runtime.worker.pipes.GRACE_S", 0.01)
+        psutil.Process(worker._pipes.process.pid).suspend()
+        with worker.submit(Request("x" * 10**6)), pytest.raises(NoReplyError):  # more than a pipe holds
+            worker.within(0.01).slots()
+        assert worker.is_alive
+
+
+def test_a_worker_that_nobody_has_any_more_ends() -> None:
+    worker = Worker(DEMO)
+    child = psutil.Process(worker._pipes.process.pid)
+    del worker
+    gc.collect()
+    assert psutil.wait_procs([child], timeout=30)[1] == []
 
 
 @posix

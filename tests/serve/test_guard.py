@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from edgespec.serve.bodies import MAX_DEPTH, parsed
 from edgespec.serve.errors import ApiError
-from edgespec.serve.guard import MAX_DEPTH, Guard, Rules, is_loopback, parsed
+from edgespec.serve.guard import Guard, Rules, is_loopback
 
 Headers = dict[str, str]
 

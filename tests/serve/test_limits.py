@@ -79,8 +79,8 @@ def test_a_connection_that_sends_no_whole_head_is_closed(
 
 
 def test_a_body_that_trickles_in_is_refused(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BODY_S", "DRAIN_S"):
-        monkeypatch.setattr(f"edgespec.serve.guard.{name}", 0.1)
+    for name in ("bodies.STALL_S", "guard.DRAIN_S"):
+        monkeypatch.setattr(f"edgespec.serve.{name}", 0.1)
     with connected(server) as sock:
         sock.sendall(HEAD + b'Content-Length: 100\r\n\r\n{"prompt"')
         assert all_of(sock).startswith(b"HTTP/1.1 408")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from copy import copy
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,14 +17,14 @@ from edgespec.events import Progress
 from edgespec.runtime.gathered import Gathered
 from edgespec.runtime.options import DraftingOptions, drafting_changes
 from edgespec.runtime.stream import Answer, Events, Stream, Submitted, feed
-from edgespec.runtime.worker.death import Remedy, WorkerDiedError, remedies
+from edgespec.runtime.worker.death import NoReplyError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
 from edgespec.settings import LoadSettings, Message, Request
 
 if TYPE_CHECKING:
     from edgespec.core.policy.measured import PolicyVerdict
 
-__all__ = ["LoadingStoppedError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
+__all__ = ["LoadingStoppedError", "NoReplyError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
 AHEAD = 2  # requests that are sent for each that can be answered at a time
 
@@ -36,10 +37,10 @@ class Worker(Closable):
     """A `Runtime` in a process of its own, with the same requests, events and errors.
 
     It loads before it returns, calls `progress` as a Runtime does, and stops when `cancel` is set: LoadingStoppedError.
-    It may be asked from several threads; what asks the child waits for a forward pass if that is generating. Once the
-    child has died everything raises WorkerDiedError. `describe`, `settings`, `notes` and `stats` (of the last answer)
-    are what the parent remembers, and always there. A script that makes one needs `if __name__ == "__main__":`, since
-    its module is imported by the child too.
+    It may be asked from several threads; what asks the child waits for a forward pass if that is generating. A child
+    that gives no sign of life for half a minute is ended. Once the child has died everything raises WorkerDiedError.
+    `describe`, `settings`, `notes` and `stats` (of the last answer) are what the parent remembers, and always there. A
+    script that makes one needs `if __name__ == "__main__":`, since its module is imported by the child too.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Worker(Closable):
     ) -> None:
         self.settings = settings
         self.notes: list[str] = []
+        self._within_s = float("inf")
         self._pipes = Pipes(settings, progress or (lambda what, done: None), self.notes)
         try:
             loaded = self._pipes.loaded(cancel or CancelFlag())
@@ -67,6 +69,12 @@ class Worker(Closable):
         """Whether it can be asked for anything."""
         pipes = self._pipes
         return not pipes.is_closed and pipes.death is None and not wait([pipes.process.sentinel], timeout=0)
+
+    def within(self, seconds: float) -> Worker:
+        """The same worker, for a question to which nobody waits for a reply any longer: NoReplyError."""
+        asked = copy(self)
+        asked._within_s = seconds
+        return asked
 
     def close(self) -> None:
         """Let the child save what it learnt and end, or end it; safe to call twice. Answers in the making end."""
@@ -174,4 +182,4 @@ class Worker(Closable):
 
     def _call(self, name: str, *args: Any, **settings: Any) -> Any:
         """What the child's method of that name returns or raises."""
-        return self._pipes.call(name, *args, **settings)
+        return self._pipes.call(name, args, settings, self._within_s)

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 BATCH_S = 0.015  # tokens that come faster than this share a message
 LONG = 2**15  # characters of a prompt that other answers are not to wait for
-ADD, CALL, CANCEL, CLOSE = "add", "call", "cancel", "close"
+ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
+PONG = "pong"
 READ = "read"  # a request of ADD, when its prompt is
 OF_TEXTS = "prompts."  # calls that need no engine
 LOADED = 0  # the id of the first reply
@@ -52,9 +53,10 @@ _row = attrgetter(*(field.name for field in fields(TokenEvent)))  # pickling tup
 def run_child(commands: Connection, replies: Connection, settings: LoadSettings, log_file: Path, level: int) -> None:
     """Serve the Worker at the other end of the pipes until it says to close.
 
-    Commands are ADD, with a request, CALL, with a method's name and arguments, CANCEL and CLOSE, each with an id.
+    Commands are ADD, with a request, CALL, with a method's name and arguments, CANCEL and CLOSE, each with an id,
+    and PING, which the thread that hears the parent answers at once.
     Replies are of a kind, with a value and the notes that are new: "events" of requests, "failed" for those that a
-    failure has ended, "done" or "error" for a call; "progress" and "log".
+    failure has ended, "done" or "error" for a call; "progress", "log" and PONG.
     """
     _settle_in(log_file)
     child = _Child(commands, replies, log_file)
@@ -156,6 +158,9 @@ class _Child:
         while True:
             try:
                 command = self._commands.recv()
+                if command[0] == PING:
+                    self._pong()
+                    continue
             except (EOFError, OSError):
                 self._leave()
             kind, id, *_ = command
@@ -167,6 +172,14 @@ class _Child:
                         flag.set()
             if kind != CANCEL:
                 self._inbox.put(command)
+
+    def _pong(self) -> None:
+        """Give a sign of life, unless another thread is just sending one."""
+        if self._sending.acquire(blocking=False):
+            try:
+                self._replies.send((PONG, None, ()))
+            finally:
+                self._sending.release()
 
     def _leave(self) -> NoReturn:
         """End as it stands: there is nobody to hear of anything."""
@@ -191,7 +204,7 @@ class _Child:
                 checked, self._checked = self._checked, None
                 if checked and checked[0] == what:
                     what = checked[1]
-                elif runtime.prompts.length(what) > LONG:
+                elif runtime.prompts.effort(what) > LONG:
                     self._reading.submit(self._read, runtime, id, what, tells)
                     return
                 else:

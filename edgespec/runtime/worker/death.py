@@ -24,6 +24,13 @@ class WorkerDiedError(GenerationError):
         self.out_of_memory = out_of_memory
 
 
+class NoReplyError(GenerationError):
+    """The child has not replied in time; it may be busy, or hang."""
+
+    def __init__(self) -> None:
+        super().__init__("the model does not reply", why="it is busy", hint="try again later")
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A way to start again: a short phrase for a menu, and the settings."""
@@ -83,6 +90,13 @@ def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     if name:
         return WorkerDiedError(_ENDED, why=f"it received {name}", hint=_AGAIN)
     return WorkerDiedError(_ENDED, why=last or ("" if code is None else f"it exited with code {code}"), hint=_AGAIN)
+
+
+def hung() -> WorkerDiedError:
+    """What to tell of a process that was ended because it gave no sign of life."""
+    return WorkerDiedError(
+        "the model process was ended", why="it was stopped or hung, and gave no sign of life", hint=_AGAIN
+    )
 
 
 def _signal_name(code: int | None) -> str:

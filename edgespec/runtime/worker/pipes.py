@@ -11,13 +11,15 @@ import signal
 import sys
 import tempfile
 import threading
-from collections import deque
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 from edgespec.cancel import CancelFlag
@@ -25,8 +27,10 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
 from edgespec.runtime.stream import Loop, Stream, closed_error
-from edgespec.runtime.worker.child import ADD, CALL, CANCEL, CLOSE, DEAF_TO, LOADED, kill_all, run_child
-from edgespec.runtime.worker.death import WorkerDiedError, explained
+from edgespec.runtime.worker.child import ADD, CALL, CANCEL, CLOSE, DEAF_TO, LOADED, PING, PONG, kill_all, run_child
+from edgespec.runtime.worker.death import NoReplyError, WorkerDiedError, explained, hung
+from edgespec.runtime.worker.sender import Sender
+from edgespec.runtime.worker.watch import MISSED, Watch
 from edgespec.settings import LoadSettings
 
 POLL_S = 0.03  # how long a cancel may go unnoticed
@@ -49,20 +53,20 @@ class _Asked:
 
 
 class _Call:
-    """A question to the child; `result` is its kind and value."""
+    """A question to the child; `result` is its kind and value. Nobody waits for a reply after `until_s`."""
 
-    def __init__(self, pipes: Pipes) -> None:
-        self._pipes = pipes
+    def __init__(self, pipes: Pipes, until_s: float = float("inf")) -> None:
+        self._pipes, self._until_s = pipes, until_s
         self.result: tuple[str, Any] | None = None
 
     @property
     def has_news(self) -> bool:
-        return self.result is not None or self._pipes.is_closed
+        return self.result is not None or self._pipes.is_closed or monotonic() > self._until_s
 
     def value(self) -> Any:
         """Raises what the child raised."""
         if self.result is None:
-            raise closed_error()
+            raise closed_error() if self._pipes.is_closed else NoReplyError()
         kind, value = self.result
         if kind == "done":
             return value
@@ -81,8 +85,6 @@ class Pipes(Loop):
         self._ids = count(LOADED + 1)
         self._asked: dict[int, _Asked] = {}
         self._calls = {LOADED: _Call(self)}
-        self._unsent: deque[Any] = deque()
-        self._sending = threading.Lock()
         self._start(settings)
 
     def loaded(self, cancel: CancelFlag) -> Any:
@@ -92,6 +94,7 @@ class Pipes(Loop):
             if cancel.is_set():
                 return None
             self.wait(call)
+        self._watch.missed = MISSED
         return call.value()
 
     def check(self) -> None:
@@ -101,13 +104,13 @@ class Pipes(Loop):
         if self.death is not None:
             raise self.death.with_traceback(None)
 
-    def call(self, name: str, *args: Any, **settings: Any) -> Any:
-        """What the child's method of that name returns or raises."""
+    def call(self, name: str, args: tuple[Any, ...], settings: dict[str, Any], within_s: float) -> Any:
+        """What the child's method of that name returns or raises. Raises NoReplyError if that takes too long."""
         self.check()
         message, id = pickle.dumps((name, args, settings)), next(self._ids)
-        call = self._calls[id] = _Call(self)
+        call = self._calls[id] = _Call(self, monotonic() + within_s)
         try:
-            self._send((CALL, id, message))
+            self._sender.put((CALL, id, message))
             while not call.has_news:
                 self.wait(call)
             return call.value()
@@ -118,13 +121,13 @@ class Pipes(Loop):
         message, id = pickle.dumps(what), next(self._ids)
         self.stats = Stats()
         self._asked[id] = _Asked(stream, number, cancel)
-        self._send((ADD, id, message, tells))
+        self._sender.put((ADD, id, message, tells))
 
     def turn(self) -> None:
         for id, asked in [*self._asked.items()]:
             if asked.cancel.is_set() and not asked.is_told:
                 asked.is_told = True
-                self._send((CANCEL, id))
+                self._sender.put((CANCEL, id))
         if self.death is None and not self.is_closed:
             self._hear()
         if self.death is not None:
@@ -136,7 +139,7 @@ class Pipes(Loop):
         for id, asked in [*self._asked.items()]:
             if asked.stream.is_closed:
                 del self._asked[id]
-                self._send((CANCEL, id))
+                self._sender.put((CANCEL, id))
 
     def close(self) -> None:
         """Let the child save what it learnt and end, or end it; safe to call twice."""
@@ -147,11 +150,8 @@ class Pipes(Loop):
             stream.close()
         with self.alone(GRACE_S) as is_alone:
             if is_alone and self.death is None:
-                self._send((CLOSE, 0))
-                until_s = perf_counter() + GRACE_S
-                with suppress(EOFError, OSError):
-                    while self._replies.poll(max(0.0, until_s - perf_counter())):
-                        self._replies.recv()
+                self._sender.put((CLOSE, 0))
+                self._finish()
             self._end()
 
     def kill(self) -> None:
@@ -161,28 +161,34 @@ class Pipes(Loop):
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _send(self, message: Any) -> None:
-        """In order, and not within another one: this may be called by the garbage collector, wherever that is."""
-        self._unsent.append(message)
-        while self._unsent and self._sending.acquire(blocking=False):
-            try:
-                while self._unsent:
-                    self._commands.send(self._unsent.popleft())
-            except OSError:
-                self._unsent.clear()
-                self._died()
-            finally:
-                self._sending.release()
+    def _finish(self) -> None:
+        """Hear the child until it ends, or for long enough. One that was stopped in a message never ends it."""
+        end = threading.Timer(GRACE_S, _kill, [self.process])
+        end.start()
+        until_s = perf_counter() + GRACE_S
+        with suppress(EOFError, OSError):
+            while self._replies.poll(max(0.0, until_s - perf_counter())):
+                self._replies.recv()
+        end.cancel()
 
     def _hear(self) -> None:
+        self._watch.listen()
+        has_heard = False
         try:
+            if self._watch.has_given_up:  # and the system may be unable to end the process
+                raise EOFError
             if not self._replies.poll(POLL_S):
                 return
             kind, value, notes = self._replies.recv()
+            has_heard = True
         except (EOFError, OSError):
             self._died()
             return
+        finally:
+            self._watch.stop_listening(heard=has_heard)
         self._notes.extend(notes)
+        if kind == PONG:
+            return
         if kind == "events":
             self._events(value)
         elif kind == "failed":
@@ -241,6 +247,10 @@ class Pipes(Loop):
         finally:
             commands.close()
             replies.close()
+        self._sender = Sender(self._commands)
+        self._watch = Watch(partial(self._sender.put, (PING, 0)), partial(_kill, self.process))
+        for thread in (self._sender, self._watch):
+            weakref.finalize(self, thread.close).atexit = False
 
     def _died(self) -> None:
         """Know what to tell of a child whose pipe is closed."""
@@ -253,17 +263,23 @@ class Pipes(Loop):
         except OSError:
             said = ""
         log.debug("the worker ended with code %s, its last output:\n%s", code, said)
-        self.death = explained(code, said.splitlines())
+        self.death = hung() if self._watch.has_given_up else explained(code, said.splitlines())
 
     def _end(self) -> None:
         """End the child, which goes by itself when nobody can ask it any more, and let go of everything."""
-        self._commands.close()
+        self._watch.close()
+        self._sender.close()
         self.process.join(0.1)
-        kill_all(self.process.pid)
-        self.process.kill()
-        self.process.join()
+        _kill(self.process)
+        self.process.join(GRACE_S)  # the system may be unable to end it: one that waits for a disk that is gone
+        self._sender.join(GRACE_S)
         self._replies.close()
         self.log_file.unlink(missing_ok=True)
+
+
+def _kill(process: BaseProcess) -> None:
+    kill_all(process.pid)
+    process.kill()
 
 
 def _error(row: tuple[Any, ...]) -> EdgespecError:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from edgespec.serve.bodies import parsed
 from edgespec.serve.errors import ApiError
-from edgespec.serve.guard import parsed
 
 Schemas = Mapping[str, Any]
 """The parameters of each tool, by its name."""

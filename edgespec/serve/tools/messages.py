@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from edgespec.serve.bodies import parsed
 from edgespec.serve.errors import ApiError, BadFieldError, unsupported
-from edgespec.serve.guard import parsed
 from edgespec.settings import shown
 
 

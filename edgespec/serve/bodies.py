@@ -1,0 +1,175 @@
+"""Bodies of requests: read within limits of size, pace and memory, and parsed where that holds up nobody.
+
+What is parsed takes up to a hundred times the bytes that were sent, and Python parses without letting other threads
+run; so the values of a body are counted before it is parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from edgespec.serve.errors import ApiError, unavailable
+from edgespec.serve.threads import in_thread
+
+MAX_BODY = 16 * 2**20  # bytes
+MAX_HELD = 4 * MAX_BODY  # of all requests that are open, without the first bytes of each
+MAX_VALUES = 2**19  # of a body
+MAX_DEPTH = 64
+SMALL = 2**16  # bytes of a body that count in a limit of their own, which few large bodies cannot exhaust
+VALUE = 128  # bytes that a value takes once it is parsed
+
+BODY_S = 60.0  # for all of a body to arrive
+STALL_S = 10.0  # for a body to fall behind the least rate
+LEAST_RATE = 2**14  # bytes a second
+BEHIND_S = 1.0  # a body that has fallen behind by so much makes room for others
+
+_STRING = re.compile(rb'"[^"]*+"')
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """The body of a request: how much of it counts as held, in the limit of small bodies and in that of all others."""
+
+    is_read: bool = False
+    size: int = 0
+    small: int = 0
+    large: int = 0
+    late_s: float = 0.0  # when it has fallen behind for too long
+    timeout: asyncio.Timeout | None = None  # while it is read
+
+
+class Bodies:
+    """Reads and parses bodies, with limits to all that are held at a time."""
+
+    def __init__(self, max_body: int = MAX_BODY, max_held: int = MAX_HELD, max_values: int = MAX_VALUES) -> None:
+        self._max_body, self._max_held, self._max_values = max_body, max_held, max_values
+        self._small = self._large = 0  # bytes that are held
+        self._arriving: set[Body] = set()
+        self._parsing = asyncio.Lock()
+
+    async def read(self, body: Body, receive: Receive, announced: int) -> Any:
+        """A body as JSON; it counts as held until `let_go`. Raises ApiError."""
+        if announced > self._max_body:
+            self._too_large()
+        started_s = asyncio.get_running_loop().time()
+        body.late_s = started_s + STALL_S
+        try:
+            async with asyncio.timeout_at(body.late_s) as body.timeout:
+                self._arriving.add(body)
+                data = await self._read(body, receive, started_s + BODY_S)
+        except TimeoutError as error:
+            raise ApiError(
+                408, f"the body came too slowly: it may take {BODY_S:.0f} seconds, and pause for {STALL_S:.0f}"
+            ) from error
+        finally:
+            self._arriving.discard(body)
+            body.timeout = None
+        if len(data) <= SMALL:
+            return parsed(data)
+        async with self._parsing:  # one at a time
+            n_values = await in_thread(partial(count_values, data, self._max_values), "counts values")
+            if n_values > self._max_values:
+                raise ApiError(413, f"a body may have {self._max_values:,} values", code="body_too_large")
+            self._hold(body, n_values * VALUE)
+            return await in_thread(partial(parsed, data), "parses a body")
+
+    def let_go(self, body: Body) -> None:
+        """The body no longer counts as held."""
+        self._small -= body.small
+        self._large -= body.large
+        body.small = body.large = 0
+
+    async def _read(self, body: Body, receive: Receive, until_s: float) -> bytes:
+        parts: list[bytes] = []
+        loop = asyncio.get_running_loop()
+        try:
+            while not body.is_read:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ApiError(400, "the body ended early")
+                parts.append(message.get("body", b""))
+                body.is_read = not message.get("more_body", False)
+                body.size += len(parts[-1])
+                if body.size > self._max_body:
+                    self._too_large()
+                self._hold(body, len(parts[-1]))
+                body.late_s = min(loop.time() + STALL_S, body.late_s + len(parts[-1]) / LEAST_RATE)
+                if body.timeout is not None and not body.is_read:
+                    body.timeout.reschedule(min(body.late_s, until_s))
+            return b"".join(parts)
+        except BaseException:  # it is refused: the traceback would keep it while the rest is awaited
+            parts.clear()
+            self.let_go(body)
+            raise
+
+    def _hold(self, body: Body, n_bytes: int) -> None:
+        """Count bytes. Where there are too many, bodies that have stalled make room. Raises ApiError."""
+        small = min(n_bytes, SMALL - body.small)
+        body.small, self._small = body.small + small, self._small + small
+        body.large, self._large = body.large + n_bytes - small, self._large + n_bytes - small
+        while self._large > self._max_held and (slowest := self._slowest(body)) is not None:
+            self.let_go(slowest)
+            self._arriving.discard(slowest)
+            if slowest.timeout is not None:
+                slowest.timeout.reschedule(0.0)  # now
+        if max(self._large, self._small) > self._max_held:
+            raise unavailable("too many large requests are open: try again later", code="too_much")
+
+    def _slowest(self, other: Body) -> Body | None:
+        """The body that is furthest behind the least rate, but for one."""
+        behind_s = asyncio.get_running_loop().time() + STALL_S - BEHIND_S
+        behind = [body for body in self._arriving if body is not other and body.large and body.late_s <= behind_s]
+        return min(behind, key=lambda body: body.late_s, default=None)
+
+    def _too_large(self) -> NoReturn:
+        raise ApiError(413, f"a body may have {self._max_body:,} bytes", code="body_too_large")
+
+
+def count_values(data: bytes, most: int) -> int:
+    """How many values JSON has, or a few more, without parsing it; more than `most` need not be counted."""
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * (most + 1):  # two strings, a name and a text, for each value
+        return most + 1
+    marks = _STRING.sub(b"", plain)
+    return 1 + sum(map(marks.count, (b",", b"[", b"{")))
+
+
+def parsed(data: bytes) -> Any:
+    """JSON, without what JSON does not have, or what is no text. Raises ApiError."""
+    try:
+        value = json.loads(data.decode(), parse_constant=_refuse_constant)
+        _check_depth(value)
+        if b"\\ud" in data.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from error
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}"[:300], code="invalid_json") from error
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for part in level
+            if isinstance(part, dict | list)
+            for item in (part.values() if isinstance(part, dict) else part)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
