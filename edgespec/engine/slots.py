@@ -18,9 +18,9 @@ WIDE = NARROW + 1  # tokens of a pass from which on an exact context reads promp
 LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leave out once it is answered
 LAST = 2  # tokens of a prompt that are always decoded
 
-Reuse = Literal["running", "prompts", "answers"]
-"""What a prompt may use of the cache: prompts of sequences that are running; also those of finished ones; also what
-was generated, as a chat that goes on does."""
+Reuse = Literal["nothing", "running", "prompts", "answers"]
+"""What a prompt may use of the cache: nothing; prompts of sequences that are running; also those of finished ones; also
+what was generated, as a chat that continues does."""
 
 Read = tuple[int, int]
 """A prompt, or the end of one, that was read at once: from where to where."""
@@ -70,6 +70,8 @@ class Slot:
 
     def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool, cuttable: bool = True) -> Prefix:
         """What of a prompt need not be decoded again. Its last two tokens are: a pass over one would verify a draft."""
+        if reuse == "nothing":
+            return Prefix(0, [(0, len(prompt))])
         common = common_prefix(self.tokens, prompt)
         if self.running is not None and self.running.finish is not None:
             common = min(common, self.running.n_decoded)

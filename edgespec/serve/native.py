@@ -13,6 +13,7 @@ from edgespec.batch import sidecar
 from edgespec.gguf_file.model_check import check_model
 from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
+from edgespec.serve.known import APPLY_TEMPLATE
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import Served
@@ -50,7 +51,7 @@ async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """The prompt that messages make, or with `count` the number of its tokens."""
-    request = chat_call(body, model).requests[0]
+    request = chat_call(body, model, APPLY_TEMPLATE).requests[0]
     if Fields(body).flag("count"):
         return {"n_tokens": await model.ask(lambda worker: worker.prompt_length(request))}
     return {"prompt": await model.ask(lambda worker: worker.render(request))}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
@@ -27,11 +28,12 @@ _TEMPLATE_OWN = {  # what the template gets from elsewhere
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The `functions` that may be called as OpenAI's objects, and the parameters of each by name. `must`: one of those
-    has to be called; no others can."""
+    has to be called; no others can. `parallel`: an answer may have several calls."""
 
     functions: tuple[Mapping[str, Any], ...] = ()
     schemas: Mapping[str, Any] | None = None
     must: tuple[str, ...] = ()
+    parallel: bool = True
 
 
 def take_tools(fields: Fields) -> Tools:
@@ -40,6 +42,7 @@ def take_tools(fields: Fields) -> Tools:
         if fields.take(name, "none") not in ("none", "auto", []):
             raise unsupported(name, "use tools and tool_choice")
     given, choice = fields.take("tools", []), fields.take("tool_choice", "auto")
+    parallel = fields.flag("parallel_tool_calls", True)
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
         raise BadFieldError("tools", f"tools must be a list of at most {MOST_TOOLS}, not {shown(given)}")
     functions = [_function(f"tools[{index}]", tool) for index, tool in enumerate(given)]
@@ -49,7 +52,7 @@ def take_tools(fields: Fields) -> Tools:
     must = _must(choice, schemas)
     if choice == "none" or not functions:
         return Tools()
-    return Tools(tuple(functions), schemas, must)
+    return Tools(tuple(functions), schemas, must, parallel)
 
 
 def _function(where: str, given: Any) -> dict[str, Any]:
@@ -87,14 +90,24 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
     return names
 
 
-def take_arguments(fields: Fields) -> dict[str, Any]:
-    """Arguments for the chat template. Raises BadFieldError."""
+def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
+    """Arguments for the chat template; those that it does not read are noted. Raises BadFieldError."""
+    given: dict[str, Any] = {}
+    effort = fields.text("reasoning_effort")
+    if effort == "none":
+        given["enable_thinking"] = False
+    elif effort:
+        given["reasoning_effort"] = effort
+    if "enable_thinking" in fields:
+        given["enable_thinking"] = fields.take("enable_thinking")
     arguments = fields.mapping("chat_template_kwargs")
     for name in arguments:
         if name in _TEMPLATE_OWN or not name.isidentifier():
             raise unsupported("chat_template_kwargs", f"{shown(name)} is not for requests to set")
-    thinks = fields.take("enable_thinking")
-    return arguments if thinks is None else {"enable_thinking": thinks, **arguments}
+    given |= arguments
+    unread = [name for name in given if name not in template]
+    fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
+    return {name: value for name, value in given.items() if name not in unread}
 
 
 def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any], template: str) -> Request:
@@ -117,7 +130,8 @@ def use_tools(call: Call, tools: Tools, template: str, control_ids: Mapping[str,
     format = FORCED if tools.must else format_of(template)
     if tools.must and format_of(template).short_ids:
         format = replace(format, short_ids=True)
-    call.tools = [ToolParser(format, tools.schemas) for _ in call.requests]
+    most = None if tools.parallel else 1
+    call.tools = [ToolParser(format, tools.schemas, most) for _ in call.requests]
     call.words = {control_ids[word]: word for word in format.words if word in control_ids}
 
 
