@@ -16,7 +16,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import shown
 
 MOST_NOTES = 8
-EMPTY = (False, "", [], {})
+EMPTY: tuple[Any, ...] = (False, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,8 @@ PART: Known = {
     **harmless("annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"),
 }
 FUNCTION_CALL: Known = {
-    **read("id", "type", function={**read("name", "arguments"), **harmless("parsed_arguments")}),
+    **read("id", function={**read("name", "arguments"), **harmless("parsed_arguments")}),
+    **only(type=("function",)),
     **harmless("index"),
 }
 MESSAGE: Known = {

@@ -54,12 +54,14 @@ def chat_of(fields: Fields, model: Served) -> Call:
     begun = messages[-1].content if messages[-1].role == "assistant" else ""
     lenient = fields.flag("lenient", True)
     request = replace(model.defaults, messages=messages, prompt="", lenient=lenient, **what)
-    request = with_tools(request, tools, arguments, model.template)
+    is_constrained = request.constraint is not None
+    request, notes = with_tools(request, tools, arguments, model)
+    fields.notes += notes
     call = _call(fields, model, [request])
-    call.splits = splits and request.constraint is None
+    call.splits = splits and not is_constrained and not tools.must
     is_off = arguments.get("enable_thinking") is False and "enable_thinking" in model.template
     call.opens_thinking = bool(model.about["opens_thinking"]) and not is_off and CLOSE not in begun
-    use_tools(call, tools, model.template, model.control_ids)
+    use_tools(call, tools, model, is_constrained=is_constrained)
     return call
 
 

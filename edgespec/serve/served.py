@@ -35,6 +35,7 @@ class Served:
         self.token_bytes(0)  # loads it, here rather than between two answers
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         self.control_ids = {word: id for word in WORDS if (id := self._vocabulary.control(word)) is not None}
+        self.special_ids = {word: id for word in WORDS if (id := self._vocabulary.special(word)) is not None}
         self._answers: Answers | None = None
         self._is_closed = False
         self._n_noted = 0
