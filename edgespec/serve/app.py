@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from edgespec.batch.known import Known
 from edgespec.errors import EdgespecError
-from edgespec.serve import native
+from edgespec.serve import known, native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.errors import ApiError, anthropic_body, api_error, body_for
@@ -200,11 +201,13 @@ def _answering(
     return handler
 
 
-def _asking(question: Callable[[Mapping[str, Any], Served], Awaitable[Any]]) -> Handler:
-    """An endpoint with a body that a model answers at once."""
+def _asking(question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], fields: Known) -> Handler:
+    """An endpoint with a body that a model answers at once; `fields` are those that the body may have."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
+        if notes := Fields(body, fields).notes:
+            request.scope["record"] = {"notes": notes}
 
         async def answered() -> Any:
             async with server.pool.lend(_model_of(body)) as model:
@@ -261,13 +264,13 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/v1/chat/completions", "/chat/completions"), _answering(chat_call, chat_objects)),
     ("POST", ("/v1/completions", "/completions"), _answering(text_call, text_objects)),
     ("POST", ("/v1/messages",), _answering(message_call, MessageObject, **MESSAGES)),
-    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens)),
+    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, known.MESSAGES)),
     ("POST", ("/v1/responses", "/responses"), _answering(response_call, ResponseObject, **RESPONSES)),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
-    ("POST", ("/tokenize",), _asking(native.tokenize)),
-    ("POST", ("/detokenize",), _asking(native.detokenize)),
-    ("POST", ("/apply-template",), _asking(native.apply_template)),
+    ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
+    ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
+    ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
     ("GET", ("/health", "/v1/health"), _health),
     ("GET", ("/props",), _props),
     ("GET", ("/slots",), _slots),
