@@ -200,6 +200,10 @@ class Request:
     lenient: bool = False
     template: str = ""
     remembered: bool = True
+    min_tokens: int = 0  # the answer cannot end before so many tokens
+    stop_token_ids: tuple[int, ...] = ()  # tokens that end the answer as the model's end tokens do
+    bad_words: tuple[str, ...] = ()  # texts that the answer does not contain (`runtime/ends.py`)
+    cache_prompt: bool = True  # False: the whole prompt is read, whatever the KV cache holds of it
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:
@@ -323,14 +327,11 @@ def check_request(request: Request, n_vocab: int) -> None:
     _check_integer("seed", request.seed, 0, 2**64 - 1)
     _check_integer("sample", request.sample, 0, 2**32 - 1)
     _check_integer("left", request.left, 0, 2**62)
-    for message in request.messages:
-        for token in message.tokens:
-            _check_integer("a token id in a message", token, 0, n_vocab - 1)
+    for token in (token for message in request.messages for token in message.tokens):
+        _check_integer("a token id in a message", token, 0, n_vocab - 1)
     _check_choice("verify", request.verify, get_args(VerifyRule))
-    if request.spec_type is not None:
-        check_spec_type(request.spec_type)
-    if request.pace is not None:
-        check_pace(request.pace)
+    check_spec_type("auto" if request.spec_type is None else request.spec_type)
+    check_pace("auto" if request.pace is None else request.pace)
     if request.draft_n_max is not None:
         _check_integer("draft_n_max", request.draft_n_max, 0, MAX_DRAFT)
     if request.logprobs is not None:

@@ -12,13 +12,24 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.batch.answer import Answer, finite
-from edgespec.batch.row import BadRowError, Id, Row
+from edgespec.batch.constraining import take_constraint
+from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT, check
+from edgespec.batch.row import BadRowError, Id, Row, UnsupportedError
 from edgespec.events import TokenEvent
 from edgespec.settings import shown
 
 INVALID, FAILED = "invalid_request_error", "server_error"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-_IGNORED = ("model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
+
+ALIASES = {
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "repetition_penalty": "repeat_penalty",
+    "typ_p": "typical_p",
+    "stop_sequences": "stop",
+    "max_output_tokens": "max_tokens",
+}
+"""Other names of fields, in requests of every format."""
 
 _REQUEST = "batch_req_"
 
@@ -43,23 +54,34 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
         raise BadRowError(f"a batch request is POST to {CHAT} or {TEXT}, not {shown(method)} to {shown(url)}")
     if not isinstance(body, Mapping):
         raise BadRowError("the body of a batch request must be an object")
-    fields = {name: value for name, value in body.items() if value is not None and name not in _IGNORED}
+    known = BATCH_CHAT if url == CHAT else BATCH_TEXT
+    check(body, known)
+    # An unknown field stays: a batch refuses such fields, as it refuses them in its own format.
+    fields = {
+        name: value
+        for name, value in body.items()
+        if value is not None and (name not in known or known[name].use == "read")
+    }
     wanted, other = ("messages", "prompt") if url == CHAT else ("prompt", "messages")
     if wanted not in fields or other in fields:
         raise BadRowError(f"the body of a request to {url} has {wanted}, not {other}")
     if fields.pop("stream", False) is not False:
         raise BadRowError("stream must be false: a batch does not stream")
-    if "max_completion_tokens" in fields:
-        fields["max_tokens"] = fields.pop("max_completion_tokens")
+    for name, usual in ALIASES.items():
+        if name in known and name in fields and fields.setdefault(usual, fields[name]) != fields.pop(name):
+            raise BadRowError(f"{name} and {usual} contradict each other", name)
+    check_best_of(fields.pop("best_of", 1), fields.get("n", 1))
     if url == CHAT:
         take_logprobs(fields)
-    if fields.get("modalities") == ["text"]:
-        del fields["modalities"]
     if isinstance(seed := fields.get("seed"), int) and seed < 0:
         fields["seed"] = seed % 2**63
-    if "response_format" in fields:
-        fields |= constraint_of(fields.pop("response_format"))
-    return fields
+    return fields | take_constraint(fields)
+
+
+def check_best_of(best_of: Any, n: Any) -> None:
+    """Raises BadRowError unless all answers are returned, since this program ranks no answers."""
+    if best_of not in (1, n):
+        raise UnsupportedError(f"{shown(best_of)} answers cannot be ranked; only 1 or n is accepted", "best_of")
 
 
 def take_logprobs(fields: dict[str, Any]) -> None:
@@ -71,21 +93,6 @@ def take_logprobs(fields: dict[str, Any]) -> None:
         fields["logprobs"] = 0 if alternatives is None else alternatives
     elif alternatives is not None:
         raise BadRowError("top_logprobs needs logprobs: true")
-
-
-def constraint_of(format: Any) -> dict[str, Any]:
-    """What a response_format asks for, as a setting. Raises BadRowError."""
-    kind = format.get("type") if isinstance(format, Mapping) else None
-    if kind == "text":
-        return {"json_schema": ""}
-    if kind == "json_object":
-        return {"json_schema": {"type": "object"}}
-    described = format.get("json_schema") if kind == "json_schema" else None
-    if not isinstance(described, Mapping) or "schema" not in described:
-        raise BadRowError(
-            f"response_format must be text, json_object or json_schema with a schema, not {shown(format)}"
-        )
-    return {"json_schema": described["schema"]}
 
 
 # --- what goes out ----------------------------------------------------------------------------------------------------

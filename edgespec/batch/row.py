@@ -39,7 +39,18 @@ class BadRow:
 
 
 class BadRowError(Exception):
-    """What is wrong with a row."""
+    """The reason why a row or a request is invalid; `where` is the field, if one is to blame."""
+
+    def __init__(self, why: str, where: str = "") -> None:
+        super().__init__(why)
+        self.where = where
+
+
+class UnsupportedError(BadRowError):
+    """A field asks for something that this program does not do. The message begins with the field's name."""
+
+    def __init__(self, why: str, where: str) -> None:
+        super().__init__(f"{where} is not supported: {why}", where)
 
 
 def mark_of(id: Id, given: Mapping[str, Any]) -> str:

@@ -82,6 +82,12 @@ def _stops(name: str, value: Any) -> tuple[str, ...]:
     return tuple(filter(None, _texts(name, value)))
 
 
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(is_integer(id) for id in value):
+        raise BadRowError(f"{name} must be a list of token ids, not {shown(value)}")
+    return tuple(value)
+
+
 def _schema(name: str, value: Any) -> str:
     """A schema as JSON; a string is JSON already."""
     try:
@@ -119,7 +125,7 @@ def _bias(value: Any) -> float:
 _SAMPLING = {field.name for field in fields(SamplingSettings)}
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_SAMPLING, _number),
-    **dict.fromkeys(("max_tokens", "seed", "logprobs", "draft_n_max"), _integer),
+    **dict.fromkeys(("max_tokens", "min_tokens", "seed", "logprobs", "draft_n_max"), _integer),
     **dict.fromkeys(("verify", "spec_type", "pace"), _text),
     "stop": _stops,
     "grammar": _text,
@@ -127,5 +133,8 @@ _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "regex": _text,
     "special": _flag,
     "ignore_eos": _flag,
+    "cache_prompt": _flag,
+    "bad_words": _texts,
+    "stop_token_ids": _ids,
     "logit_bias": _biases,
 }

@@ -20,6 +20,7 @@ from edgespec.settings import LoadSettings, Request
 VERSION = 1
 N_PROBES, PROBE_BYTES = 64, 4096  # of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
+_OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt"}  # no option sets them for all rows
 _OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 

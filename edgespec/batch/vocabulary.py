@@ -28,6 +28,12 @@ class Vocabulary(Closable):
         ids = model.tokenize(name, parse_special=True)
         return ids[0] if len(ids) == 1 and model.is_control(ids[0]) else None
 
+    def special(self, name: str) -> int | None:
+        """The token of that name that constraints do not read as text, if there is one."""
+        model = self._opened()
+        ids = model.tokenize(name, parse_special=True)
+        return ids[0] if len(ids) == 1 and model.is_special(ids[0]) else None
+
     def _opened(self) -> Model:
         if self._model is None:
             from edgespec.llama.model import Model

@@ -8,6 +8,7 @@ empty draft) are all this one path.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
@@ -124,7 +125,7 @@ class Engine:
                 lambda node: self.runner.logits(part, node),
                 sequence.sampler,
                 sequence.tokens,
-                self.context.model.is_end,
+                partial(self._is_end, sequence),
                 sequence.round,
             )
         except UsageError as error:  # a grammar that nobody could tell from a good one
@@ -151,11 +152,14 @@ class Engine:
         if known:
             stats.near_ties = (stats.near_ties or 0) + sum(known)
         stats.generation_s = perf_counter() - sequence.first_token_s
-        if self.context.model.is_end(verdict.choices[-1].id):
+        if self._is_end(sequence, verdict.choices[-1].id):
             sequence.finish = "stop"
         elif sequence.remaining <= 0:
             sequence.finish = "length"
         return StepOutput(sequence, verdict.choices, [part.draft.source_of(node) for node in verdict.path])
+
+    def _is_end(self, sequence: Sequence, token: int) -> bool:
+        return token in sequence.ends or self.context.model.is_end(token)
 
     def _cancel(self, scheduled: list[Scheduled]) -> None:
         """After an aborted pass: back to what is known to be in the cache, and say who asked to stop."""

@@ -65,6 +65,7 @@ class Sequence:
     stops: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
     error: GenerationError | None = None
+    ends: frozenset[int] = frozenset()  # tokens that end this sequence as the model's end tokens do
     started_s: float = 0.0
     first_token_s: float = 0.0
 

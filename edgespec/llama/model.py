@@ -245,6 +245,12 @@ class Model(Closable):
     def is_control(self, token: int) -> bool:
         return bool(api.llama_vocab_is_control(self.vocabulary_handle, token))
 
+    def is_special(self, token: int) -> bool:
+        """Whether the token is a control token, or one that was added to the vocabulary, such as `<tool_call>`. Those
+        are no text for llguidance."""
+        added = int(api.llama_vocab_get_attr(self.vocabulary_handle, token)) & api.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return bool(added) or self.is_control(token)
+
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """Text to ids. `add_special` adds the tokens that the model wants around a prompt (BOS), `parse_special` parses
         control tokens written in the text."""

@@ -16,6 +16,7 @@ from edgespec.engine.slots import Reuse
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
+from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt
 from edgespec.runtime.stream import Loop, Stream
@@ -47,7 +48,7 @@ class _Answer:
         round = self.sequence.stats.rounds - 1
         proposed, self.proposed = self.sequence.stats.proposed - self.proposed, self.sequence.stats.proposed
         for position, choice in enumerate(output.choices):
-            if self.model.is_end(choice.id):
+            if self.model.is_end(choice.id) or choice.id in self.sequence.ends:
                 return
             text = self.text.push(self.model.token_bytes(choice.id))
             drafted = position < len(output.sources)
@@ -135,6 +136,7 @@ class Answering(Loop):
     ) -> _Answer:
         tokens, constraint = prompt.tokens, request.constraint
         start = self._answer_start(request, tokens)
+        ends = ends_of(request, self.model, len(tokens))
         sampler = Sampler(
             request.sampling,
             request.seed,
@@ -144,7 +146,7 @@ class Answering(Loop):
             self.model.end_tokens if request.ignore_eos else (),
             self._loaded.rounding,
             request.left,
-            constraint and self._loaded.grammars.constraint(*constraint, start),
+            self._loaded.grammars.constraint(*constraint, start) if constraint else ends,
         )
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
@@ -153,12 +155,15 @@ class Answering(Loop):
             limit = min(limit, len(request.reference))
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
+        sequence.ends = frozenset(request.stop_token_ids)
         self.stats = sequence.stats
         return _Answer(stream, number, sequence, self.model, text, tells, request.remembered)
 
     def _reuse(self, request: Request) -> Reuse:
         """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are
         completed verbatim are read again."""
+        if not request.cache_prompt:
+            return "nothing"
         if any(message.role == "assistant" for message in request.messages):
             return "answers"
         return "prompts" if request.messages or self.context.exact else "running"

@@ -13,13 +13,13 @@ from edgespec.serve.blocks import BlockObject, Events, take_functions
 from edgespec.serve.chat import Call, End, ToolDelta
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
+from edgespec.serve.known import MESSAGES
 from edgespec.serve.names import ORIGIN, origins, sent_as
-from edgespec.serve.openai import chat_call
+from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.threads import in_thread
 from edgespec.settings import shown
 
-IGNORED = ("container", "context_management", "mcp_servers", "inference_geo", "output_config", "betas", "cache_control")
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
@@ -28,24 +28,36 @@ CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False) -> Call:
     """A body of /v1/messages, or of /v1/messages/count_tokens. Raises BadFieldError."""
-    fields = Fields(body)
-    for name in IGNORED:
-        fields.take(name)
-    for name in ("n", "logprobs", "top_logprobs", "response_format"):
-        if name in fields:
-            raise unsupported(name, "messages do not have it")
+    fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
         raise BadFieldError("max_tokens", "max_tokens is missing")
     chat: dict[str, Any] = {"messages": _messages(fields.take("system"), fields.take("messages"))}
-    if "stop_sequences" in fields:
-        chat["stop"] = fields.take("stop_sequences")
     chat |= take_functions(fields, ("custom", None), _function)
     chat |= _choice(fields.mapping("tool_choice"))
     thinking = fields.mapping("thinking").get("type")
     if thinking is not None:
         chat["enable_thinking"] = thinking != "disabled"
+    output = fields.mapping("output_config")
+    if output.get("effort") is not None:
+        chat["reasoning_effort"] = output["effort"]
+    chat |= _format(fields, output.get("format"))
     with sent_as(origins(chat["messages"])):
-        return chat_call(fields.rest() | chat, model)
+        return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
+
+
+def _format(fields: Fields, format: Any) -> dict[str, Any]:
+    """The format of the output, which has had two places. Raises BadFieldError."""
+    where, given = ("output_config.format", format) if format is not None else ("output_format", None)
+    older = fields.take("output_format")
+    if given is not None and older is not None:
+        raise BadFieldError("output_format", "output_format and output_config.format cannot be combined")
+    given = older if given is None else given
+    if given is None:
+        return {}
+    schema = given.get("schema") if isinstance(given, dict) and given.get("type") == "json_schema" else None
+    if schema is None:
+        raise BadFieldError(where, f"{where} must have the type json_schema and a schema, not {shown(given)}")
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
 
 async def count_tokens(body: Mapping[str, Any], model: Served) -> dict[str, int]:
@@ -85,6 +97,8 @@ def _parted(where: str, role: str, content: Any) -> Iterator[dict[str, Any]]:
         if kind == "tool_result" and role == "user":
             n_results += 1
             said = _text(f"{at}.content", block.get("content") or "")
+            if block.get("is_error") is True:  # chat templates have no place for it
+                said = f"Error: {said}"
             sent = {"": at, ".tool_call_id": f"{at}.tool_use_id"}
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": said, ORIGIN: sent}
         elif kind == "tool_use" and role == "assistant":
@@ -125,16 +139,21 @@ def _text(where: str, given: Any) -> str:
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool.get("input_schema")}
+    named = {name: tool.get(name) for name in ("name", "description", "strict")}
+    return named | {"parameters": tool.get("input_schema")}
 
 
 def _choice(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = given.get("type", "auto")
+    alone = given.get("disable_parallel_tool_use")
+    if alone not in (None, True, False):
+        raise BadFieldError("tool_choice", f"disable_parallel_tool_use must be true or false, not {shown(alone)}")
+    parallel = {"parallel_tool_calls": False} if alone else {}
     if kind == "tool":
-        return {"tool_choice": {"type": "function", "function": {"name": given.get("name")}}}
+        return parallel | {"tool_choice": {"type": "function", "function": {"name": given.get("name")}}}
     if not isinstance(kind, str) or kind not in CHOICES:
         raise BadFieldError("tool_choice", f"tool_choice must have the type auto, any, tool or none, not {shown(kind)}")
-    return {"tool_choice": CHOICES[kind]} if given else {}
+    return parallel | ({"tool_choice": CHOICES[kind]} if given else {})
 
 
 # --- what goes out ----------------------------------------------------------------------------------------------------
@@ -144,6 +163,8 @@ class MessageObject(BlockObject):
     """Anthropic's object for the answer to a call, whole or in events."""
 
     def __init__(self, call: Call, body: Mapping[str, Any] | None = None, model: Served | None = None) -> None:
+        thinking = (body or {}).get("thinking")
+        self._omits_thinking = isinstance(thinking, dict) and thinking.get("display") == "omitted"
         super().__init__(
             call,
             {
@@ -162,7 +183,7 @@ class MessageObject(BlockObject):
         yield {"type": "message_start", "message": self.object}
 
     def _reasoning(self, text: str) -> Events:
-        return self._more({"type": "thinking", "thinking": "", "signature": ""}, text)
+        return self._more({"type": "thinking", "thinking": "", "signature": ""}, "" if self._omits_thinking else text)
 
     def _text(self, text: str) -> Events:
         return self._more({"type": "text", "text": ""}, text)

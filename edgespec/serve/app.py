@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from edgespec.serve import native
+from edgespec.batch.known import Known
+from edgespec.serve import known, native
 from edgespec.serve.anthropic import MessageObject, count_tokens, message_call
 from edgespec.serve.chat import Call, Piece, line, pieces
 from edgespec.serve.completion import CompletionObject, completion_call
@@ -216,12 +217,14 @@ def _answering(
 
 
 def _asking(
-    question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], names: Names = MappingProxyType({})
+    question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], fields: Known, names: Names = MappingProxyType({})
 ) -> Handler:
-    """An endpoint with a body that a model answers at once."""
+    """An endpoint with a body that a model answers at once; `fields` are those that the body may have."""
 
     async def handler(server: Server, request: Request) -> Response:
         body = object_of(request.scope["body"])
+        if notes := Fields(body, fields).notes:
+            request.scope["record"] = {"notes": notes}
 
         async def answered() -> Any:
             with sent_as(names_in(body, names)):
@@ -289,7 +292,7 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
         _answering(completion_call, CompletionObject, COMPLETION_NAMES, **COMPLETION),
     ),
     ("POST", ("/v1/messages",), _answering(message_call, MessageObject, MESSAGE_NAMES, **MESSAGES)),
-    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, MESSAGE_NAMES)),
+    ("POST", ("/v1/messages/count_tokens",), _asking(count_tokens, known.MESSAGES, MESSAGE_NAMES)),
     (
         "POST",
         ("/v1/responses", "/responses"),
@@ -297,9 +300,9 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ),
     ("GET", ("/v1/models", "/models"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
-    ("POST", ("/tokenize",), _asking(native.tokenize)),
-    ("POST", ("/detokenize",), _asking(native.detokenize)),
-    ("POST", ("/apply-template",), _asking(native.apply_template)),
+    ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
+    ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
+    ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
     ("GET", ("/health", "/v1/health"), _health),
     ("GET", ("/props",), _props),
     ("GET", ("/slots",), _slots),

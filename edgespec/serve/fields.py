@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields as fields_of
 from typing import Any
 
-from edgespec.batch.row import BadRowError
+from edgespec.batch.constraining import take_constraint
+from edgespec.batch.known import CONSTRAINING, Known, check, read_of
+from edgespec.batch.openai import ALIASES
+from edgespec.batch.row import BadRowError, UnsupportedError
 from edgespec.batch.row_settings import request_fields
 from edgespec.core.sampling import SamplingSettings
-from edgespec.serve.errors import BadFieldError, unsupported
+from edgespec.serve.errors import BadFieldError
 from edgespec.settings import Request, shown
 
 SETTINGS = (
     *(field.name for field in fields_of(SamplingSettings)),
-    *("max_tokens", "seed", "stop", "grammar", "json_schema", "regex", "special", "ignore_eos", "verify"),
-    *("spec_type", "pace", "draft_n_max"),
+    *("max_tokens", "seed", "stop", "special", "ignore_eos", "verify", "spec_type", "pace", "draft_n_max"),
+    *("min_tokens", "stop_token_ids", "bad_words", "cache_prompt"),
 )
-ALIASES = {
-    "max_completion_tokens": "max_tokens",
-    "n_predict": "max_tokens",
-    "repetition_penalty": "repeat_penalty",
-    "typ_p": "typical_p",
-}
 LONGEST = {"logit_bias": 2**14, "stop": 2**8}  # entries
-OFF: dict[str, tuple[Any, ...]] = {  # what is not there, and the values with which nothing is asked of it
-    "mirostat": (0,),
-    "dry_multiplier": (0,),
-    "xtc_probability": (0,),
-    "dynatemp_range": (0,),
-    "top_n_sigma": (-1, 0),
-    "adaptive_target": (-1,),
-    "lora": ([],),
-    "samplers": (),
-    "chat_template": (),
-    "audio": (),
-    "web_search_options": (),
-    "use_beam_search": (False,),
-    "modalities": (["text"],),
-    "guided_choice": (),
-    "draft_model": (),
-}
 
 
 class Fields:
-    """The fields of a body that are not null. Each method takes one out; `unknown` are those that nobody has asked for.
-    All raise BadFieldError."""
+    """The fields of a body that are not null. Each method takes one out. With `known` only the fields that its table
+    has as read; `notes` are about those without an effect. All raise BadFieldError."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: Mapping[str, Any], known: Known | None = None, notes: Sequence[str] = ()) -> None:
+        self.notes = [*notes]
+        if known is not None:
+            with told_as_fields():
+                self.notes += check(body, known)
+            body = read_of(body, known)
         self._left = {name: value for name, value in body.items() if value is not None}
-        for name, known in ALIASES.items():
+        for name, usual in ALIASES.items():
             if name in self._left:
                 value = self._left.pop(name)
-                if self._left.setdefault(known, value) != value:
-                    raise BadFieldError(name, f"{name} and {known} contradict each other")
+                if self._left.setdefault(usual, value) != value:
+                    raise BadFieldError(name, f"{name} and {usual} contradict each other")
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
@@ -92,13 +78,6 @@ class Fields:
             raise BadFieldError(name, f"{name} must be an object, not {shown(value)}")
         return value
 
-    def refuse(self) -> None:
-        """What asks for something that is not there."""
-        for name, harmless in OFF.items():
-            value = self.take(name)
-            if value is not None and value not in harmless:
-                raise unsupported(name, f"this server does not have it; {shown(value)} cannot be honoured")
-
     def request(self, base: Request, **what: Any) -> dict[str, Any]:
         """The fields of a `Request` that are given, and `what`; `base` has the other settings."""
         given = {name: self.take(name) for name in SETTINGS if name in self._left} | what
@@ -109,12 +88,11 @@ class Fields:
             del given["seed"]
             if seed != -1:
                 given["seed"] = seed % 2**63
+        with told_as_fields():
+            given |= take_constraint({name: self.take(name) for name in CONSTRAINING if name in self._left})
         for name in ("grammar", "regex"):  # some clients send empty ones
             if given.get(name) == "":
                 del given[name]
-        constraints = [name for name in ("grammar", "json_schema", "regex") if given.get(name) not in (None, "")]
-        if len(constraints) > 1:
-            raise BadFieldError(constraints[0], f"{constraints[0]} and {constraints[1]} cannot be combined")
         try:
             return request_fields(given, base.sampling)
         except BadRowError as error:
@@ -126,9 +104,16 @@ class Fields:
         """What nobody has asked for."""
         return dict(self._left)
 
-    @property
-    def unknown(self) -> list[str]:
-        return list(self._left)
+
+@contextmanager
+def told_as_fields() -> Iterator[None]:
+    """Errors of rows as those of the fields of a request."""
+    try:
+        yield
+    except UnsupportedError as error:
+        raise BadFieldError(error.where, str(error), code="unsupported_parameter") from error
+    except BadRowError as error:
+        raise BadFieldError(error.where, str(error)) from error
 
 
 def object_of(body: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from edgespec.batch import sidecar
 from edgespec.gguf_file.model_check import check_model
 from edgespec.serve.errors import BadFieldError
 from edgespec.serve.fields import Fields
+from edgespec.serve.known import APPLY_TEMPLATE
 from edgespec.serve.openai import chat_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import STATE_S, Served
@@ -51,7 +52,7 @@ async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     """The prompt that messages make, or with `count` the number of its tokens."""
-    call = await in_thread(partial(chat_call, body, model), "reads a request")
+    call = await in_thread(partial(chat_call, body, model, APPLY_TEMPLATE), "reads a request")
     request = call.requests[0]
     if Fields(body).flag("count"):
         return {"n_tokens": await model.ask(lambda worker: worker.prompt_length(request))}

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgespec import __version__
-from edgespec.batch.openai import TokenBytes, constraint_of, take_logprobs, text_logprobs, token_logprob
+from edgespec.batch.known import CHAT, TEXT, Known
+from edgespec.batch.openai import TokenBytes, check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.batch.row import BadRowError
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import Call, End, Piece, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported
-from edgespec.serve.fields import Fields
+from edgespec.serve.fields import Fields, told_as_fields
 from edgespec.serve.served import Served
 from edgespec.serve.tools.given import take_arguments, take_tools, use_tools, with_tools
 from edgespec.serve.tools.messages import extra_of
@@ -28,49 +29,52 @@ MOST_LOGPROBS = 20
 MOST_ANSWERS = 64  # to one request
 MOST_MESSAGES = 4096
 MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
-IGNORED = (
-    *("user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
-    *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress", "reasoning_effort"),
-    *("prediction", "verbosity", "t_max_predict_ms", "n_keep", "keep_alive"),
-)
 
 # --- what comes in ----------------------------------------------------------------------------------------------------
 
 
-def chat_call(body: Mapping[str, Any], model: Served) -> Call:
+def chat_call(body: Mapping[str, Any], model: Served, known: Known = CHAT) -> Call:
     """A body of /v1/chat/completions. Raises BadFieldError."""
-    fields = Fields(body)
-    what = _common(fields, model)
-    tools, arguments = take_tools(fields), take_arguments(fields)
+    return chat_of(Fields(body, known), model)
+
+
+def chat_of(fields: Fields, model: Served) -> Call:
+    """The fields of a chat, of whichever format they come from. Raises BadFieldError."""
+    n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
+    if n_probs:
+        given = {"logprobs": True, "top_logprobs": n_probs} | given
     try:
         take_logprobs(given)
     except BadRowError as error:
         raise BadFieldError("logprobs" if "true or false" in str(error) else "top_logprobs", str(error)) from error
+    what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
+    tools, arguments = take_tools(fields), take_arguments(fields, model.template)
     messages = _messages(fields.take("messages"), model.n_ctx)
+    _check_end(fields, is_begun=messages[-1].role == "assistant")
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
     begun = messages[-1].content if messages[-1].role == "assistant" else ""
     lenient = fields.flag("lenient", True)
     request = replace(model.defaults, messages=messages, prompt="", lenient=lenient, **what)
-    request = with_tools(request, tools, arguments, model.template)
+    is_constrained = request.constraint is not None
+    request, notes = with_tools(request, tools, arguments, model)
+    fields.notes += notes
     call = _call(fields, model, [request])
-    call.splits = splits and request.constraint is None
-    thinks = bool(model.about["opens_thinking"]) and arguments.get("enable_thinking") is not False
-    call.opens_thinking = thinks and CLOSE not in begun
-    use_tools(call, tools, model.template, model.control_ids)
+    call.splits = splits and not is_constrained and not tools.must
+    is_off = arguments.get("enable_thinking") is False and "enable_thinking" in model.template
+    call.opens_thinking = bool(model.about["opens_thinking"]) and not is_off and CLOSE not in begun
+    use_tools(call, tools, model, is_constrained=is_constrained)
     return call
 
 
 def text_call(body: Mapping[str, Any], model: Served) -> Call:
     """A body of /v1/completions. Raises BadFieldError."""
-    fields = Fields(body)
+    fields = Fields(body, TEXT)
+    n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
+    logprobs = fields.take("logprobs", n_probs or None)
     what = _common(fields, model)
-    what["logprobs"] = _checked_logprobs("logprobs", fields.take("logprobs"))
-    for name, harmless in (("echo", False), ("suffix", ""), ("best_of", _n_of(body))):
-        value = fields.take(name, harmless)
-        if value != harmless:
-            raise unsupported(name, f"{shown(value)} cannot be honoured")
+    what["logprobs"] = _checked_logprobs("logprobs", logprobs)
     given = fields.take("prompt", "")
     prompts = given if isinstance(given, list) else [given]
     if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
@@ -78,23 +82,9 @@ def text_call(body: Mapping[str, Any], model: Served) -> Call:
     return _call(fields, model, [replace(model.defaults, prompt=prompt, messages=(), **what) for prompt in prompts])
 
 
-def _n_of(body: Mapping[str, Any]) -> Any:
-    return 1 if body.get("n") is None else body["n"]
-
-
 def _common(fields: Fields, model: Served) -> dict[str, Any]:
-    """What both have: the fields of a request. Raises BadFieldError for what cannot be honoured."""
-    fields.take("model")
-    for name in IGNORED:
-        fields.take(name)
-    fields.refuse()
-    more: dict[str, Any] = {}
-    if "response_format" in fields:
-        try:
-            more = constraint_of(fields.take("response_format"))
-        except BadRowError as error:
-            raise BadFieldError("response_format", str(error)) from error
-    what = fields.request(model.defaults, **more)
+    """The fields that chats and completions share, as those of a request. Raises BadFieldError."""
+    what = fields.request(model.defaults)
     if fields.flag("strict") and not (model.settings.strict or model.about["exact"]):
         raise unsupported("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
@@ -103,8 +93,20 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     return what
 
 
+def _check_end(fields: Fields, *, is_begun: bool) -> None:
+    """An assistant's message at the end is continued, and no other message is. Raises BadFieldError for a request that
+    asks for the opposite."""
+    if fields.flag("continue_final_message", is_begun) is not is_begun:
+        why = "the last message is continued if and only if it is the assistant's"
+        raise unsupported("continue_final_message", why)
+    if not fields.flag("add_generation_prompt", True) and not is_begun:
+        raise unsupported("add_generation_prompt", "the prompt ends where the assistant's answer begins")
+
+
 def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n = fields.integer("n", 1, 1, MOST_ANSWERS)
+    with told_as_fields():
+        check_best_of(fields.take("best_of", 1), n)
     if n * len(prompts) > MOST_ANSWERS:
         raise BadFieldError("n", f"a request may ask for {MOST_ANSWERS} answers, not {n * len(prompts)}")
     n_characters = n * sum(map(Prompts.length, prompts))
@@ -114,8 +116,7 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     include_usage = Fields(options).flag("include_usage")
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
     returns_tokens = fields.flag("return_tokens")
-    notes = [f"unknown field {shown(name)} ignored" for name in fields.unknown[:8]]
-    return Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
+    return Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=fields.notes)
 
 
 def _checked_logprobs(name: str, value: Any) -> int | None:
@@ -143,8 +144,10 @@ def _message(where: str, given: Any) -> Message:
             f"{where}.role", f"{where}.role must be system, developer, user, assistant or tool, not {shown(role)}"
         )
     extra, content = extra_of(where, given), given.get("content")
+    if content is None and role == "assistant":
+        content = given.get("refusal")
     content = _content(f"{where}.content", "" if extra and content is None else content)
-    reasoning = given.get("reasoning_content")
+    reasoning = given.get("reasoning_content") or given.get("reasoning")
     if role == "assistant" and isinstance(reasoning, str):
         content = thought(reasoning, content)
     tokens = given.get("tokens") or ()

@@ -7,25 +7,22 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edgespec.batch.openai import token_logprob
 from edgespec.serve.blocks import BlockObject, Event, Events, take_functions
-from edgespec.serve.chat import Call, End, ToolDelta
+from edgespec.serve.chat import Call, End, Piece, ToolDelta
 from edgespec.serve.errors import ApiError, BadFieldError, unsupported
 from edgespec.serve.fields import Fields
+from edgespec.serve.known import RESPONSES
 from edgespec.serve.names import ORIGIN, origins, sent_as
-from edgespec.serve.openai import chat_call
+from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.settings import shown
 
-IGNORED = ("include", "truncation", "max_tool_calls", "stream_options", "top_logprobs", "client_metadata")
-ABSENT = (
-    "previous_response_id",
-    "conversation",
-    "background",
-    "prompt",
-    "n",
-    "logprobs",
-    "response_format",
-    "messages",
+LOGPROBS = "message.output_text.logprobs"
+INCLUDED = (  # what else can be included is of tools that the server does not have, or is there anyway
+    *("reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results"),
+    *("web_search_call.results", "web_search_call.action.sources", "computer_call_output.output.image_url"),
+    "code_interpreter_call.outputs",
 )
 
 # --- what comes in ----------------------------------------------------------------------------------------------------
@@ -33,16 +30,9 @@ ABSENT = (
 
 def response_call(body: Mapping[str, Any], model: Served) -> Call:
     """A body of /v1/responses. Raises BadFieldError."""
-    fields = Fields(body)
-    for name in IGNORED:
-        fields.take(name)
-    for name in ABSENT:
-        if fields.take(name) not in (None, False):
-            raise unsupported(name, "responses are not kept, and have one answer")
+    fields = Fields(body, RESPONSES)
     messages = list(_messages(fields.take("instructions"), fields.take("input")))
     chat: dict[str, Any] = {"messages": messages}
-    if "max_output_tokens" in fields:
-        chat["max_tokens"] = fields.take("max_output_tokens")
     chat |= take_functions(fields, ("function",), _function)
     if "tool_choice" in fields:
         choice = fields.take("tool_choice")
@@ -55,8 +45,23 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
         chat["response_format"] = format
     if fields.mapping("reasoning").get("effort") == "none":
         chat["enable_thinking"] = False
+    effort = fields.mapping("reasoning").get("effort")
+    if effort is not None:
+        chat["reasoning_effort"] = effort
+    chat |= _logprobs(fields)
     with sent_as(origins(messages)):
-        return chat_call(fields.rest() | chat, model)
+        return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
+
+
+def _logprobs(fields: Fields) -> dict[str, Any]:
+    """Whether log-probabilities are to be included. Raises BadFieldError."""
+    included, alternatives = fields.take("include", []), fields.take("top_logprobs", 0)
+    if not isinstance(included, list):
+        raise BadFieldError("include", f"include must be a list, not {shown(included)}")
+    for name in included:
+        if name not in (LOGPROBS, *INCLUDED):
+            raise unsupported("include", f"{shown(name)} is not known")
+    return {"logprobs": True, "top_logprobs": alternatives} if alternatives or LOGPROBS in included else {}
 
 
 def _messages(instructions: Any, given: Any) -> Iterator[dict[str, Any]]:
@@ -113,7 +118,7 @@ def _add(answer: dict[str, Any], where: str, item: Mapping[str, Any]) -> None:
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tool.get(name) for name in ("name", "description", "parameters")}
+    return {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
 
 
 # --- what goes out ----------------------------------------------------------------------------------------------------
@@ -123,6 +128,8 @@ class ResponseObject(BlockObject):
     """OpenAI's object for the answer to a call, whole or in events; its blocks are items."""
 
     def __init__(self, call: Call, body: Mapping[str, Any], model: Served | None = None) -> None:
+        self._token_bytes = model.token_bytes if model is not None else None
+        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text has not been sent
         sampling = call.requests[0].sampling
         super().__init__(
             call,
@@ -137,7 +144,7 @@ class ResponseObject(BlockObject):
                 "instructions": body.get("instructions"),
                 "max_output_tokens": body.get("max_output_tokens"),
                 "metadata": body.get("metadata") or {},
-                "parallel_tool_calls": True,
+                "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
                 "previous_response_id": None,
                 "store": False,
                 "temperature": sampling.temperature,
@@ -160,14 +167,21 @@ class ResponseObject(BlockObject):
         yield self._event("response.created", response=self.object)
         yield self._event("response.in_progress", response=self.object)
 
+    def _events(self, piece: Piece) -> Events:
+        if self._token_bytes is not None and self._call.wants_tokens:
+            self._logprobs += [token_logprob(event, self._token_bytes) for event in piece.tokens]
+        yield from super()._events(piece)
+
     def _reasoning(self, text: str) -> Events:
         self._n_reasoning += 1
+        self._logprobs.clear()  # they are those of the text alone
         return self._more("reasoning", "reasoning_text", text)
 
     def _text(self, text: str) -> Events:
         return self._more("message", "output_text", text)
 
     def _tool(self, tool: ToolDelta) -> Events:
+        self._logprobs.clear()
         yield from self._begin("function_call", "fc", {"call_id": tool.id, "name": tool.name, "arguments": ""})
         where = self._where()
         yield self._event("response.function_call_arguments.delta", **where, delta=tool.arguments)
@@ -183,14 +197,22 @@ class ResponseObject(BlockObject):
             is_message = kind == "message"
             more: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
             yield from self._begin(kind, "msg" if is_message else "rs", more | {"content": []})
-            empty: dict[str, Any] = {"type": part, "text": ""} | (
-                {"annotations": [], "logprobs": []} if is_message else {}
-            )
-            yield self._event("response.content_part.added", **self._where(), content_index=0, part=dict(empty))
+            empty: dict[str, Any] = {"type": part, "text": ""}
+            if is_message:
+                empty |= {"annotations": [], "logprobs": []}
+            more = {"logprobs": []} if is_message else {}  # a list of its own, since the other one grows
+            yield self._event("response.content_part.added", **self._where(), content_index=0, part={**empty, **more})
             self._blocks[-1]["content"] = [empty]
-        self._blocks[-1]["content"][0]["text"] += text
-        more = {"logprobs": []} if kind == "message" else {}
+        part_now = self._blocks[-1]["content"][0]
+        part_now["text"] += text
+        more = {"logprobs": self._new_logprobs(part_now)} if kind == "message" else {}
         yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **more)
+
+    def _new_logprobs(self, part: dict[str, Any]) -> list[dict[str, Any]]:
+        """Log-probabilities that were not sent yet; a part has them all."""
+        new, self._logprobs = self._logprobs, []
+        part["logprobs"] += new
+        return new
 
     def _begin(self, kind: str, prefix: str, what: Mapping[str, Any]) -> Events:
         yield from self._close()
@@ -205,8 +227,10 @@ class ResponseObject(BlockObject):
         self._is_open, item = False, self._blocks[-1]
         item["status"] = "completed"
         for part in item.get("content", ()):
-            where = {**self._where(), "content_index": 0}
-            more: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
+            where, more = {**self._where(), "content_index": 0}, dict[str, Any]()
+            if item["type"] == "message":
+                self._new_logprobs(part)  # of tokens at the end without a text of their own
+                more = {"logprobs": part["logprobs"]}
             yield self._event(f"response.{part['type']}.done", **where, text=part["text"], **more)
             yield self._event("response.content_part.done", **where, part=part)
         yield self._event("response.output_item.done", output_index=self._number, item=item)

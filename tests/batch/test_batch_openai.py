@@ -104,7 +104,7 @@ def test_sampling_has_its_names() -> None:
     ("value", "reason"),
     [
         (chat(stream=True), "stream must be false"),
-        (chat(tools=[{}]), "'tools' is not supported"),
+        (chat(tools=[{}]), "tools is not supported"),
         (chat(messages=None), f"a request to {CHAT} has messages, not prompt"),
         (chat(prompt="a"), "not prompt"),
         (text(prompt=None), f"a request to {TEXT} has prompt"),

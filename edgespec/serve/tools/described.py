@@ -37,6 +37,8 @@ def described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]
 def _as_text(message: Message) -> Message:
     if message.role == "tool":
         return Message("user", f"<tool_response>\n{message.content}\n</tool_response>")
-    calls = json.loads(message.extra).get("tool_calls", []) if message.extra else []
+    extra = json.loads(message.extra) if message.extra else {}
+    calls = extra.pop("tool_calls", [])
     written = [f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>" for call in calls]
-    return replace(message, content="\n".join(filter(None, [message.content, *written])), extra="")
+    left = json.dumps(extra, ensure_ascii=False) if extra else ""  # the name of who speaks
+    return replace(message, content="\n".join(filter(None, [message.content, *written])), extra=left)

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgespec.batch.known import MOST_NOTES
 from edgespec.serve.chat import Call
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
+from edgespec.serve.served import Served
 from edgespec.serve.tools.described import described
-from edgespec.serve.tools.formats import FORCED, format_of
+from edgespec.serve.tools.formats import FORCED, LLAMA, format_of
+from edgespec.serve.tools.grammar import calls_in_text, several_calls
 from edgespec.serve.tools.parser import ToolParser
 from edgespec.settings import Request, shown
 
@@ -27,11 +30,14 @@ _TEMPLATE_OWN = {  # what the template gets from elsewhere
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The `functions` that may be called as OpenAI's objects, and the parameters of each by name. `must`: one of those
-    has to be called; no others can."""
+    has to be called; no others can. `parallel`: an answer may have several calls. Arguments of tools in `strict` always
+    match the parameters."""
 
     functions: tuple[Mapping[str, Any], ...] = ()
     schemas: Mapping[str, Any] | None = None
     must: tuple[str, ...] = ()
+    parallel: bool = True
+    strict: frozenset[str] = frozenset()
 
 
 def take_tools(fields: Fields) -> Tools:
@@ -40,6 +46,7 @@ def take_tools(fields: Fields) -> Tools:
         if fields.take(name, "none") not in ("none", "auto", []):
             raise unsupported(name, "use tools and tool_choice")
     given, choice = fields.take("tools", []), fields.take("tool_choice", "auto")
+    parallel = fields.flag("parallel_tool_calls", True)
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
         raise BadFieldError("tools", f"tools must be a list of at most {MOST_TOOLS}, not {shown(given)}")
     functions = [_function(f"tools[{index}]", tool) for index, tool in enumerate(given)]
@@ -49,7 +56,8 @@ def take_tools(fields: Fields) -> Tools:
     must = _must(choice, schemas)
     if choice == "none" or not functions:
         return Tools()
-    return Tools(tuple(functions), schemas, must)
+    strict = frozenset(name for name, tool in zip(schemas, given, strict=True) if tool["function"].get("strict"))
+    return Tools(tuple(functions), schemas, must, parallel and not isinstance(choice, dict), strict)
 
 
 def _function(where: str, given: Any) -> dict[str, Any]:
@@ -66,6 +74,8 @@ def _function(where: str, given: Any) -> dict[str, Any]:
         parameters = {"type": "object", "properties": {}}
     if not isinstance(parameters, dict):
         raise BadFieldError(f"{where}.function.parameters", f"parameters of {name} must be a schema")
+    if not isinstance(function.get("strict"), bool | None):
+        raise BadFieldError(f"{where}.function.strict", f"strict of {name} must be true or false")
     description = function.get("description") or ""
     if not isinstance(description, str):
         raise BadFieldError(f"{where}.function.description", f"description of {name} must be a string")
@@ -87,46 +97,80 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
     return names
 
 
-def take_arguments(fields: Fields) -> dict[str, Any]:
-    """Arguments for the chat template. Raises BadFieldError."""
+def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
+    """Arguments for the chat template; those that it does not read are noted. Raises BadFieldError."""
+    given: dict[str, Any] = {}
+    effort = fields.text("reasoning_effort")
+    if effort == "none":
+        given["enable_thinking"] = False
+    elif effort:
+        given["reasoning_effort"] = effort
+    if "enable_thinking" in fields:
+        given["enable_thinking"] = fields.take("enable_thinking")
     arguments = fields.mapping("chat_template_kwargs")
     for name in arguments:
         if name in _TEMPLATE_OWN or not name.isidentifier():
             raise unsupported("chat_template_kwargs", f"{shown(name)} is not for requests to set")
-    thinks = fields.take("enable_thinking")
-    return arguments if thinks is None else {"enable_thinking": thinks, **arguments}
+    given |= arguments
+    unread = [name for name in given if name not in template]
+    fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
+    return {name: value for name, value in given.items() if name not in unread}
 
 
-def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any], template: str) -> Request:
-    """A request whose model knows of the tools, and is held to calling one if it must. Raises BadFieldError."""
+def with_tools(
+    request: Request, tools: Tools, arguments: Mapping[str, Any], model: Served
+) -> tuple[Request, list[str]]:
+    """A request whose model is shown the tools, and is held to calling one if it must; and notes about tools whose
+    arguments are not held to their schema. Raises BadFieldError."""
     if tools.must and request.constraint is not None:
         raise BadFieldError("tool_choice", f"a tool that must be called and {request.constraint[0]} exclude each other")
     given = dict(arguments)
-    if "tools" not in template:
+    if "tools" not in model.template:
         request = replace(request, messages=described(request.messages, tools.functions))
     elif tools.functions:
         given["tools"] = list(tools.functions)
-    schema = json.dumps(_call_schema(tools)) if tools.must else request.json_schema
-    return replace(request, template=json.dumps(given, ensure_ascii=False) if given else "", json_schema=schema)
+    request = replace(request, template=json.dumps(given, ensure_ascii=False) if given else "")
+    if request.constraint is not None or not (tools.must or tools.strict):
+        return request, []
+    if held := _constraint(tools, model):
+        return replace(request, **held), []
+    return request, [
+        "strict tools have no effect: calls in the format of this chat template cannot be held to a schema"
+    ]
 
 
-def use_tools(call: Call, tools: Tools, template: str, control_ids: Mapping[str, int]) -> None:
-    """Let the calls in the answers be found."""
-    if tools.schemas is None or (call.requests[0].constraint is not None and not tools.must):
+def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:
+    """Let the calls in the answers be found, unless the client has constrained the answers otherwise."""
+    if tools.schemas is None or is_constrained:
         return
-    format = FORCED if tools.must else format_of(template)
-    if tools.must and format_of(template).short_ids:
-        format = replace(format, short_ids=True)
-    call.tools = [ToolParser(format, tools.schemas) for _ in call.requests]
-    call.words = {control_ids[word]: word for word in format.words if word in control_ids}
+    own = format_of(model.template)
+    format = FORCED if tools.must and (own is LLAMA or not call.requests[0].grammar) else own
+    format = replace(format, short_ids=own.short_ids)
+    call.tools = [ToolParser(format, tools.schemas, None if tools.parallel else 1) for _ in call.requests]
+    call.words = {model.control_ids[word]: word for word in format.words if word in model.control_ids}
 
 
-def _call_schema(tools: Tools) -> dict[str, Any]:
+def _constraint(tools: Tools, model: Served) -> dict[str, Any] | None:
+    """The constraint of answers that must call a tool, or whose calls match the schemas of strict tools. None where the
+    format of the template does not allow for the latter."""
     assert tools.schemas is not None
+    format = format_of(model.template)
+    if not tools.must:
+        loose = {"type": "object"}
+        schemas = {name: schema if name in tools.strict else loose for name, schema in tools.schemas.items()}
+        grammar = calls_in_text(format, _call_schema(schemas), model.special_ids, template=model.template)
+        return {"grammar": grammar} if grammar else None
+    schema = _call_schema({name: tools.schemas[name] for name in tools.must})
+    grammar = several_calls(format, schema, model.special_ids) if tools.parallel else None
+    return {"grammar": grammar} if grammar else {"json_schema": json.dumps(schema)}
+
+
+def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a call of one of these tools."""
     calls = []
-    for index, name in enumerate(tools.must):
+    for index, (name, schema) in enumerate(schemas.items()):
         path = f"#/anyOf/{index}/properties/arguments"
-        arguments = {"type": "object", **_moved(tools.schemas[name], path)}
+        arguments = {"type": "object", **_moved(schema, path)}
         properties = {"name": {"const": name}, "arguments": arguments}
         calls.append(
             {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

@@ -16,13 +16,12 @@ def extra_of(where: str, given: Mapping[str, Any]) -> str:
     if given.get("function_call"):
         raise unsupported(f"{where}.function_call", "use tool_calls")
     extra: dict[str, Any] = {}
-    if given.get("role") == "tool":
-        for name in ("tool_call_id", "name"):
-            value = given.get(name)
-            if value is not None and not isinstance(value, str):
-                raise BadFieldError(f"{where}.{name}", f"{where}.{name} must be a string, not {shown(value)}")
-            if value is not None:
-                extra[name] = value
+    for name in ("tool_call_id", "name") if given.get("role") == "tool" else ("name",):
+        value = given.get(name)
+        if value is not None and not isinstance(value, str):
+            raise BadFieldError(f"{where}.{name}", f"{where}.{name} must be a string, not {shown(value)}")
+        if value is not None:
+            extra[name] = value
     calls = given.get("tool_calls")
     if calls:
         if given.get("role") != "assistant" or not isinstance(calls, list):

@@ -12,10 +12,11 @@ _BARE = re.compile(r"[\s;]*(\{|\Z)")
 
 
 class ToolParser:
-    """The calls and the text of one answer. A call is told when it is whole: what turns out to be none stays text."""
+    """The calls and the text of one answer. A call is sent when it is whole. A text that only looks like a call stays
+    text. Calls after the first `most` are left out, since a client that wants so many would not expect more."""
 
-    def __init__(self, format: Format, schemas: Schemas) -> None:
-        self._format, self._schemas = format, schemas
+    def __init__(self, format: Format, schemas: Schemas, most: int | None = None) -> None:
+        self._format, self._schemas, self._most = format, schemas, most
         self._held = ""
         self._n_calls = 0
         self._has_text = False
@@ -47,7 +48,7 @@ class ToolParser:
             rest = self._held[start + length :]
             self._tell(index, len(self._held[:start].rstrip()), made)
             self._held = rest
-            for call in calls:
+            for call in calls if self._most is None else calls[: max(0, self._most - self._n_calls)]:
                 delta = ToolDelta(self._n_calls, self._new_id(), call.name, call.arguments)
                 made.append(Piece(index, tool=delta))
                 self._n_calls += 1

@@ -1,0 +1,217 @@
+"""The known fields of requests in OpenAI's formats, and how each of them is treated.
+
+A batch and the server read the same tables; `edgespec.serve.known` has those of the other formats. The fields are those
+that OpenAI, vLLM and llama.cpp's server document. A field that would change an answer is read or refused, and never
+ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from edgespec.batch.row import UnsupportedError
+from edgespec.core.sampling import SamplingSettings
+from edgespec.settings import shown
+
+MOST_NOTES = 8
+EMPTY: tuple[Any, ...] = (False, "", [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How a field of a request is treated.
+
+    Attributes:
+        use: "read": the code asks for the field. "harmless": no value of the field changes an answer of this program.
+            "hint": a wish that no client can rely on, which has no effect and is noted. "only": any value but those in
+            `values` is refused.
+        values: The values that ask for nothing.
+        inner: The known fields of the object, or of each object in the list, that the field holds.
+    """
+
+    use: Literal["read", "harmless", "hint", "only"]
+    values: tuple[Any, ...] = ()
+    inner: Mapping[str, Field] | None = None
+
+
+Known = Mapping[str, Field]
+"""The known fields of an object, by name."""
+
+
+def read(*names: str, **inner: Known) -> dict[str, Field]:
+    """Fields that the code asks for; those in `inner` hold objects with known fields."""
+    return dict.fromkeys(names, Field("read")) | {name: Field("read", inner=known) for name, known in inner.items()}
+
+
+def harmless(*names: str) -> dict[str, Field]:
+    return dict.fromkeys(names, Field("harmless"))
+
+
+def hint(*names: str) -> dict[str, Field]:
+    return dict.fromkeys(names, Field("hint"))
+
+
+def only(**values: tuple[Any, ...]) -> dict[str, Field]:
+    return {name: Field("only", allowed) for name, allowed in values.items()}
+
+
+def refused(*names: str) -> dict[str, Field]:
+    """Fields without a harmless value but null and empty ones."""
+    return dict.fromkeys(names, Field("only", EMPTY))
+
+
+def check(body: Mapping[str, Any], known: Known, where: str = "") -> list[str]:
+    """Return notes about the fields that have no effect. Null counts as missing. Raises UnsupportedError."""
+    notes: list[str] = []
+    for name, value in body.items():
+        if value is not None:
+            at = f"{where}.{name}" if where else name
+            notes += _check_field(at, value, known.get(name))
+            del notes[MOST_NOTES:]
+    return notes
+
+
+def _check_field(at: str, value: Any, field: Field | None) -> Sequence[str]:
+    if field is None:
+        return [f"unknown field {shown(at)} ignored"]
+    if field.use == "only" and value not in field.values:
+        accepted = "" if field.values == EMPTY else " or ".join(map(shown, field.values))
+        why = f"; only {accepted} is accepted" if accepted else ""
+        raise UnsupportedError(f"{shown(value)} cannot be honoured{why}", at)
+    notes = [f"{at} has no effect"] if field.use == "hint" else []
+    if field.inner is not None:
+        if isinstance(value, Mapping):
+            notes += check(value, field.inner, at)
+        for index, part in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(part, Mapping):
+                notes += check(part, field.inner, f"{at}[{index}]")
+                del notes[MOST_NOTES:]
+    return notes
+
+
+def read_of(body: Mapping[str, Any], known: Known) -> dict[str, Any]:
+    """The fields of a body that are read and not null."""
+    return {name: body[name] for name, field in known.items() if field.use == "read" and body.get(name) is not None}
+
+
+# --- what several formats have in common ------------------------------------------------------------------------------
+
+SAMPLING = read(*(field.name for field in fields(SamplingSettings)), "repetition_penalty", "typ_p")
+# llama.cpp's default chain. This one has the same order, and the samplers it lacks are off.
+_SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+
+STRUCTURED_OUTPUTS: Known = {
+    **read("json", "regex", "choice", "grammar", "json_object"),
+    **harmless("disable_fallback"),
+    **refused("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_additional_properties"),
+}
+RESPONSE_FORMAT: Known = {
+    **read("type", "schema", json_schema={**read("schema"), **harmless("name", "strict", "description")}),
+}
+CONSTRAINING: Known = read(
+    *("grammar", "json_schema", "regex", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    response_format=RESPONSE_FORMAT,
+    structured_outputs=STRUCTURED_OUTPUTS,
+)
+
+# Fields of every format that a batch has, too.
+GENERATION: Known = {
+    **SAMPLING,
+    **CONSTRAINING,
+    **read("max_tokens", "n_predict", "seed", "stop", "special", "ignore_eos", "verify"),
+    **read("min_tokens", "stop_token_ids", "bad_words", "cache_prompt"),
+    **read("spec_type", "pace", "draft_n_max"),
+    **harmless("model", "user", "metadata", "store", "service_tier", "safety_identifier"),
+    **harmless("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "keep_alive"),
+    # The values below matter only with a sampler that is refused unless the sampler is off.
+    **only(mirostat=(0,), dry_multiplier=(0,), xtc_probability=(0,), dynatemp_range=(0,), top_n_sigma=(-1, 0)),
+    **only(adaptive_target=(-1,), samplers=(_SAMPLERS,), min_keep=(0, 1)),
+    **harmless("mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+    **harmless("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "adaptive_decay", "backend_sampling"),
+    # llama.cpp's server. Its context shift, which n_keep and n_discard are about, does not exist here.
+    **only(n_keep=(0, -1), n_discard=(0,), n_indent=(0,), id_slot=(-1,), t_max_predict_ms=(-1, 0)),
+    **only(t_max_prompt_ms=(-1, 0), parse_tool_calls=(True,), prefill_assistant=(True,)),
+    **refused("lora", "image_data", "multimodal_data", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
+    **refused("post_sampling_probs", "response_fields", "reasoning_in_content", "thinking_forced_open"),
+    **only(reasoning_budget=(-1,), thinking_budget_tokens=(-1,), reasoning_budget_tokens=(-1,)),
+    **harmless("timings_per_token", "return_progress", "sse_ping_interval", "verbose"),
+    **harmless("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
+    # vLLM
+    **only(skip_special_tokens=(True,), length_penalty=(1, 0), include_reasoning=(True,), detokenize=(True,)),
+    **refused("use_beam_search", "include_stop_str_in_output", "early_stopping", "allowed_token_ids"),
+    **refused("logits_processors", "return_tokens_as_token_ids", "return_token_ids", "kv_transfer_params"),
+    **refused("guided_whitespace_pattern", "guided_structural_tag", "vllm_xargs", "documents", "draft_model"),
+    # An empty value of these asks for something, too.
+    **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=(), thinking_token_budget=()),
+    **harmless("spaces_between_special_tokens", "guided_decoding_backend", "priority", "request_id", "cache_salt"),
+    **harmless("mm_processor_kwargs"),
+}
+STREAM_OPTIONS: Known = {
+    **read("include_usage"),
+    **harmless("include_obfuscation"),
+    **refused("continuous_usage_stats"),
+}
+# Fields that only the server has.
+SERVED: Known = {
+    **read("stream", "n_probs", "strict", "sample", "left", "return_tokens"),
+    **read(stream_options=STREAM_OPTIONS),
+}
+
+# --- OpenAI's Chat Completions ----------------------------------------------------------------------------------------
+
+PART: Known = {
+    **read("type", "text", "refusal"),
+    **harmless("annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"),
+}
+FUNCTION_CALL: Known = {
+    **read("id", function={**read("name", "arguments"), **harmless("parsed_arguments")}),
+    **only(type=("function",)),
+    **harmless("index"),
+}
+MESSAGE: Known = {
+    **read("role", "name", "refusal", "tool_call_id", "function_call", "reasoning_content", "reasoning", "tokens"),
+    **read(content=PART, tool_calls=FUNCTION_CALL),
+    # The assistant's message at the end is continued, as `prefix` and `partial` ask elsewhere.
+    **harmless("annotations", "parsed", "cache_control", "prefix", "partial"),
+    **refused("audio"),
+}
+FUNCTION: Known = read("name", "description", "parameters", "strict")
+TOOL: Known = {
+    **read("type", function=FUNCTION),
+    **harmless("cache_control"),
+    **refused("defer_loading"),
+}
+OPENAI_CHAT: Known = {
+    **GENERATION,
+    **read("max_completion_tokens", "n", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
+    **harmless("prediction", "add_special_tokens"),  # the template has the BOS, and no prompt has two of them
+    **only(modalities=(["text"],), verbosity=("medium",)),
+    **refused("audio", "web_search_options", "moderation", "chat_template", "echo"),
+}
+CHAT: Known = {
+    **OPENAI_CHAT,
+    **SERVED,
+    **read("tool_choice", "parallel_tool_calls", "functions", "function_call", tools=TOOL),
+    **read("reasoning_effort", "chat_template_kwargs", "enable_thinking", "reasoning_format", "lenient"),
+    **read("add_generation_prompt", "continue_final_message"),
+}
+BATCH_CHAT: Known = {
+    **OPENAI_CHAT,
+    **read("stream"),
+    **refused("tools", "functions"),
+    **only(tool_choice=("none", "auto"), function_call=("none", "auto")),
+    **harmless("stream_options", "parallel_tool_calls"),
+}
+
+# --- OpenAI's Completions ---------------------------------------------------------------------------------------------
+
+OPENAI_TEXT: Known = {
+    **GENERATION,
+    **read("prompt", "n", "best_of", "logprobs"),
+    **refused("echo", "suffix"),
+    **only(add_special_tokens=(True,)),
+}
+TEXT: Known = {**OPENAI_TEXT, **SERVED}
+BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options")}

@@ -1,0 +1,85 @@
+"""The known fields of the server's own formats and of Anthropic's, and how each of them is treated.
+
+`edgespec.batch.known` has the tables of OpenAI's Chat Completions and Completions, and says what the treatments are.
+"""
+
+from __future__ import annotations
+
+from edgespec.batch.known import CHAT, GENERATION, SERVED, Known, harmless, hint, only, read, refused
+
+# Other names of these fields are in the formats below, and they are read from the body of a chat that is made of them.
+_OTHERS_NAMES = ("stop", "response_format")
+_OF_A_CHAT: Known = {
+    **{name: field for name, field in {**GENERATION, **SERVED}.items() if name not in _OTHERS_NAMES},
+    **read("reasoning_effort", "chat_template_kwargs", "enable_thinking", "reasoning_format", "lenient"),
+    **refused("echo", "n_probs"),
+    **only(n=(1,), best_of=(1,)),
+}
+_REFUSED = {**refused("logprobs", "response_format", "messages", "functions", "function_call")}
+JSON_FORMAT: Known = {**read("type", "schema"), **harmless("name", "strict", "description")}
+
+# --- Anthropic's Messages ---------------------------------------------------------------------------------------------
+
+TEXT_BLOCK: Known = {**read("type", "text"), **harmless("cache_control", "citations")}
+BLOCK: Known = {
+    **TEXT_BLOCK,
+    **read("thinking", "id", "name", "input", "tool_use_id", "is_error", content=TEXT_BLOCK),
+    **harmless("signature", "data", "caller"),  # of thinking and calls, which are sent back as they came
+    **refused("toolset_name"),
+}
+MESSAGE_TOOL: Known = {
+    **read("type", "name", "description", "input_schema", "strict"),
+    **harmless("cache_control", "eager_input_streaming"),
+    **only(allowed_callers=(["direct"],)),
+    **refused("defer_loading", "input_examples"),
+}
+MESSAGES: Known = {
+    **_OF_A_CHAT,
+    **_REFUSED,
+    **read("max_tokens", "stop_sequences", "stop"),
+    **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
+    **read(tool_choice=read("type", "name", "disable_parallel_tool_use")),
+    **read(thinking={**read("type", "display"), **hint("budget_tokens")}),
+    **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}, output_format=JSON_FORMAT),
+    **refused("top_logprobs", "parallel_tool_calls", "mcp_servers", "container", "thread"),
+    # They shorten long conversations. This server shortens none: one that is too long is an error.
+    **hint("context_management", "compaction"),
+    **harmless("betas", "cache_control", "inference_geo", "speed", "diagnostics", "user_profile_id", "workspace_id"),
+    **harmless("billing_policy", "fallbacks", "fallback_credit_token"),
+}
+
+# --- OpenAI's Responses -----------------------------------------------------------------------------------------------
+
+ITEM_PART: Known = {
+    **read("type", "text", "refusal"),
+    **harmless("annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"),
+}
+ITEM: Known = {
+    **read("type", "role", "call_id", "name", "arguments", content=ITEM_PART, output=ITEM_PART),
+    **harmless("id", "status", "phase", "caller", "summary", "encrypted_content"),
+    **refused("namespace"),
+}
+RESPONSE_TOOL: Known = {
+    **read("type", "name", "description", "parameters", "strict"),
+    **only(allowed_callers=(["direct"],)),
+    **refused("defer_loading"),
+    **hint("output_schema"),
+}
+RESPONSES: Known = {
+    **_OF_A_CHAT,
+    **_REFUSED,
+    **read("max_tokens", "max_output_tokens", "instructions", "stop", "parallel_tool_calls", "top_logprobs", "include"),
+    **read("tool_choice", input=ITEM, tools=RESPONSE_TOOL),
+    **read(text={**read(format=JSON_FORMAT), **only(verbosity=("medium",))}),
+    **read(reasoning={**read("effort"), **harmless("summary", "generate_summary"), **only(mode=("standard",))}),
+    **refused("previous_response_id", "conversation", "background", "prompt", "moderation", "image"),
+    # A conversation that is too long is an error here, and so is a tool that the server would have to call.
+    **hint("context_management"),
+    **harmless("truncation", "max_tool_calls", "client_metadata", "access_programs", "background_options"),
+}
+
+# --- llama.cpp's other endpoints --------------------------------------------------------------------------------------
+
+TOKENIZE: Known = read("model", "content", "prompt", "add_special", "parse_special", "with_pieces")
+DETOKENIZE: Known = read("model", "tokens", "with_pieces")
+APPLY_TEMPLATE: Known = {**CHAT, **read("count")}

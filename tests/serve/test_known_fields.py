@@ -1,0 +1,395 @@
+"""Every known field of every format: one that would change an answer is read, noted or refused, and never ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from serving import Serving, serving
+from tiny_gguf import write_model
+
+from edgespec.batch.known import CHAT, TEXT, Field, Known, check
+from edgespec.runtime.worker import Worker
+from edgespec.serve.anthropic import message_call
+from edgespec.serve.chat import Call
+from edgespec.serve.errors import BadFieldError
+from edgespec.serve.known import APPLY_TEMPLATE, DETOKENIZE, MESSAGES, RESPONSES, TOKENIZE
+from edgespec.serve.openai import chat_call, text_call
+from edgespec.serve.responses import response_call
+from edgespec.serve.served import Served
+from edgespec.settings import LoadSettings
+
+pytestmark = pytest.mark.cli
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+USUAL: dict[str, Any] = {
+    "temperature": 0.1,
+    "top_k": 3,
+    "top_p": 0.5,
+    "min_p": 0.5,
+    "typical_p": 0.5,
+    "typ_p": 0.5,
+    "repeat_penalty": 2,
+    "repetition_penalty": 2,
+    "repeat_last_n": 3,
+    "presence_penalty": 1,
+    "frequency_penalty": 1,
+    "logit_bias": {"5": 3},
+    "max_tokens": 5,
+    "n_predict": 5,
+    "seed": 4,
+    "stop": "x",
+    "special": True,
+    "ignore_eos": True,
+    "verify": "block",
+    "min_tokens": 2,
+    "stop_token_ids": [5],
+    "bad_words": ["x"],
+    "cache_prompt": False,
+    "spec_type": "none",
+    "pace": "off",
+    "draft_n_max": 1,
+    "grammar": 'root ::= "a"',
+    "json_schema": SCHEMA,
+    "regex": "a",
+    "guided_json": SCHEMA,
+    "guided_regex": "a",
+    "guided_choice": ["a", "b"],
+    "guided_grammar": 'root ::= "a"',
+    "response_format": {"type": "json_object"},
+    "response_format.type": "json_schema",
+    "response_format.schema": SCHEMA,
+    "response_format.json_schema": {},
+    "response_format.json_schema.schema": SCHEMA,
+    "structured_outputs": {"json": SCHEMA},
+    "structured_outputs.json": SCHEMA,
+    "structured_outputs.regex": "a",
+    "structured_outputs.choice": ["a"],
+    "structured_outputs.grammar": 'root ::= "a"',
+    "structured_outputs.json_object": True,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "stream_options.include_usage": True,
+    "n_probs": 2,
+    "strict": "yes",
+    "sample": 2,
+    "left": 5,
+    "return_tokens": True,
+}
+OF_BLOCKS = {path: value for path, value in USUAL.items() if not path.startswith(("response_format", "n_probs"))}
+OF_CHATS: dict[str, Any] = {
+    "reasoning_effort": "none",
+    "chat_template_kwargs": {"mood": 1},
+    "enable_thinking": False,
+    "reasoning_format": "none",
+    "lenient": False,
+}
+CALLED = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+TALK: list[Any] = [
+    {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+    {"role": "assistant", "content": "So", "tool_calls": CALLED},
+    {"role": "tool", "tool_call_id": "a", "content": "1"},
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+BLOCKS: list[Any] = [
+    {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [TALK[0]["content"][0]]}]},
+]
+ITEMS: list[Any] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+    {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "1"}]},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A body that is read with `read` by the table `known`, and values that change what is asked, by their paths."""
+
+    read: Callable[[Mapping[str, Any], Served], Call]
+    known: Known
+    body: dict[str, Any]
+    examples: Mapping[str, Any]
+
+
+FORMATS = {
+    "chat": Format(
+        chat_call,
+        CHAT,
+        {"messages": TALK, "tools": TOOLS, "seed": 1},
+        USUAL
+        | OF_CHATS
+        | {
+            "max_completion_tokens": 5,
+            "n": 2,
+            "best_of": 2,
+            "logprobs": True,
+            "top_logprobs": 2,
+            "tools": [],
+            "tool_choice": "none",
+            "parallel_tool_calls": False,
+            "functions": [{}],
+            "function_call": {"name": "f"},
+            "add_generation_prompt": False,
+            "continue_final_message": True,
+            "messages": TALK[:1],
+            "messages[0].role": "system",
+            "messages[0].name": "ann",
+            "messages[1]": {"role": "assistant", "refusal": "no"},
+            "messages[1].refusal": 3,
+            "messages[2].tool_call_id": "b",
+            "messages[0].function_call": {"name": "f"},
+            "messages[1].reasoning_content": "hm",
+            "messages[1].reasoning": "hm",
+            "messages[1].tokens": [5],
+            "messages[0].content": "Hi",
+            "messages[0].content[0].type": "image_url",
+            "messages[0].content[0].text": "Hi",
+            "messages[1].tool_calls": [],
+            "messages[0].content[0].refusal": {"type": "refusal", "refusal": "no"},
+            "messages[1].tool_calls[0].id": "b",
+            "messages[1].tool_calls[0].function": {"name": "g"},
+            "messages[1].tool_calls[0].function.name": "g",
+            "messages[1].tool_calls[0].function.arguments": '{"a": 1}',
+            "tools[0].type": "custom",
+            "tools[0].function": {"name": "g"},
+            "tools[0].function.name": "g",
+            "tools[0].function.description": "d",
+            "tools[0].function.parameters": {},
+            "tools[0].function.strict": True,
+        },
+    ),
+    "completions": Format(
+        text_call,
+        TEXT,
+        {"prompt": "Hello", "seed": 1},
+        USUAL | {"prompt": "Hi", "n": 2, "best_of": 2, "logprobs": 2},
+    ),
+    "messages": Format(
+        message_call,
+        MESSAGES,
+        {
+            "messages": BLOCKS,
+            "max_tokens": 9,
+            "seed": 1,
+            "tools": [{"name": "f", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "auto"},
+            "output_config": {"effort": None},
+        },
+        OF_BLOCKS
+        | OF_CHATS
+        | {
+            "stop_sequences": ["x"],
+            "system": "Be brief.",
+            "tools": [],
+            "tool_choice": {"type": "none"},
+            "system[0].type": "image",
+            "system[0].text": "x",
+            "messages": BLOCKS[:1],
+            "messages[0].role": "system",
+            "messages[0].content": "Hi",
+            "messages[0].content[0].type": "image",
+            "messages[0].content[0].text": "x",
+            "messages[1].content[0].id": "b",
+            "messages[1].content[0].name": "g",
+            "messages[1].content[0].input": {"a": 1},
+            "messages[2].content[0].tool_use_id": "b",
+            "messages[2].content[0].is_error": True,
+            "messages[2].content[0].content": "2",
+            "messages[1].content[0]": {"type": "thinking", "thinking": "hm"},
+            "messages[1].content[0].thinking": "hm",
+            "messages[2].content[0].content[0].type": "image",
+            "messages[2].content[0].content[0].text": "2",
+            "tools[0].type": "web_search",
+            "tools[0].name": "g",
+            "tools[0].description": "d",
+            "tools[0].input_schema": {},
+            "tools[0].strict": True,
+            "tool_choice.type": "any",
+            "tool_choice.name": "f",
+            "tool_choice.disable_parallel_tool_use": True,
+            "thinking": {"type": "disabled"},
+            "thinking.type": "disabled",
+            "thinking.display": "omitted",
+            "output_config": {"effort": "high"},
+            "output_config.effort": "high",
+            "output_config.format": {"type": "json_schema", "schema": SCHEMA},
+            "output_config.format.type": "xml",
+            "output_config.format.schema": SCHEMA,
+            "output_format": {"type": "json_schema", "schema": SCHEMA},
+            "output_format.type": "xml",
+            "output_format.schema": SCHEMA,
+        },
+    ),
+    "responses": Format(
+        response_call,
+        RESPONSES,
+        {
+            "input": ITEMS,
+            "seed": 1,
+            "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}],
+        },
+        OF_BLOCKS
+        | OF_CHATS
+        | {
+            "max_output_tokens": 5,
+            "instructions": "Be brief.",
+            "parallel_tool_calls": False,
+            "top_logprobs": 2,
+            "include": ["message.output_text.logprobs"],
+            "tool_choice": "none",
+            "tools": [],
+            "input": "Hi",
+            "input[0].type": "image",
+            "input[0].role": "system",
+            "input[1].call_id": "b",
+            "input[1].name": "g",
+            "input[1].arguments": '{"a": 1}',
+            "input[0].content": "Hi",
+            "input[2].output": "2",
+            "input[0].content[0].type": "input_image",
+            "input[0].content[0].text": "x",
+            "input[0].content[0]": {"type": "refusal", "refusal": "no"},
+            "input[0].content[0].refusal": 3,
+            "input[2].output[0].type": "input_image",
+            "input[2].output[0].text": "x",
+            "input[2].output[0]": {"type": "refusal", "refusal": "no"},
+            "input[2].output[0].refusal": 3,
+            "tools[0].type": "web_search",
+            "tools[0].name": "g",
+            "tools[0].description": "d",
+            "tools[0].parameters": {},
+            "tools[0].strict": True,
+            "text": {"format": {"type": "json_object"}},
+            "text.format": {"type": "json_object"},
+            "text.format.type": "json_object",
+            "text.format.schema": SCHEMA,
+            "reasoning": {"effort": "high"},
+            "reasoning.effort": "high",
+        },
+    ),
+}
+# Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
+WITH = {
+    "response_format.schema": {"response_format.type": "json_object"},
+    "response_format.json_schema.schema": {"response_format.type": "json_schema"},
+    "messages[0].content[0].refusal": {"messages[0].content[0].type": "refusal"},
+    "messages[1].refusal": {"messages[1].content": None},
+    "messages[1].content[0].thinking": {"messages[1].content[0].type": "thinking"},
+    "system[0].text": {"system[0].type": "text"},
+    "tool_choice.name": {"tool_choice.type": "tool"},
+    "output_config.format.schema": {"output_config.format.type": "json_schema"},
+    "output_format.schema": {"output_format.type": "json_schema"},
+    "text.format.schema": {"text.format.type": "json_schema"},
+    "input[0].content[0].refusal": {"input[0].content[0].type": "refusal"},
+    "input[2].output[0].refusal": {"input[2].output[0].type": "refusal"},
+}
+OF_THE_OBJECT = {"thinking.display"}  # what the object of the answer reads
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server of a model whose template reads tools, so that ids of calls and the like are part of its prompt."""
+    template = "{{ tools }}{{ enable_thinking }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    file = write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "llama", chat_template=template)
+    settings = LoadSettings(str(file), threads=1, sequences=1, store=False)
+    with Worker(settings) as worker, serving(worker) as found:
+        yield found
+
+
+def paths(known: Known, where: str = "") -> Iterator[tuple[str, Field]]:
+    for name, field in known.items():
+        yield where + name, field
+        if field.inner is not None:
+            yield from paths(field.inner, f"{where}{name}/")
+
+
+def plain(path: str) -> str:
+    """A path as the tables have it, without numbers of elements. Names of fields may have dots."""
+    return re.sub(r"\[\d+\]", "", path).replace(".", "/")
+
+
+def put(body: dict[str, Any], path: str, value: Any) -> None:
+    """Set what a path leads to, making objects and lists on the way."""
+    steps = [int(step) if step.isdigit() else step for step in re.split(r"[.\[\]]+", path) if step]
+    place: Any = body
+    for step, following in zip(steps, [*steps[1:], ""], strict=True):
+        if isinstance(step, int) and step == len(place):
+            place.append({})
+        if following == "":
+            place[step] = value
+        elif isinstance(step, str) and not isinstance(place.get(step), dict | list):
+            place[step] = [] if isinstance(following, int) else {}
+        place = place[step]
+
+
+def asked(call: Call) -> Any:
+    """All that a call asks for, to compare."""
+    parsers = [(parser._most, parser._format, parser._schemas) for parser in call.tools]  # type: ignore[attr-defined]
+    return (
+        *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opens_thinking),
+        *(call.words, call.notes, parsers),
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_field_that_is_read_changes_what_is_asked_or_is_refused(name: str, server: Serving) -> None:
+    format = FORMATS[name]
+    found = {plain(path) for path in format.examples}
+    missing = {path for path, field in paths(format.known) if field.use == "read"} - found
+    assert missing == set()
+    ignored = []
+    for path, value in format.examples.items():
+        body = deepcopy(format.body)
+        for other, needed in WITH.get(path, {}).items():
+            put(body, other, needed)
+        try:
+            before: Any = asked(format.read(body, server.served))
+        except BadFieldError:
+            before = None
+        put(body, path, deepcopy(value))
+        try:
+            now = asked(format.read(body, server.served))
+        except BadFieldError as error:
+            assert error.param or path == "messages"
+        else:
+            if now == before and path not in OF_THE_OBJECT:
+                ignored.append(path)
+    assert ignored == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_the_server_does_not_have_is_refused_by_name_and_hints_are_noted(name: str, server: Serving) -> None:
+    format = FORMATS[name]
+    for path, field in paths(format.known):
+        body = deepcopy(format.body)
+        place: Any = body
+        *outer, last = path.split("/")
+        for step in outer:
+            place[step] = place = {}
+        place[last] = "zz"
+        if field.use == "only":
+            with pytest.raises(BadFieldError) as caught:
+                format.read(body, server.served)
+            assert caught.value.param == path.replace("/", ".")
+            assert caught.value.code == "unsupported_parameter"
+            for harmless in field.values:
+                place[last] = harmless
+                assert not any(path.replace("/", ".") in note for note in check(body, format.known))
+        elif field.use == "hint":
+            assert f"{path.replace('/', '.')} has no effect" in check(body, format.known)
+
+
+def test_unknown_fields_are_noted_wherever_they_stand() -> None:
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}], "y": 2}], "z": 3}
+    notes = check(body, CHAT)
+    names = [re.findall("'(.*)'", note)[0] for note in notes]
+    assert names == ["messages[0].content[0].x", "messages[0].y", "z"]
+    assert check(body | {"z": None}, APPLY_TEMPLATE) == notes[:2]
+    assert check({"content": "a", "pieces": True}, TOKENIZE) == ["unknown field 'pieces' ignored"]
+    assert check({"tokens": [1], "with_pieces": True}, DETOKENIZE) == []
+    assert len(check({f"x{number}": 1 for number in range(99)}, CHAT)) == 8
