@@ -19,8 +19,8 @@ LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leav
 LAST = 2  # tokens of a prompt that are always decoded
 
 Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""What a prompt may use of the cache: nothing; prompts of sequences that are running; also those of finished ones; also
-what was generated, as a chat that continues does."""
+"""The part of the cache that a prompt may use: nothing; prompts of running sequences; those of finished sequences, too;
+also generated tokens, which is how a chat continues."""
 
 Read = tuple[int, int]
 """A prompt, or the end of one, that was read at once: from where to where."""
@@ -40,24 +40,30 @@ class Prefix(NamedTuple):
 class Slot:
     """A sequence id of the KV cache: `tokens` are those it holds, or those of the sequence that is `running` in it.
 
-    `reads` says how they came there: each prompt was read at once, and what lies between two reads, or behind the last
-    one, was generated. In an exact context this decides about bits: a read of at least WIDE tokens takes wide passes, a
-    shorter one and what is generated narrow ones, whose kernels agree among themselves and not with each other.
+    `reads` says how the tokens were decoded: each read is a prompt that was decoded at once, and the tokens between two
+    reads, or after the last read, were generated. `following` is the token of an answer that was generated after
+    `tokens` and is not in the cache. In an exact context reads decide about bits: a read of at least WIDE tokens takes
+    wide passes; shorter reads and generated tokens take narrow passes. The kernels of wide passes agree with each
+    other, and so do those of narrow passes, but the bits of a wide pass differ from those of a narrow one.
 
-    **The rule.** Of a read, a prompt uses as much as it would read in the same way from the same place. Only a chat
-    builds on generated tokens: it takes them as they are, and reads on from where it leaves them.
+    **The rule.** A prompt uses a read as far as it would read the same tokens in the same way from the same place. Only
+    a chat uses generated tokens, namely all those of an answer that it repeats but the last one, and reads the rest of
+    its prompt from there. So the place where the next read begins depends on the text of the chat alone. It must not
+    depend on how the answer ended, or on how many tokens had been decoded at that moment: after a step with drafts
+    these are other numbers than after a step without, and a read that begins elsewhere may have another width.
     """
 
     number: int
     tokens: list[int] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    following: int | None = None
     running: Sequence | None = None
     last_use: int = 0
     checkpoints: dict[int, State] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """What the cache held is not known any more."""
-        self.tokens, self.reads, self.last_use, self.checkpoints = [], [], 0, {}
+        """Forget what the cache held: its content is unknown."""
+        self.tokens, self.reads, self.following, self.last_use, self.checkpoints = [], [], None, 0, {}
 
     def places(self) -> list[int]:
         """Where a prompt can go on if this memory cannot be cut, or will be able to."""
@@ -69,28 +75,34 @@ class Slot:
         return n_read > 0 and common_prefix(self.tokens, prompt) >= n_read - LEFT_OUT
 
     def prefix(self, prompt: list[int], reuse: Reuse, *, exact: bool, cuttable: bool = True) -> Prefix:
-        """What of a prompt need not be decoded again. Its last two tokens are: a pass over one would verify a draft."""
+        """The tokens of a prompt that need not be decoded again.
+
+        The last two tokens of a prompt are always decoded: a pass over one token counts as verification.
+        """
         if reuse == "nothing":
             return Prefix(0, [(0, len(prompt))])
         common = common_prefix(self.tokens, prompt)
+        repeats_all = common == len(self.tokens) and prompt[common : common + 1] == [self.following]
+        generated = common if repeats_all else common - 1
         if self.running is not None and self.running.finish is not None:
-            common = min(common, self.running.n_decoded)
+            common, generated = (min(place, self.running.n_decoded) for place in (common, generated))
         if cuttable:
-            return self._prefix(common, len(prompt), reuse, exact=exact)
+            return self._prefix(common, generated, len(prompt), reuse, exact=exact)
         for place in sorted(self.places(), reverse=True):
             if place <= common:
-                found = self._prefix(place, len(prompt), reuse, exact=exact)
+                found = self._prefix(place, place, len(prompt), reuse, exact=exact)
                 if found.length == place:
                     return found
         return Prefix(0, [(0, len(prompt))])
 
-    def _prefix(self, common: int, end: int, reuse: Reuse, *, exact: bool) -> Prefix:
-        """The same for a prompt of `end` tokens that begins with `common` tokens of this slot."""
-        reads = [read for read in self.reads if read[0] <= common]
+    def _prefix(self, common: int, generated: int, end: int, reuse: Reuse, *, exact: bool) -> Prefix:
+        """The same for a prompt of `end` tokens that begins with `common` tokens of this slot, and may use generated
+        tokens up to the place `generated`."""
+        reads = [read for read in self.reads if read[0] <= generated or not read[0]]
         if not reads:
             return Prefix(0, [(0, end)])
-        if reuse == "answers" and common > reads[-1][1]:
-            return Prefix(min(common, max(end - LAST, reads[-1][1])), [*reads, (common, end)])
+        if reuse == "answers" and generated > reads[-1][1]:
+            return Prefix(min(generated, max(end - LAST, reads[-1][1])), [*reads, (generated, end)])
         if reuse != "answers":
             del reads[1:]
         start, read_end = reads.pop()

@@ -12,6 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
+from math import isinf
 from typing import Any, NoReturn
 
 from edgespec.serve.errors import ApiError, unavailable
@@ -145,7 +146,7 @@ def count_values(data: bytes, most: int) -> int:
 def parsed(data: bytes) -> Any:
     """JSON, without what JSON does not have, or what is no text. Raises ApiError."""
     try:
-        value = json.loads(data.decode(), parse_constant=_refuse_constant)
+        value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
         _check_depth(value)
         if b"\\ud" in data.lower():
             json.dumps(value, ensure_ascii=False).encode()
@@ -158,6 +159,14 @@ def parsed(data: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    """Parse a number. Python reads 1e999 as infinity, which no JSON answer can contain."""
+    value = float(text)
+    if isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
 
 
 def _check_depth(value: Any) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from edgespec.batch.openai import ALIASES
 from edgespec.errors import EdgespecError
 from edgespec.serve.errors import ApiError, api_error
-from edgespec.serve.fields import ALIASES
 
 Names = Mapping[str, str]
 """Names of the converted fields, each with the name that was sent; [] matches any number in brackets."""

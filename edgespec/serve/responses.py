@@ -43,8 +43,6 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
         format = {"type": "json_schema", "json_schema": format}
     if format is not None:
         chat["response_format"] = format
-    if fields.mapping("reasoning").get("effort") == "none":
-        chat["enable_thinking"] = False
     effort = fields.mapping("reasoning").get("effort")
     if effort is not None:
         chat["reasoning_effort"] = effort
