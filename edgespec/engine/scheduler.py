@@ -81,8 +81,8 @@ class Scheduler:
         slot = self.slots[sequence.slot]
         slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
         later = sequence.tokens[sequence.n_decoded : sequence.n_decoded + 1]
-        is_end = bool(later) and (later[0] in sequence.ends or self.context.model.is_end(later[0]))
-        slot.following = later[0] if later and not is_end else None
+        is_part = bool(later) and later[0] not in sequence.ends and not self.context.model.is_end(later[0])
+        slot.following = later[0] if is_part else None
         self._uses += 1
         slot.last_use = self._uses
         if sequence.stats.rounds and sequence.stats.cached_tokens < sequence.n_prompt // 2:

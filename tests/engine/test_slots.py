@@ -41,7 +41,9 @@ def slot(n_read: int, n_generated: int = 0, *, seed: int = 0) -> Slot:
     ],
 )
 def test_a_prompt_uses_what_it_would_read_in_the_same_way(n_read: int, n_prompt: int, length: int) -> None:
-    for reuse in get_args(Reuse):
+    assert slot(n_read).prefix(text(n_prompt), "nothing", exact=True).length == 0
+    ways: tuple[Reuse, ...] = ("running", "prompts", "answers")
+    for reuse in ways:
         found = slot(n_read).prefix(text(n_prompt), reuse, exact=True)
         assert found == Prefix(length, [(0, n_prompt)])
 
