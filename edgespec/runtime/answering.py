@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -18,9 +18,12 @@ from edgespec.events import Progress, TokenEvent
 from edgespec.llama.model import Model
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt
+from edgespec.runtime.request_notes import request_notes
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
+
+MOST_IGNORED = 100  # notes on constraints
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,7 @@ class Answering(Loop):
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self._added: deque[tuple[Stream, int, tuple[Request, Prompt], CancelFlag, bool]] = deque()
         self._answers: dict[Sequence, _Answer] = {}
+        self._ignored: set[str] = set()
 
     def add(self, stream: Stream, number: int, what: Job, cancel: CancelFlag, *, tells: bool) -> None:
         if isinstance(what, EdgespecError):
@@ -145,6 +149,7 @@ class Answering(Loop):
             request.left,
             constraint and self._loaded.grammars.constraint(*constraint, self._answer_start(request, tokens)),
         )
+        self._note_ignored(request_notes(request))
         text = TextStream((*request.stop, *prompt.stop))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
@@ -154,6 +159,13 @@ class Answering(Loop):
         sequence = self.engine.add(tokens, sampler, limit, cancel, rule=request.verify, reuse=reuse, drafting=drafting)
         self.stats = sequence.stats
         return _Answer(stream, number, sequence, self.model, text, tells, request.remembered)
+
+    def _note_ignored(self, notes: Iterable[str]) -> None:
+        """Note what of a constraint is ignored. Their number is limited: a server takes any number of schemas."""
+        for note in notes:
+            if len(self._ignored) < MOST_IGNORED and note not in self._ignored:
+                self._ignored.add(note)
+                self._note(note)
 
     def _reuse(self, request: Request) -> Reuse:
         """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are

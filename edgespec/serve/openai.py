@@ -14,6 +14,7 @@ from edgespec.batch.openai import TokenBytes, constraint_of, take_logprobs, text
 from edgespec.batch.row import BadRowError
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.runtime.request_notes import request_notes
 from edgespec.serve.chat import Call, End, Piece, thought, timings
 from edgespec.serve.errors import BadFieldError, unsupported
 from edgespec.serve.fields import Fields
@@ -25,6 +26,7 @@ from edgespec.text.thinking import CLOSE
 
 MOST_LOGPROBS = 20
 MOST_ANSWERS = 64  # to one request
+MOST_NOTED = 100_000  # characters of a schema that is searched for what will be ignored, while other requests wait
 IGNORED = (
     *("user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
     *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress", "reasoning_effort"),
@@ -109,6 +111,8 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
     returns_tokens = fields.flag("return_tokens")
     notes = [f"unknown field {shown(name)} ignored" for name in fields.unknown[:8]]
+    if (constraint := prompts[0].constraint) and len(constraint[1]) <= MOST_NOTED:
+        notes += request_notes(prompts[0])
     return Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
 
 

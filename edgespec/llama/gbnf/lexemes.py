@@ -1,14 +1,14 @@
-"""Which parts of a grammar become terminals.
+"""Chooses the parts of a grammar that become terminals.
 
-llguidance reads a terminal ("lexeme") at once, which is fast, but always the longest one: with a terminal for `[a-z]+`
-the rule `[a-z]+ "a"` could never end. So a part becomes a terminal only if that changes nothing:
+llguidance reads a terminal ("lexeme") as a whole, which is fast, but always takes the longest match: with a terminal
+for `[a-z]+` the rule `[a-z]+ "a"` could never end. So a part becomes a terminal only if that changes nothing:
 
 - No reference in the part leads back to a rule that is being described: the part is a regular expression.
 - The part matches at least one character, and no character that may follow could also make it longer.
 - No other terminal or character begins with a character that the part can begin with.
 
-All else is read character by character. Characters are sets of bits here: one bit for each range of code points that
-the grammar does not distinguish.
+All else is read character by character. A set of characters is an integer here, with one bit for each range of code
+points that the grammar does not distinguish.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ MOST_ROUNDS = 20  # of going through all rules
 
 @dataclass(slots=True)
 class _Facts:
-    """What is known of a part. `first`: the characters that the part can begin with. `longer`: those that can follow a
-    complete match within the part (all of the first ones if the part may be empty). `letters`: all its characters.
-    `is_clear`: after each character it is clear which place of the part was matched, so that `longer` is exact.
-    `is_regular`: no reference in the part leads back to a rule that is being described.
-    `size`: the number of its parts, with those of the rules that it refers to."""
+    """Facts about a part.
+
+    may_be_empty: the part can match the empty text.
+    first: the characters that the part can begin with.
+    longer: the characters that can follow a complete match within the part; all of `first` if the part may be empty.
+    letters: all characters of the part.
+    is_clear: each character shows which place of the part was matched, so that `longer` is exact.
+    is_regular: no reference in the part leads back to a rule that is being described.
+    size: the number of parts within the part and within the rules that the part refers to.
+    """
 
     may_be_empty: bool = False
     first: int = 0

@@ -1,4 +1,4 @@
-"""What the rules of a GBNF grammar consist of, and sets of characters."""
+"""The parts of the rules of a GBNF grammar, and sets of characters."""
 
 from __future__ import annotations
 
