@@ -66,12 +66,11 @@ class Exclusion:
             return None
         if id(schema) not in self._known:
             values = [schema["const"]] if "const" in schema else schema.get("enum")
-            is_plain = isinstance(values, list) and len(values) <= MOST_VALUES
-            is_plain = is_plain and not any(isinstance(value, dict | list) for value in values)
-            self._known[id(schema)] = (
-                schema,
-                frozenset((_type(value), value) for value in values) if is_plain else None,
-            )
+            found: Values | None = None
+            if isinstance(values, list) and len(values) <= MOST_VALUES:
+                is_plain = not any(isinstance(value, dict | list) for value in values)
+                found = frozenset((_type(value), value) for value in values) if is_plain else None
+            self._known[id(schema)] = (schema, found)
         return self._known[id(schema)][1]
 
 
