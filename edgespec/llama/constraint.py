@@ -5,8 +5,8 @@ llguidance parses it without a model: errors are reported before one is loaded.
 
 from __future__ import annotations
 
-import json
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from edgespec.settings import CONSTRAINTS, Constraint
 MOST_BYTES = 4_000_000  # far beyond any grammar
 MOST_WORDS = 400  # characters of llguidance's message; it quotes whole expressions
 # Models that may write blanks write them endlessly; forced whitespace can be drafted. A schema can set x-guidance.
-JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
 
 
 def settled(kind: Constraint, given: str) -> str:
@@ -59,27 +59,35 @@ def is_text(kind: Constraint, given: str) -> bool:
 def compiled(kind: Constraint, text: str, name: str = "") -> str:
     """The text as llguidance's own grammar. `name` is the option. Raises UsageError, saying what is wrong and where."""
     from llguidance import LLMatcher, LLParserLimits
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    from edgespec.llama.gbnf import to_lark
+    from edgespec.llama.schema import translated
 
     what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
     try:
         if kind == "json_schema":
-            grammar = LLMatcher.grammar_from_json_schema(_schema_object(text), defaults=JSON_LAYOUT)
+            grammar = LLMatcher.grammar_from_json_schema(translated(text)[0], defaults=JSON_LAYOUT)
         elif kind == "regex":
             grammar = LLMatcher.grammar_from_regex(text)
         else:
-            grammar = LLMatcher.grammar_from_lark(any_to_lark(text))
-    except GbnfToLarkError as error:
-        said, at = str(error).partition(" at line ")[0], error.pos
-        before = at.text[: at.pos]
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise UsageError(what, why=f"line {line}, column {column}: {said}") from error
+            grammar = LLMatcher.grammar_from_lark(to_lark(text))
     except Exception as error:  # what it raises for unknown rules
         raise UsageError(what, why=readable(str(error))) from error
     limits = LLParserLimits(verbose_errors=False)  # or they go on for pages
     if said := LLMatcher.validate_grammar(grammar, None, limits=limits):
         raise UsageError(what, why=readable(said))
     return grammar
+
+
+@lru_cache(16)
+def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
+    """Notes for the user on what of a text is ignored. There are none for a text that `compiled` refuses."""
+    from edgespec.llama.schema import translated
+
+    try:
+        return tuple(translated(text)[1]) if kind == "json_schema" else ()
+    except ValueError:
+        return ()
 
 
 def readable(said: str) -> str:
@@ -89,22 +97,14 @@ def readable(said: str) -> str:
         return f"{pattern}, column {len(blanks) - 3}: {why}"
     if "lookarounds not supported" in said:
         return r"look-around and word boundaries (\b) are not supported"
+    if said.startswith("panic"):
+        return "llguidance fails on it"
     if re.search("[Tt]oo many (expressions|items)", said):
         return "it is too large, or can never end"
-    if "Regex is empty" in said or "NoExtension" in said:
+    if "Regex is empty" in said or "NoExtension" in said or "schema is false" in said:
         return "nothing can match it"
     said = said.replace("<non-verbose/>", "").strip()
     return said if len(said) <= MOST_WORDS else said[:MOST_WORDS] + " ..."
-
-
-def _schema_object(text: str) -> str:
-    """The schema as an object; `true` and `false` are schemas too. Raises ValueError."""
-    schema = json.loads(text)  # says where it is wrong
-    if schema is False:
-        raise ValueError("nothing can match it")
-    if not isinstance(schema, dict | bool):
-        raise ValueError("a schema is an object, true or false")
-    return "{}" if schema is True else text
 
 
 _HINTS: dict[Constraint, str] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,9 +19,12 @@ from edgespec.llama.model import Model
 from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt
+from edgespec.runtime.request_notes import request_notes
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.textstream import TextStream
+
+MOST_IGNORED = 100  # notes on constraints
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +98,7 @@ class Answering(Loop):
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self._added: deque[tuple[Stream, int, tuple[Request, Prompt], CancelFlag, bool]] = deque()
         self._answers: dict[Sequence, _Answer] = {}
+        self._ignored: set[str] = set()
 
     def add(self, stream: Stream, number: int, what: Job, cancel: CancelFlag, *, tells: bool) -> None:
         if isinstance(what, EdgespecError):
@@ -148,6 +152,7 @@ class Answering(Loop):
             request.left,
             self._loaded.grammars.constraint(*constraint, start) if constraint else ends,
         )
+        self._note_ignored(request_notes(request))
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
         if request.reference:
@@ -158,6 +163,13 @@ class Answering(Loop):
         sequence.ends = frozenset(request.stop_token_ids)
         self.stats = sequence.stats
         return _Answer(stream, number, sequence, self.model, text, tells, request.remembered)
+
+    def _note_ignored(self, notes: Iterable[str]) -> None:
+        """Note what of a constraint is ignored. Their number is limited: a server takes any number of schemas."""
+        for note in notes:
+            if len(self._ignored) < MOST_IGNORED and note not in self._ignored:
+                self._ignored.add(note)
+                self._note(note)
 
     def _reuse(self, request: Request) -> Reuse:
         """A chat goes on from its last answer. Where bits depend on the pass that a token was read in, prompts that are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,3 +113,14 @@ def test_tokens_are_told_as_pieces_and_the_model_as_what_texts_depend_on(client:
 @pytest.mark.parametrize("field", ["sample", "left", "lenient", "return_tokens"])
 def test_fields_of_the_wrong_kind_are_named(client: httpx2.Client, field: str) -> None:
     assert post(client, CHAT, 400, messages=HELLO, **{field: "x"})["error"]["param"] == field
+
+
+def test_what_of_a_schema_is_ignored_is_noted_with_each_request(server: Serving, client: httpx2.Client) -> None:
+    schema = {"type": "array", "items": {"enum": [1]}, "maxItems": 2, "uniqueItems": True}
+    said = "JSON schema: uniqueItems at # is ignored: items may repeat"
+    for _ in range(2):
+        format = {"type": "json_schema", "json_schema": {"name": "ones", "schema": schema}}
+        post(client, CHAT, messages=HELLO, max_tokens=9, response_format=format)
+    while sum(said in record.get("notes", ()) for record in server.records) < 2:  # records follow the answers
+        time.sleep(0.01)
+    assert said in server.served.worker.notes

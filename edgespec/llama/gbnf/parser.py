@@ -1,0 +1,243 @@
+"""The parser of GBNF. The syntax is that of `grammars/README.md` in llama.cpp."""
+
+from __future__ import annotations
+
+import re
+
+from edgespec.llama.gbnf.rules import (
+    Characters,
+    Choice,
+    Literal,
+    Node,
+    Reference,
+    Repeat,
+    Sequence,
+    complement,
+    merged,
+)
+
+DEEPEST = 64  # groups within groups
+MOST_NODES = 100_000
+MOST_MARKS = 2
+MOST_REPEATED = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_NUMBER = re.compile(r"[0-9]+")
+_LETTERS_ALONE = re.compile(r'[^"\\]+')
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
+_ANYTHING = complement([])
+
+
+def parsed(text: str) -> dict[str, Node]:
+    """The rules of a grammar in GBNF by their names; the last one of a name counts, as in llama.cpp. Raises ValueError
+    with the line and the column of a mistake."""
+    parser = _Parser(text)
+    rules = parser.rules()
+    for name, at in parser.references.items():
+        if name not in rules:
+            parser.fail(f"rule '{name}' not found", at)
+    if "root" not in rules:
+        raise ValueError("rule 'root' not found; an answer begins with that rule")
+    return rules
+
+
+class _Parser:
+    """Reads a text from left to right; `_at` is the position of the next character."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._depth, self._n_nodes = text, 0, 0, 0
+        self.references: dict[str, int] = {}  # where each name is used first
+
+    def fail(self, said: str, at: int | None = None) -> None:
+        """Raise ValueError with the place, which is the next character unless given."""
+        before = self._text[: self._at if at is None else at]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise ValueError(f"line {line}, column {column}: {said}")
+
+    def rules(self) -> dict[str, Node]:
+        rules: dict[str, Node] = {}
+        self._skip(_BLANK_LINES)
+        while self._at < len(self._text):
+            name = self._take(_NAME) or self._expected("the name of a rule")
+            self._skip(_BLANKS)
+            self._expect("::=")
+            self._skip(_BLANK_LINES)
+            rules[name] = self._choice(is_nested=False)
+            if self._next() not in ("", "\r", "\n"):
+                self._expected("the end of the rule")
+            self._skip(_BLANK_LINES)
+        return rules
+
+    def _choice(self, *, is_nested: bool) -> Node:
+        options = [self._sequence(is_nested=is_nested)]
+        while self._continues_with_bar(is_nested=is_nested):
+            self._at += 1
+            self._skip(_BLANK_LINES)
+            options.append(self._sequence(is_nested=is_nested))
+        return options[0] if len(options) == 1 else self._made(Choice(options))
+
+    def _continues_with_bar(self, *, is_nested: bool) -> bool:
+        """True at a `|`. A rule may also continue on the next line if that begins with one."""
+        at = self._at
+        self._skip(_BLANK_LINES)
+        if self._next() == "|":
+            return True
+        self._at = self._at if is_nested else at
+        return False
+
+    def _sequence(self, *, is_nested: bool) -> Node:
+        parts: list[Node] = []
+        n_repeats = 0
+        while (after := self._next()) not in ("", "|", ")", "\r", "\n"):
+            if after in "*+?{":
+                if not parts:
+                    self.fail(f"{after} must follow what it repeats")
+                n_repeats += 1
+                if n_repeats > MOST_MARKS:
+                    self.fail(f"more than {MOST_MARKS} marks of repetition in a row")
+                parts[-1] = self._made(self._repeat(parts[-1]))
+            else:
+                parts.append(self._made(self._part()))
+                n_repeats = 0
+            self._skip(_BLANK_LINES if is_nested else _BLANKS)
+        return parts[0] if len(parts) == 1 else self._made(Sequence(parts))
+
+    def _part(self) -> Node:
+        after, at = self._next(), self._at
+        if after == '"':
+            return self._literal()
+        if after == "[":
+            return self._characters()
+        if after == "(":
+            return self._group()
+        if after == ".":
+            self._at += 1
+            return Characters(_ANYTHING)
+        if after in ("<", "!"):
+            self.fail("tokens (<...>) are not supported; write their text")
+        name = self._take(_NAME) or self._expected("a string, characters, a group or the name of a rule")
+        self.references.setdefault(name, at)
+        return Reference(name)
+
+    def _group(self) -> Node:
+        if self._depth == DEEPEST:
+            self.fail(f"groups are nested more than {DEEPEST} levels deep")
+        self._depth += 1
+        self._at += 1
+        self._skip(_BLANK_LINES)
+        group = self._choice(is_nested=True)
+        self._expect(")")
+        self._depth -= 1
+        return group
+
+    def _repeat(self, part: Node) -> Node:
+        after = self._next()
+        at = self._at
+        self._at += 1
+        if after != "{":
+            return Repeat(part, int(after == "+"), 1 if after == "?" else None)
+        self._skip(_BLANK_LINES)
+        least = self._number()
+        most: int | None = least
+        if self._next() == ",":
+            self._at += 1
+            self._skip(_BLANK_LINES)
+            most = None if self._next() == "}" else self._number()
+        self._expect("}")
+        if most is not None and most < least:
+            self.fail(f"at most {most} repetitions cannot be at least {least}", at)
+        return Repeat(part, least, most)
+
+    def _number(self) -> int:
+        at = self._at
+        digits = self._take(_NUMBER) or self._expected("a number")
+        if len(digits) > len(str(MOST_REPEATED)) or int(digits) > MOST_REPEATED:
+            self.fail(f"more than {MOST_REPEATED:,} repetitions", at)
+        self._skip(_BLANK_LINES)
+        return int(digits)
+
+    def _literal(self) -> Node:
+        self._at += 1
+        letters = []
+        while self._next() != '"':
+            letters.append(self._take(_LETTERS_ALONE) or self._character())
+        self._at += 1
+        return Literal("".join(letters))
+
+    def _characters(self) -> Node:
+        at = self._at
+        self._at += 1
+        is_negated = self._next() == "^"
+        self._at += is_negated
+        ranges: list[tuple[int, int]] = []
+        while self._next() != "]":
+            place = self._at
+            first = last = ord(self._character())
+            if self._next() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
+                self._at += 1
+                last = ord(self._character())
+            if last < first:
+                self.fail("the range is the wrong way round", place)
+            ranges.append((first, last))
+        self._at += 1
+        found = complement(ranges) if is_negated else merged(ranges)
+        if not found:
+            self.fail("no character is in these brackets", at)
+        return Characters(found)
+
+    def _character(self) -> str:
+        """The next character of a string or of a class, which may be written as an escape."""
+        letter, at = self._next(), self._at
+        if not letter:
+            self.fail("Unexpected end of the grammar")
+        self._at += 1
+        if letter != "\\":
+            return letter
+        letter = self._next()
+        self._at += 1
+        if letter in _LETTERS:
+            return _LETTERS[letter]
+        if letter in _HEX_DIGITS:
+            digits = self._text[self._at : self._at + _HEX_DIGITS[letter]]
+            if not re.fullmatch(f"[0-9a-fA-F]{{{_HEX_DIGITS[letter]}}}", digits):
+                self.fail(f"\\{letter} needs {_HEX_DIGITS[letter]} hexadecimal digits", at)
+            self._at += len(digits)
+            code = int(digits, 16)
+            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+                self.fail(f"\\{letter}{digits} is no character", at)
+            return chr(code)
+        if not letter or letter.isalnum() or letter.isspace():
+            self.fail(f"\\{letter} is no escape sequence", at)
+        return letter
+
+    def _made(self, node: Node) -> Node:
+        self._n_nodes += 1
+        if self._n_nodes > MOST_NODES:
+            self.fail("the grammar is too large")
+        return node
+
+    def _next(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _skip(self, blanks: re.Pattern[str]) -> None:
+        if found := blanks.match(self._text, self._at):
+            self._at = found.end()
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        self._at = found.end() if found else self._at
+        return found[0] if found else ""
+
+    def _expect(self, mark: str) -> None:
+        if not self._text.startswith(mark, self._at):
+            self._expected(mark)
+        self._at += len(mark)
+
+    def _expected(self, what: str) -> str:
+        if self._at >= len(self._text):
+            self.fail(f"Unexpected end of the grammar, expected {what}")
+        self.fail(f"expected {what}, not {self._next()!r}")
+        return ""

@@ -1,0 +1,294 @@
+"""Keywords of JSON schemas: exactly what they mean, ignored with a note, or refused with their place."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from cli_program import edgespec_here
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+from llguidance import LLMatcher, LLTokenizer
+
+import edgespec
+from edgespec.errors import UsageError
+from edgespec.llama.constraint import compiled, constraint_notes
+from edgespec.llama.schema import translated
+from edgespec.llama.schema_words import ANNOTATIONS, IMPLEMENTED, awkward_part
+from edgespec.runtime.runtime import Runtime
+
+BYTES = LLTokenizer("byte")
+KEYS = ("a", "b", "c", "abc")
+VALUES: list[Any] = [1, 0, -1.5, "x", "", None, True, False, [], [1], [1, 1], ["x", 1], [1, "x", 2], {"k": {"a": 1}}]
+VALUES += [
+    dict(zip(keys, values, strict=True))
+    for n in range(4)
+    for keys in itertools.combinations(KEYS, n)
+    for values in itertools.product([1, "x"], repeat=n)
+]
+P = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+Q = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}
+OPEN = {"a": {}, "b": {"type": "integer"}, "c": {}}
+
+EXACT: list[dict[str, Any]] = [
+    {"type": "object", "propertyNames": {"pattern": "^[ab]"}},
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "c": {}},
+        "propertyNames": {"pattern": "^[ab]"},
+        "additionalProperties": {"type": "string"},
+    },
+    {"type": "object", "propertyNames": {"enum": ["a", "c", 1]}, "additionalProperties": {"type": "integer"}},
+    {
+        "type": "object",
+        "propertyNames": {"$ref": "#/$defs/name"},
+        "$defs": {"name": {"title": "Name", "type": "string", "enum": ["a", "c"]}},
+    },
+    {"type": "object", "propertyNames": {"const": "b"}},
+    {"type": "object", "propertyNames": {"maxLength": 1}},
+    {"type": "object", "propertyNames": {"minLength": 2, "maxLength": 3}},
+    {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}},
+    {"type": "object", "propertyNames": {"type": "integer"}},
+    {"type": "object", "propertyNames": False},
+    {"propertyNames": {"pattern": "^a"}},
+    {"type": "object", "properties": OPEN, "dependentRequired": {"a": ["b"], "b": ["c"]}},
+    {"dependentRequired": {"a": ["b"]}},
+    {
+        "type": "object",
+        "properties": OPEN,
+        "dependentSchemas": {"a": {"properties": {"b": {"type": "string"}, "c": {"type": "integer"}}}, "c": True},
+    },
+    {"not": {"type": ["string", "object"]}},
+    {"not": {"type": "object", "required": ["a"]}},
+    {"type": "object", "properties": OPEN, "not": {"required": ["a", "b"]}},
+    {"type": "object", "properties": {"a": {"not": {"type": "string"}}, "b": {"not": {}}}},
+    {"not": False, "type": "integer"},
+    {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": False},
+    {"type": "object", "properties": {"a": {}}, "unevaluatedProperties": {"type": "integer"}},
+    {"type": "object", "additionalProperties": {"type": "integer"}, "unevaluatedProperties": False},
+    {"type": "array", "prefixItems": [{}], "unevaluatedItems": False},
+    {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1, "additionalProperties": False},
+    {"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1, "required": ["b"]},
+    {"type": "array", "items": {"type": "integer"}, "minContains": 2, "then": False, "uniqueItems": False},
+    {"type": "array", "contains": {"type": "null"}, "minContains": 0, "if": {"type": "null"}},
+    {"oneOf": [{"type": "integer"}, {"type": "string"}, P]},
+    {"oneOf": [{"$ref": "#/$defs/p"}, {"$ref": "#/$defs/q"}], "$defs": {"p": P, "q": Q}},
+    {"oneOf": [{"const": 1}, {"enum": ["x", None]}, {"type": "array"}]},
+    {"const": {"a": 1, "b": "x"}},
+    {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False},
+    {"type": "object", "patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+    {"$ref": "#/$defs/p", "properties": {"b": {"type": "integer"}}, "$defs": {"p": P}},
+    {"type": "object", "minProperties": 1, "maxProperties": 2},
+]
+
+
+def matcher_of(schema: Any) -> LLMatcher:
+    return LLMatcher(BYTES, compiled("json_schema", json.dumps(schema)), log_level=0)
+
+
+def matches(matcher: LLMatcher, value: Any) -> bool:
+    trial, raw = matcher.deep_copy(), list(json.dumps(value).encode())
+    return trial.try_consume_tokens(raw) == len(raw) and trial.is_accepting()
+
+
+def assert_exact(schema: dict[str, Any], validator: Any = jsonschema.Draft202012Validator) -> None:
+    matcher, judge = matcher_of(schema), validator(schema)
+    assert [value for value in VALUES if matches(matcher, value) != judge.is_valid(value)] == []
+
+
+@pytest.mark.parametrize("schema", EXACT, ids=lambda schema: json.dumps(schema)[:60])
+def test_a_supported_keyword_means_what_json_schema_says(schema: dict[str, Any]) -> None:
+    assert_exact(schema)
+    assert constraint_notes("json_schema", json.dumps(schema)) == ()
+
+
+def test_dependencies_of_older_drafts_are_read() -> None:
+    dependencies = {"a": ["b"], "c": {"properties": {"a": {"type": "null"}}}}
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": OPEN, "dependencies": dependencies}
+    assert_exact(schema, jsonschema.Draft7Validator)
+
+
+PARTS = st.fixed_dictionaries(
+    {"type": st.just("object"), "properties": st.just(OPEN)},
+    optional={
+        "required": st.lists(st.sampled_from(KEYS), unique=True, max_size=2),
+        "additionalProperties": st.sampled_from([False, {"type": "string"}]),
+        "propertyNames": st.sampled_from([{"pattern": "^a"}, {"enum": ["a", "b"]}, {"maxLength": 1}]),
+        "dependentRequired": st.dictionaries(st.sampled_from(KEYS), st.lists(st.sampled_from(KEYS), max_size=2)),
+        "dependentSchemas": st.dictionaries(st.sampled_from(KEYS), st.sampled_from([False, {"required": ["c"]}, P])),
+        "not": st.sampled_from([{"required": ["a", "c"]}, {"type": "string"}, {"required": ["b"]}]),
+    },
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(PARTS)
+def test_keywords_together_mean_what_json_schema_says(schema: dict[str, Any]) -> None:
+    if not any(jsonschema.Draft202012Validator(schema).is_valid(value) for value in VALUES):
+        return  # llguidance refuses what nothing can match
+    assert_exact(schema)
+
+
+# --- ignored ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "notes"),
+    [
+        ({"type": "array", "uniqueItems": True}, ["uniqueItems at # is ignored: items may repeat"]),
+        ({"type": "string", "format": "path"}, ['format "path" at # is ignored: it is unknown']),
+        ({"items": {"format": "binary"}}, ['format "binary" at #/items is ignored: it is unknown']),
+        ({"type": "integer", "format": "int64"}, []),
+        ({"type": "string", "format": "uuid4"}, []),
+        (
+            {"properties": {"a/b": {"maxLenght": 3}}},
+            ['the unknown keyword "maxLenght" at #/properties/a~1b is ignored'],
+        ),
+        ({"type": "object", "deprecated": True, "examples": [], "x-order": 1, "discriminator": {}}, []),
+        ({"$schema": "https://example.org/own"}, ['$schema "https://example.org/own" at # is ignored: it is unknown']),
+        (
+            {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+            ["oneOf at # is treated as anyOf: several of its alternatives may match"],
+        ),
+        (
+            {"x-guidance": {"lenient": True}, "not": {"const": 1}, "type": "integer"},
+            ['"not" at #/not is ignored'],
+        ),
+        (
+            {"type": "object", "propertyNames": {"format": "email"}},
+            ["format at #/propertyNames is ignored"],
+        ),
+        ({"$defs": {"unused": {"uniqueItems": True}}}, []),
+        ({"$ref": "#/$defs/a%7E1b", "$defs": {"a/b": {"uniqueItems": True}}}, ["uniqueItems at #/$defs/a~1b is ign"]),
+    ],
+)
+def test_what_is_ignored_has_a_note(schema: dict[str, Any], notes: list[str]) -> None:
+    text = json.dumps(schema)
+    compiled("json_schema", text)
+    found = constraint_notes("json_schema", text)
+    assert len(found) == len(notes)
+    assert all(said.startswith(f"JSON schema: {note}") for said, note in zip(found, notes, strict=True))
+
+
+def test_there_are_only_so_many_notes() -> None:
+    schema = {f"keyword{n}": 1 for n in range(1000)}
+    notes = constraint_notes("json_schema", json.dumps(schema))
+    assert len(notes) == 9
+    assert notes[-1] == "JSON schema: more keywords are ignored"
+
+
+def test_no_keyword_of_json_schema_is_ignored_in_silence() -> None:
+    known = IMPLEMENTED | ANNOTATIONS | {"uniqueItems"}
+    drafts = [uri for uri in REGISTRY if "draft-07/" in uri or "2020-12/" in uri]
+    assert len(drafts) > 5
+    assert {name for uri in drafts for name in REGISTRY.contents(uri)["properties"]} <= known
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"properties": {"a/b": {"not": {"const": 1}}}}, '"not" at #/properties/a~1b/not is not supported'),
+        ({"not": {}}, "nothing can match it"),
+        ({"items": {"if": {"const": 1}, "then": {}}}, '"if" at #/items/if is not supported'),
+        ({"allOf": [{"contains": {}}]}, '"contains" at #/allOf/0/contains is not supported'),
+        ({"contains": {}, "maxContains": 2}, '"contains" at #/contains is not supported'),
+        ({"unevaluatedProperties": False, "allOf": []}, '"unevaluatedProperties" at #/unevaluatedProperties is not'),
+        ({"unevaluatedItems": False, "anyOf": []}, '"unevaluatedItems" at #/unevaluatedItems is not supported next'),
+        ({"$dynamicRef": "#a"}, '"$dynamicRef" at #/$dynamicRef is not supported'),
+        ({"propertyNames": {"anyOf": []}}, '"propertyNames" at #/propertyNames is not supported except with pattern'),
+        ({"dependentRequired": {str(n): [] for n in range(7)}}, "is not supported for more than 6 properties"),
+        ({"dependentRequired": {"a": 1}}, '"dependentRequired" at #/dependentRequired is malformed'),
+        ({"properties": {"a": {"pattern": r"a\b"}}}, r"a pattern at #/properties/a has a word boundary (\b)"),
+        ({"patternProperties": {"(?=a)b": {}}}, "a pattern at # has look-around ((?=...))"),
+        ({"propertyNames": {"pattern": r"(a)\1"}}, r"a pattern at #/propertyNames has a backreference (\1)"),
+        ({"$ref": "#there", "$defs": {"a": {"$anchor": "there", "not": {"const": 1}}}}, "at #/$defs/a/not"),
+        ({"maximum": float("inf")}, "Out of range float values"),
+    ],
+)
+def test_a_refusal_names_the_keyword_and_its_place(schema: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        compiled("json_schema", json.dumps(schema))
+    assert constraint_notes("json_schema", json.dumps(schema)) == () or said == "nothing can match it"
+
+
+def test_deep_and_wide_schemas_are_read_without_recursion() -> None:
+    for text in ('{"items":' * 129 + "{}" + "}" * 129, "[" * 100_000, '{"const":' + "[" * 500 + "]" * 500 + "}"):
+        with pytest.raises(ValueError, match="nested more than 128 levels deep"):
+            translated(text)
+    options = [{"$ref": "#/$defs/a"}] * 2000
+    definitions = {"a": {"enum": [*range(3000)]}, "b": {"$ref": "#/$defs/b"}}
+    _, notes = translated(json.dumps({"properties": {"x": {"oneOf": options}}, "$defs": definitions}))
+    assert notes == ["JSON schema: oneOf at #/properties/x is treated as anyOf: several of its alternatives may match"]
+    translated(json.dumps({"$ref": "#/$defs/b", "oneOf": [{"$ref": "#/$defs/b"}] * 2, "$defs": definitions}))
+
+
+def test_a_place_is_shown_in_part_if_it_is_long() -> None:
+    name = "n" * 50_000
+    with pytest.raises(ValueError, match="not supported") as caught:
+        translated(json.dumps({"properties": {name: {"properties": {name: {"not": {"const": 1}}}}}}))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("pattern", [r"[\b(?=]", r"\\b", r"\(?=", r"(?:a)(?P<n>b)", r"\d+\.\w"])
+def test_ordinary_patterns_have_no_awkward_part(pattern: str) -> None:
+    assert awkward_part(pattern) == ""
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+WORD = {"type": "string", "maxLength": 6}
+ANSWERED: list[dict[str, Any]] = [
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]{1,4}$"},
+        "additionalProperties": {"type": "boolean"},
+        "maxProperties": 3,
+    },
+    {
+        "type": "object",
+        "properties": {"card": WORD, "address": WORD},
+        "additionalProperties": False,
+        "dependentRequired": {"card": ["address"]},
+        "minProperties": 1,
+    },
+    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 3}, "maxItems": 4, "uniqueItems": True},
+    {
+        "type": "object",
+        "properties": {"file": {**WORD, "format": "path"}},
+        "required": ["file"],
+        "unevaluatedProperties": False,
+    },
+    {"not": {"type": ["object", "array", "string", "number"]}},
+]
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Runtime]:
+    with edgespec.load("demo", threads=1, store=False) as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize("schema", ANSWERED, ids=lambda schema: [*schema][-1])
+def test_answers_fit_what_is_supported(llm: Runtime, schema: dict[str, Any]) -> None:
+    judged = {keyword: value for keyword, value in schema.items() if keyword != "uniqueItems"}
+    for seed in range(3):
+        events = llm.generate("As JSON: ", json_schema=schema, max_tokens=120, seed=seed)
+        jsonschema.Draft202012Validator(judged).validate(json.loads("".join(event.text for event in events)))
+    for note in constraint_notes("json_schema", json.dumps(schema)):
+        assert llm.notes.count(note) == 1
+
+
+def test_the_command_line_shows_the_notes(tmp_path: Path) -> None:
+    schema = '{"type": "array", "uniqueItems": true, "items": {"enum": [1]}, "maxItems": 2}'
+    done = edgespec_here("run", "-m", "demo", "-t", "1", "--seed", "1", "A: ", "-j", schema, home=tmp_path)
+    assert b"note: JSON schema: uniqueItems at # is ignored: items may repeat" in done.stderr
