@@ -19,8 +19,8 @@ LEFT_OUT = 4  # tokens at the end of a prompt, as "<think>", that templates leav
 LAST = 2  # tokens of a prompt that are always decoded
 
 Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""What a prompt may use of the cache: nothing; prompts of sequences that are running; also those of finished ones; also
-what was generated, as a chat that continues does."""
+"""The part of the cache that a prompt may use: nothing; prompts of sequences that are running; also those of finished
+sequences; also what was generated, as a chat that continues does."""
 
 Read = tuple[int, int]
 """A prompt, or the end of one, that was read at once: from where to where."""

@@ -19,7 +19,7 @@ from edgespec.settings import Request, shown
 SETTINGS = (
     *(field.name for field in fields_of(SamplingSettings)),
     *("max_tokens", "seed", "stop", "special", "ignore_eos", "verify", "spec_type", "pace", "draft_n_max"),
-    *("min_tokens", "stop_token_ids", "bad_words", "cache_prompt"),
+    *("min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "remembered"),
 )
 
 
@@ -44,7 +44,7 @@ class Fields:
         return name in self._left
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Whatever it is."""
+        """Take a value of any kind."""
         return self._left.pop(name, default)
 
     def text(self, name: str, default: str = "") -> str:
@@ -97,7 +97,7 @@ class Fields:
             raise BadFieldError(named or "", message) from error
 
     def rest(self) -> dict[str, Any]:
-        """What nobody has asked for."""
+        """The fields that were not taken."""
         return dict(self._left)
 
 

@@ -1,4 +1,4 @@
-"""The known fields of the server's own formats and of Anthropic's, and how each of them is treated.
+"""The known fields of Messages, Responses and llama.cpp's other endpoints, and how each of them is treated.
 
 `edgespec.batch.known` has the tables of OpenAI's Chat Completions and Completions, and says what the treatments are.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from edgespec.batch.known import CHAT, GENERATION, SERVED, Known, harmless, hint, only, read, refused
 
-# Other names of these fields are in the formats below, and they are read from the body of a chat that is made of them.
+# Messages and Responses are read as chats, with other names for these fields.
 _OTHERS_NAMES = ("stop", "response_format")
 _OF_A_CHAT: Known = {
     **{name: field for name, field in {**GENERATION, **SERVED}.items() if name not in _OTHERS_NAMES},

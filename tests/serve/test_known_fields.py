@@ -49,6 +49,7 @@ USUAL: dict[str, Any] = {
     "stop_token_ids": [5],
     "bad_words": ["x"],
     "cache_prompt": False,
+    "remembered": False,
     "spec_type": "none",
     "pace": "off",
     "draft_n_max": 1,
@@ -274,7 +275,7 @@ FORMATS = {
     ),
 }
 # Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
-WITH = {
+WITH: dict[str, dict[str, Any]] = {
     "response_format.schema": {"response_format.type": "json_object"},
     "response_format.json_schema.schema": {"response_format.type": "json_schema"},
     "messages[0].content[0].refusal": {"messages[0].content[0].type": "refusal"},
