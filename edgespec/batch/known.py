@@ -136,6 +136,9 @@ GENERATION: Known = {
     **refused("lora", "image_data", "multimodal_data", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
     **refused("post_sampling_probs", "response_fields", "reasoning_in_content", "thinking_forced_open"),
     **only(reasoning_budget=(-1,), thinking_budget_tokens=(-1,), reasoning_budget_tokens=(-1,)),
+    **refused("generation_prompt", "chat_parser", "chat_format", "grammar_type"),
+    **harmless("reasoning_budget_start_tag", "reasoning_budget_end_tag", "reasoning_budget_end_tags"),
+    **harmless("reasoning_budget_message", "reasoning_control", "n_cache_reuse"),
     **harmless("timings_per_token", "return_progress", "sse_ping_interval", "verbose"),
     **harmless("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
     # vLLM
@@ -146,7 +149,10 @@ GENERATION: Known = {
     # An empty value of these asks for something, too.
     **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=(), thinking_token_budget=()),
     **harmless("spaces_between_special_tokens", "guided_decoding_backend", "priority", "request_id", "cache_salt"),
-    **harmless("mm_processor_kwargs"),
+    **refused("watermarking", "return_prompt_text", "ec_transfer_params", "repetition_detection"),
+    **only(routed_experts_prompt_start=(0,)),
+    **harmless("mm_processor_kwargs", "media_io_kwargs", "return_mm_kwargs", "truncation_side", "session_id"),
+    **harmless("return_token_offsets", "stream_interval"),
 }
 STREAM_OPTIONS: Known = {
     **read("include_usage"),
@@ -183,9 +189,10 @@ TOOL: Known = {
     **harmless("cache_control"),
     **refused("defer_loading"),
 }
+TOOL_CHOICE: Known = {**read("type", function=read("name")), **refused("allowed_tools", "custom")}
 OPENAI_CHAT: Known = {
     **GENERATION,
-    **read("max_completion_tokens", "n", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
+    **read("max_completion_tokens", "n", "n_cmpl", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
     **harmless("prediction", "add_special_tokens"),  # the template has the BOS, and no prompt has two of them
     **only(modalities=(["text"],), verbosity=("medium",)),
     **refused("audio", "web_search_options", "moderation", "chat_template", "echo"),
@@ -193,7 +200,7 @@ OPENAI_CHAT: Known = {
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("tool_choice", "parallel_tool_calls", "functions", "function_call", tools=TOOL),
+    **read("parallel_tool_calls", "functions", "function_call", tools=TOOL, tool_choice=TOOL_CHOICE),
     **read("reasoning_effort", "chat_template_kwargs", "enable_thinking", "reasoning_format", "lenient"),
     **read("add_generation_prompt", "continue_final_message"),
 }
@@ -209,7 +216,7 @@ BATCH_CHAT: Known = {
 
 OPENAI_TEXT: Known = {
     **GENERATION,
-    **read("prompt", "n", "best_of", "logprobs"),
+    **read("prompt", "n", "n_cmpl", "best_of", "logprobs"),
     **refused("echo", "suffix"),
     **only(add_special_tokens=(True,)),
 }

@@ -24,6 +24,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ALIASES = {
     "max_completion_tokens": "max_tokens",
     "n_predict": "max_tokens",
+    "n_cmpl": "n",
     "repetition_penalty": "repeat_penalty",
     "typ_p": "typical_p",
     "stop_sequences": "stop",

@@ -162,11 +162,11 @@ def test_effort_reaches_templates_that_read_it_and_is_noted_elsewhere(tmp_path: 
         def prompt(**asked: Any) -> str:
             return str(posted(other, "/apply-template", messages=[HELLO[0] | {"name": "Ann"}], **asked)["prompt"])
 
-        assert prompt(reasoning_effort="high").startswith("high/")
+        assert prompt(reasoning_effort="high").startswith("high/True")
         assert prompt(reasoning_effort="none").startswith("/False")
         assert prompt(reasoning_effort="none", enable_thinking=True).endswith("/TrueAnnHello")
     posted(server, CHAT, messages=HELLO, max_tokens=1, reasoning_effort="high")
-    posted(server, RESPONSES, input="Hello", max_output_tokens=1, reasoning={"effort": "none"})
+    posted(server, RESPONSES, input="Hello", max_output_tokens=1, enable_thinking=False)
     noted(server, "'reasoning_effort' has no effect")
     noted(server, "'enable_thinking' has no effect")
 
