@@ -121,7 +121,7 @@ GENERATION: Known = {
     **SAMPLING,
     **CONSTRAINING,
     **read("max_tokens", "n_predict", "seed", "stop", "special", "ignore_eos", "verify"),
-    **read("min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "remembered"),
+    **read("min_tokens", "stop_token_ids", "bad_words", "cache_prompt"),
     **read("spec_type", "pace", "draft_n_max"),
     **harmless("model", "user", "metadata", "store", "service_tier", "safety_identifier"),
     **harmless("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "keep_alive"),
@@ -161,7 +161,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream", "n_probs", "strict", "sample", "left", "return_tokens"),
+    **read("stream", "n_probs", "strict", "sample", "left", "return_tokens", "remembered"),
     **read(stream_options=STREAM_OPTIONS),
 }
 

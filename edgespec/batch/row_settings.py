@@ -129,7 +129,6 @@ _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "special": _flag,
     "ignore_eos": _flag,
     "cache_prompt": _flag,
-    "remembered": _flag,
     "bad_words": _texts,
     "stop_token_ids": _ids,
     "logit_bias": _biases,

@@ -28,8 +28,8 @@ class _Options(TypedDict, total=False):
     pace: str | None
     draft_n_max: int | None
     min_tokens: int
-    stop_token_ids: tuple[int, ...] | list[int]
-    bad_words: tuple[str, ...] | list[str]
+    stop_token_ids: tuple[int, ...]
+    bad_words: tuple[str, ...]
     cache_prompt: bool
 
     temperature: float

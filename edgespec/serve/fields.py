@@ -19,7 +19,7 @@ from edgespec.settings import Request, shown
 SETTINGS = (
     *(field.name for field in fields_of(SamplingSettings)),
     *("max_tokens", "seed", "stop", "special", "ignore_eos", "verify", "spec_type", "pace", "draft_n_max"),
-    *("min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "remembered"),
+    *("min_tokens", "stop_token_ids", "bad_words", "cache_prompt"),
 )
 
 

@@ -42,7 +42,7 @@ def slot(n_read: int, n_generated: int = 0, *, seed: int = 0) -> Slot:
 def test_a_prompt_uses_what_it_would_read_in_the_same_way(n_read: int, n_prompt: int, length: int) -> None:
     for reuse in get_args(Reuse):
         found = slot(n_read).prefix(text(n_prompt), reuse, exact=True)
-        assert found == Prefix(length, [(0, n_prompt)])
+        assert found == Prefix(0 if reuse == "nothing" else length, [(0, n_prompt)])
 
 
 def test_only_a_chat_goes_on_from_what_was_generated() -> None:
