@@ -7,15 +7,16 @@ ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from edgespec.batch.row import UnsupportedError
+from edgespec.batch.row import BadRowError, UnsupportedError
 from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import shown
 
 MOST_NOTES = 8
+MOST_OBJECTS = 100_000  # in a body
 EMPTY: tuple[Any, ...] = (False, "", [], {})
 
 
@@ -62,33 +63,49 @@ def refused(*names: str) -> dict[str, Field]:
     return dict.fromkeys(names, Field("only", EMPTY))
 
 
-def check(body: Mapping[str, Any], known: Known, where: str = "") -> list[str]:
-    """Return notes about the fields that have no effect. Null counts as missing. Raises UnsupportedError."""
-    notes: list[str] = []
-    for name, value in body.items():
-        if value is not None:
-            at = f"{where}.{name}" if where else name
-            notes += _check_field(at, value, known.get(name))
-            del notes[MOST_NOTES:]
-    return notes
+def check(body: Mapping[str, Any], known: Known) -> list[str]:
+    """Return notes about the fields that have no effect. Null counts as missing. Raises BadRowError."""
+    checked = _Check()
+    checked.object("", body, known)
+    return checked.notes
 
 
-def _check_field(at: str, value: Any, field: Field | None) -> Sequence[str]:
-    if field is None:
-        return [f"unknown field {shown(at)} ignored"]
-    if field.use == "only" and value not in field.values:
-        accepted = "" if field.values == EMPTY else " or ".join(map(shown, field.values))
-        why = f"; only {accepted} is accepted" if accepted else ""
-        raise UnsupportedError(f"{shown(value)} cannot be honoured{why}", at)
-    notes = [f"{at} has no effect"] if field.use == "hint" else []
-    if field.inner is not None:
-        if isinstance(value, Mapping):
-            notes += check(value, field.inner, at)
-        for index, part in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(part, Mapping):
-                notes += check(part, field.inner, f"{at}[{index}]")
-                del notes[MOST_NOTES:]
-    return notes
+class _Check:
+    """The check of one body: its notes, and how many objects it has looked at."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._n_objects = 0
+
+    def object(self, where: str, given: Mapping[str, Any], known: Known) -> None:
+        self._n_objects += 1
+        if self._n_objects > MOST_OBJECTS:  # a body of a few megabytes would take seconds
+            raise BadRowError(f"{where} is one of more than {MOST_OBJECTS:,} objects", where)
+        for name, value in given.items():
+            if value is not None:
+                self._field(where, name, value, known.get(name))
+
+    def _field(self, where: str, name: str, value: Any, field: Field | None) -> None:
+        if field is None:
+            if len(self.notes) < MOST_NOTES:
+                self.notes.append(f"unknown field {shown(_at(where, name))} ignored")
+        elif field.use == "only" and value not in field.values:
+            at, accepted = _at(where, name), ""
+            if field.values and field.values != EMPTY:
+                accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
+            raise UnsupportedError(f"{shown(value)} cannot be honoured{accepted}", at)
+        elif field.use == "hint" and len(self.notes) < MOST_NOTES:
+            self.notes.append(f"{_at(where, name)} has no effect")
+        elif field.inner is not None and isinstance(value, Mapping):
+            self.object(_at(where, name), value, field.inner)
+        elif field.inner is not None and isinstance(value, list):
+            for index, part in enumerate(value):
+                if isinstance(part, dict):  # parsed JSON; asking for a Mapping takes five times as long
+                    self.object(f"{_at(where, name)}[{index}]", part, field.inner)
+
+
+def _at(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
 
 
 def read_of(body: Mapping[str, Any], known: Known) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from serving import Serving, serving
 from tiny_gguf import write_model
 
 from edgespec.batch.known import CHAT, TEXT, Field, Known, check
+from edgespec.batch.row import BadRowError
 from edgespec.runtime.worker import Worker
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
@@ -402,3 +403,10 @@ def test_unknown_fields_are_noted_wherever_they_stand() -> None:
     assert check({"content": "a", "pieces": True}, TOKENIZE) == ["unknown field 'pieces' ignored"]
     assert check({"tokens": [1], "with_pieces": True}, DETOKENIZE) == []
     assert len(check({f"x{number}": 1 for number in range(99)}, CHAT)) == 8
+
+
+def test_a_body_of_very_many_objects_is_refused() -> None:
+    parts: list[Any] = [{}] * 60_000
+    assert check({"messages": [{"content": parts}, *[[]] * 200_000]}, CHAT) == []
+    with pytest.raises(BadRowError, match=r"messages\[1\]\.content\[\d+\] is one of more than 100,000 objects"):
+        check({"messages": [{"content": parts}, {"content": parts}]}, CHAT)
