@@ -200,10 +200,10 @@ class Request:
     lenient: bool = False
     template: str = ""
     remembered: bool = True
-    min_tokens: int = 0  # the answer cannot end before so many tokens
+    min_tokens: int = 0  # the answer cannot end before it has this many tokens
     stop_token_ids: tuple[int, ...] = ()  # tokens that end the answer as the model's end tokens do
     bad_words: tuple[str, ...] = ()  # texts that the answer does not contain (`runtime/ends.py`)
-    cache_prompt: bool = True  # False: the whole prompt is read, whatever the KV cache holds of it
+    cache_prompt: bool = True  # False: the whole prompt is read, even if the KV cache holds some of it
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:

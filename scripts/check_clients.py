@@ -72,7 +72,7 @@ CLIENTS = [
         """
         from typing import Literal
 
-        from openai import NotFoundError, OpenAI
+        from openai import BadRequestError, NotFoundError, OpenAI, pydantic_function_tool
         from pydantic import BaseModel
 
         client = OpenAI(base_url="URL/v1", api_key="KEY")
@@ -91,8 +91,19 @@ CLIENTS = [
             kind: Literal["adult", "child"]
             is_tall: bool
 
+        class Weather(BaseModel):
+            city: Literal["Oslo", "Rome"]
+
         parsed = client.chat.completions.parse(model="MODEL", messages=ask, response_format=Person, max_tokens=64)
         print(parsed.choices[0].finish_reason, parsed.choices[0].message.parsed)
+        assert isinstance(parsed.choices[0].message.parsed, Person)
+        asked = client.chat.completions.parse(
+            model="MODEL", messages=ask, tools=[pydantic_function_tool(Weather)], tool_choice="required",
+            parallel_tool_calls=False, max_tokens=64
+        )
+        (call,) = asked.choices[0].message.tool_calls
+        print(call.function.parsed_arguments)
+        assert isinstance(call.function.parsed_arguments, Weather)
         parameters = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
         tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
         called = client.chat.completions.create(
@@ -102,6 +113,16 @@ CLIENTS = [
         print(client.completions.create(model="MODEL", prompt="Once upon", max_tokens=8).choices[0].text)
         response = client.responses.create(model="MODEL", input="Name a colour.", max_output_tokens=16)
         print(response.output_text, response.usage)
+        answered = client.responses.parse(
+            model="MODEL", input=ask, text_format=Person, max_output_tokens=64, top_logprobs=2,
+            include=["message.output_text.logprobs"]
+        )
+        print(answered.output_parsed, answered.output[0].content[0].logprobs[0])
+        assert isinstance(answered.output_parsed, Person)
+        try:
+            client.chat.completions.create(model="MODEL", messages=ask, extra_body={"t_max_predict_ms": 100})
+        except BadRequestError as error:
+            print(error)
         off = client.chat.completions.create(
             model="MODEL", messages=ask, max_tokens=16, seed=1, extra_body={"spec_type": "none"}
         )
@@ -116,19 +137,29 @@ CLIENTS = [
         "anthropic",
         ("anthropic==2.12.0",),
         """
+        from typing import Literal
+
         from anthropic import Anthropic
+        from pydantic import BaseModel
 
         client = Anthropic(base_url="URL", api_key="KEY")
         ask = [{"role": "user", "content": "Name a colour."}]
         print(client.messages.create(model="MODEL", max_tokens=16, messages=ask, system="Be brief."))
         with client.messages.stream(model="MODEL", max_tokens=16, messages=ask) as stream:
             print("".join(stream.text_stream), stream.get_final_message().usage)
+
+        class Person(BaseModel):
+            kind: Literal["adult", "child"]
+            is_tall: bool
+
+        parsed = client.messages.parse(model="MODEL", max_tokens=64, messages=ask, output_format=Person)
+        print(parsed.stop_reason, parsed.parsed_output)
+        assert isinstance(parsed.parsed_output, Person)
         print(client.messages.count_tokens(model="MODEL", messages=ask))
         schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
         tools = [{"name": "weather", "input_schema": schema}]
-        called = client.messages.create(
-            model="MODEL", max_tokens=64, messages=ask, tools=tools, tool_choice={"type": "any"}
-        )
+        choice = {"type": "any", "disable_parallel_tool_use": True}
+        called = client.messages.create(model="MODEL", max_tokens=64, messages=ask, tools=tools, tool_choice=choice)
         print(called.stop_reason, called.content)
         """,
     ),

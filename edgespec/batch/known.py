@@ -7,15 +7,16 @@ ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from edgespec.batch.row import UnsupportedError
+from edgespec.batch.row import BadRowError, UnsupportedError
 from edgespec.core.sampling import SamplingSettings
 from edgespec.settings import shown
 
 MOST_NOTES = 8
+MOST_OBJECTS = 100_000  # in a body
 EMPTY: tuple[Any, ...] = (False, "", [], {})
 
 
@@ -62,33 +63,49 @@ def refused(*names: str) -> dict[str, Field]:
     return dict.fromkeys(names, Field("only", EMPTY))
 
 
-def check(body: Mapping[str, Any], known: Known, where: str = "") -> list[str]:
-    """Return notes about the fields that have no effect. Null counts as missing. Raises UnsupportedError."""
-    notes: list[str] = []
-    for name, value in body.items():
-        if value is not None:
-            at = f"{where}.{name}" if where else name
-            notes += _check_field(at, value, known.get(name))
-            del notes[MOST_NOTES:]
-    return notes
+def check(body: Mapping[str, Any], known: Known) -> list[str]:
+    """Return notes about the fields that have no effect. Null counts as missing. Raises BadRowError."""
+    checked = _Check()
+    checked.object("", body, known)
+    return checked.notes
 
 
-def _check_field(at: str, value: Any, field: Field | None) -> Sequence[str]:
-    if field is None:
-        return [f"unknown field {shown(at)} ignored"]
-    if field.use == "only" and value not in field.values:
-        accepted = "" if field.values == EMPTY else " or ".join(map(shown, field.values))
-        why = f"; only {accepted} is accepted" if accepted else ""
-        raise UnsupportedError(f"{shown(value)} cannot be honoured{why}", at)
-    notes = [f"{at} has no effect"] if field.use == "hint" else []
-    if field.inner is not None:
-        if isinstance(value, Mapping):
-            notes += check(value, field.inner, at)
-        for index, part in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(part, Mapping):
-                notes += check(part, field.inner, f"{at}[{index}]")
-                del notes[MOST_NOTES:]
-    return notes
+class _Check:
+    """The check of one body: its notes, and how many objects it has looked at."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._n_objects = 0
+
+    def object(self, where: str, given: Mapping[str, Any], known: Known) -> None:
+        self._n_objects += 1
+        if self._n_objects > MOST_OBJECTS:  # a body of a few megabytes would take seconds
+            raise BadRowError(f"{where} is one of more than {MOST_OBJECTS:,} objects", where)
+        for name, value in given.items():
+            if value is not None:
+                self._field(where, name, value, known.get(name))
+
+    def _field(self, where: str, name: str, value: Any, field: Field | None) -> None:
+        if field is None:
+            if len(self.notes) < MOST_NOTES:
+                self.notes.append(f"unknown field {shown(_at(where, name))} ignored")
+        elif field.use == "only" and value not in field.values:
+            at, accepted = _at(where, name), ""
+            if field.values and field.values != EMPTY:
+                accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
+            raise UnsupportedError(f"{shown(value)} cannot be honoured{accepted}", at)
+        elif field.use == "hint" and len(self.notes) < MOST_NOTES:
+            self.notes.append(f"{_at(where, name)} has no effect")
+        elif field.inner is not None and isinstance(value, Mapping):
+            self.object(_at(where, name), value, field.inner)
+        elif field.inner is not None and isinstance(value, list):
+            for index, part in enumerate(value):
+                if isinstance(part, dict):  # parsed JSON; asking for a Mapping takes five times as long
+                    self.object(f"{_at(where, name)}[{index}]", part, field.inner)
+
+
+def _at(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
 
 
 def read_of(body: Mapping[str, Any], known: Known) -> dict[str, Any]:
@@ -136,6 +153,9 @@ GENERATION: Known = {
     **refused("lora", "image_data", "multimodal_data", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
     **refused("post_sampling_probs", "response_fields", "reasoning_in_content", "thinking_forced_open"),
     **only(reasoning_budget=(-1,), thinking_budget_tokens=(-1,), reasoning_budget_tokens=(-1,)),
+    **refused("generation_prompt", "chat_parser", "chat_format", "grammar_type"),
+    **harmless("reasoning_budget_start_tag", "reasoning_budget_end_tag", "reasoning_budget_end_tags"),
+    **harmless("reasoning_budget_message", "reasoning_control", "n_cache_reuse"),
     **harmless("timings_per_token", "return_progress", "sse_ping_interval", "verbose"),
     **harmless("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
     # vLLM
@@ -146,7 +166,10 @@ GENERATION: Known = {
     # An empty value of these asks for something, too.
     **only(prompt_logprobs=(), truncate_prompt_tokens=(), logprob_token_ids=(), thinking_token_budget=()),
     **harmless("spaces_between_special_tokens", "guided_decoding_backend", "priority", "request_id", "cache_salt"),
-    **harmless("mm_processor_kwargs"),
+    **refused("watermarking", "return_prompt_text", "ec_transfer_params", "repetition_detection"),
+    **only(routed_experts_prompt_start=(0,)),
+    **harmless("mm_processor_kwargs", "media_io_kwargs", "return_mm_kwargs", "truncation_side", "session_id"),
+    **harmless("return_token_offsets", "stream_interval"),
 }
 STREAM_OPTIONS: Known = {
     **read("include_usage"),
@@ -155,7 +178,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream", "n_probs", "strict", "sample", "left", "return_tokens"),
+    **read("stream", "n_probs", "strict", "sample", "left", "return_tokens", "remembered"),
     **read(stream_options=STREAM_OPTIONS),
 }
 
@@ -183,9 +206,10 @@ TOOL: Known = {
     **harmless("cache_control"),
     **refused("defer_loading"),
 }
+TOOL_CHOICE: Known = {**read("type", function=read("name")), **refused("allowed_tools", "custom")}
 OPENAI_CHAT: Known = {
     **GENERATION,
-    **read("max_completion_tokens", "n", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
+    **read("max_completion_tokens", "n", "n_cmpl", "best_of", "logprobs", "top_logprobs", messages=MESSAGE),
     **harmless("prediction", "add_special_tokens"),  # the template has the BOS, and no prompt has two of them
     **only(modalities=(["text"],), verbosity=("medium",)),
     **refused("audio", "web_search_options", "moderation", "chat_template", "echo"),
@@ -193,7 +217,7 @@ OPENAI_CHAT: Known = {
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("tool_choice", "parallel_tool_calls", "functions", "function_call", tools=TOOL),
+    **read("parallel_tool_calls", "functions", "function_call", tools=TOOL, tool_choice=TOOL_CHOICE),
     **read("reasoning_effort", "chat_template_kwargs", "enable_thinking", "reasoning_format", "lenient"),
     **read("add_generation_prompt", "continue_final_message"),
 }
@@ -209,7 +233,7 @@ BATCH_CHAT: Known = {
 
 OPENAI_TEXT: Known = {
     **GENERATION,
-    **read("prompt", "n", "best_of", "logprobs"),
+    **read("prompt", "n", "n_cmpl", "best_of", "logprobs"),
     **refused("echo", "suffix"),
     **only(add_special_tokens=(True,)),
 }

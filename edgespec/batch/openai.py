@@ -24,6 +24,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ALIASES = {
     "max_completion_tokens": "max_tokens",
     "n_predict": "max_tokens",
+    "n_cmpl": "n",
     "repetition_penalty": "repeat_penalty",
     "typ_p": "typical_p",
     "stop_sequences": "stop",
@@ -56,7 +57,9 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
         raise BadRowError("the body of a batch request must be an object")
     known = BATCH_CHAT if url == CHAT else BATCH_TEXT
     check(body, known)
-    # An unknown field stays: a batch refuses such fields, as it refuses them in its own format.
+    for name in known.keys() & body.keys():  # a batch refuses unknown fields, within others too
+        if notes := check({name: body[name]}, known):
+            raise BadRowError(f"{notes[0].removesuffix(' ignored')} is not supported", name)
     fields = {
         name: value
         for name, value in body.items()

@@ -202,7 +202,11 @@ def _message(value: Any) -> Message:
         content = "\n".join(_text_part(part) for part in content)
     if not isinstance(role, str) or not role or not isinstance(content, str):
         raise BadRowError("a message needs role and content, both strings")
-    return Message("system" if role == "developer" else role, content)
+    name = value.get("name")
+    if not isinstance(name, str | None):
+        raise BadRowError(f"the name of a message must be a string, not {shown(name)}")
+    extra = json.dumps({"name": name}, ensure_ascii=False) if name else ""  # some chat templates read it
+    return Message("system" if role == "developer" else role, content, extra=extra)
 
 
 def _text_part(part: Any) -> str:

@@ -246,8 +246,8 @@ class Model(Closable):
         return bool(api.llama_vocab_is_control(self.vocabulary_handle, token))
 
     def is_special(self, token: int) -> bool:
-        """Whether the token is a control token, or one that was added to the vocabulary, such as `<tool_call>`. Those
-        are no text for llguidance."""
+        """True for a control token, and for a token that was added to the vocabulary, such as `<tool_call>`. llguidance
+        does not read them as text."""
         added = int(api.llama_vocab_get_attr(self.vocabulary_handle, token)) & api.LLAMA_TOKEN_ATTR_USER_DEFINED
         return bool(added) or self.is_control(token)
 

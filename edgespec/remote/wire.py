@@ -21,7 +21,8 @@ from edgespec.settings import CONSTRAINTS, Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 APART = ("prompt", "messages", "sampling", "reference", "stop", "logprobs", "template", *CONSTRAINTS)
-USUAL = ("max_tokens", "seed", "ignore_eos")
+USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
+OWN = ("min_tokens", "stop_token_ids", "bad_words")  # which llama.cpp's server would ignore
 REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 
@@ -33,6 +34,8 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     """
     if request.reference:
         raise UsageError("a server cannot be given an answer to follow")
+    if not is_own and (wanted := [name for name in OWN if getattr(request, name)]):
+        raise UsageError(f"this server does not support {wanted[0]}", hint="edgespec's server does")
     given = {field.name: getattr(request, field.name) for field in fields(request) if field.name not in APART}
     body: dict[str, Any] = asdict(request.sampling) | {name: given[name] for name in given if is_own or name in USUAL}
     body = {name: value for name, value in body.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Where an answer must not end, where it has to, and what it must not contain, as requests ask for it."""
+"""Least lengths, tokens that end an answer, and words that it must not contain."""
 
 from __future__ import annotations
 

@@ -27,6 +27,10 @@ class _Options(TypedDict, total=False):
     spec_type: str | None
     pace: str | None
     draft_n_max: int | None
+    min_tokens: int
+    stop_token_ids: tuple[int, ...]
+    bad_words: tuple[str, ...]
+    cache_prompt: bool
 
     temperature: float
     top_k: int

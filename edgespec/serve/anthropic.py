@@ -46,7 +46,7 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
 
 
 def _format(fields: Fields, format: Any) -> dict[str, Any]:
-    """The format of the output, which has had two places. Raises BadFieldError."""
+    """The format of the output as the one of a chat. The field has an older name. Raises BadFieldError."""
     where, given = ("output_config.format", format) if format is not None else ("output_format", None)
     older = fields.take("output_format")
     if given is not None and older is not None:

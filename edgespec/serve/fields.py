@@ -45,7 +45,7 @@ class Fields:
         return name in self._left
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Whatever it is."""
+        """Take a value of any kind."""
         return self._left.pop(name, default)
 
     def text(self, name: str, default: str = "") -> str:
@@ -101,7 +101,7 @@ class Fields:
             raise BadFieldError(named or "", message) from error
 
     def rest(self) -> dict[str, Any]:
-        """What nobody has asked for."""
+        """The fields that were not taken."""
         return dict(self._left)
 
 

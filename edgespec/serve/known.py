@@ -1,4 +1,4 @@
-"""The known fields of the server's own formats and of Anthropic's, and how each of them is treated.
+"""The known fields of Messages, Responses and llama.cpp's other endpoints, and how each of them is treated.
 
 `edgespec.batch.known` has the tables of OpenAI's Chat Completions and Completions, and says what the treatments are.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from edgespec.batch.known import CHAT, GENERATION, SERVED, Known, harmless, hint, only, read, refused
 
-# Other names of these fields are in the formats below, and they are read from the body of a chat that is made of them.
+# Messages and Responses are read as chats, with other names for these fields.
 _OTHERS_NAMES = ("stop", "response_format")
 _OF_A_CHAT: Known = {
     **{name: field for name, field in {**GENERATION, **SERVED}.items() if name not in _OTHERS_NAMES},
     **read("reasoning_effort", "chat_template_kwargs", "enable_thinking", "reasoning_format", "lenient"),
     **refused("echo", "n_probs"),
-    **only(n=(1,), best_of=(1,)),
+    **only(n=(1,), n_cmpl=(1,), best_of=(1,)),
 }
 _REFUSED = {**refused("logprobs", "response_format", "messages", "functions", "function_call")}
 JSON_FORMAT: Known = {**read("type", "schema"), **harmless("name", "strict", "description")}
@@ -39,7 +39,7 @@ MESSAGES: Known = {
     **read("max_tokens", "stop_sequences", "stop"),
     **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
     **read(tool_choice=read("type", "name", "disable_parallel_tool_use")),
-    **read(thinking={**read("type", "display"), **hint("budget_tokens")}),
+    **read(thinking={**read("type", "display"), **hint("budget_tokens", "block_binding")}),
     **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}, output_format=JSON_FORMAT),
     **refused("top_logprobs", "parallel_tool_calls", "mcp_servers", "container", "thread"),
     # They shorten long conversations. This server shortens none: one that is too long is an error.
@@ -57,21 +57,26 @@ ITEM_PART: Known = {
 ITEM: Known = {
     **read("type", "role", "call_id", "name", "arguments", content=ITEM_PART, output=ITEM_PART),
     **harmless("id", "status", "phase", "caller", "summary", "encrypted_content"),
-    **refused("namespace"),
+    **refused("namespace", "async"),
 }
 RESPONSE_TOOL: Known = {
     **read("type", "name", "description", "parameters", "strict"),
     **only(allowed_callers=(["direct"],)),
-    **refused("defer_loading"),
+    **refused("defer_loading", "async"),
     **hint("output_schema"),
+}
+REASONING: Known = {
+    **read("effort"),
+    **harmless("summary", "generate_summary"),  # all of the reasoning is sent
+    **only(mode=("standard",), context=("auto",)),
 }
 RESPONSES: Known = {
     **_OF_A_CHAT,
     **_REFUSED,
     **read("max_tokens", "max_output_tokens", "instructions", "stop", "parallel_tool_calls", "top_logprobs", "include"),
-    **read("tool_choice", input=ITEM, tools=RESPONSE_TOOL),
+    **read(input=ITEM, tools=RESPONSE_TOOL, tool_choice={**read("type", "name"), **refused("mode", "tools")}),
     **read(text={**read(format=JSON_FORMAT), **only(verbosity=("medium",))}),
-    **read(reasoning={**read("effort"), **harmless("summary", "generate_summary"), **only(mode=("standard",))}),
+    **read(reasoning=REASONING),
     **refused("previous_response_id", "conversation", "background", "prompt", "moderation", "image"),
     # A conversation that is too long is an error here, and so is a tool that the server would have to call.
     **hint("context_management"),

@@ -91,6 +91,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
         raise unsupported("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = secrets.randbits(53)  # a number that JavaScript has, too
+    what["remembered"] = fields.flag("remembered", True)
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what
 

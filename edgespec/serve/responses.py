@@ -52,7 +52,7 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
 
 
 def _logprobs(fields: Fields) -> dict[str, Any]:
-    """Whether log-probabilities are to be included. Raises BadFieldError."""
+    """The fields of a chat that ask for log-probabilities, if they are to be included. Raises BadFieldError."""
     included, alternatives = fields.take("include", []), fields.take("top_logprobs", 0)
     if not isinstance(included, list):
         raise BadFieldError("include", f"include must be a list, not {shown(included)}")
@@ -198,7 +198,7 @@ class ResponseObject(BlockObject):
             empty: dict[str, Any] = {"type": part, "text": ""}
             if is_message:
                 empty |= {"annotations": [], "logprobs": []}
-            more = {"logprobs": []} if is_message else {}  # a list of its own, since the other one grows
+            more = {"logprobs": []} if is_message else {}  # another list, since the one in `empty` grows
             yield self._event("response.content_part.added", **self._where(), content_index=0, part={**empty, **more})
             self._blocks[-1]["content"] = [empty]
         part_now = self._blocks[-1]["content"][0]
@@ -227,7 +227,7 @@ class ResponseObject(BlockObject):
         for part in item.get("content", ()):
             where, more = {**self._where(), "content_index": 0}, dict[str, Any]()
             if item["type"] == "message":
-                self._new_logprobs(part)  # of tokens at the end without a text of their own
+                self._new_logprobs(part)  # of tokens at the end that added no text
                 more = {"logprobs": part["logprobs"]}
             yield self._event(f"response.{part['type']}.done", **where, text=part["text"], **more)
             yield self._event("response.content_part.done", **where, part=part)

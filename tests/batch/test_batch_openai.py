@@ -18,6 +18,7 @@ from edgespec.settings import Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 TURNS = [{"role": "user", "content": "hi"}]
+NAMED = (Message("user", "hi", extra='{"name": "Ann"}'),)
 RESULTS = Results("a model", lambda token: [b"a", b"\xc3", b"b"][token])
 
 
@@ -78,6 +79,15 @@ def test_a_completion_goes_on_from_its_prompt_whatever_other_prompts_are(is_chat
         ({"service_tier": "auto", "prompt_cache_key": "k", "modalities": ["text"]}, "max_tokens", 9),
         ({"seed": -1}, "seed", 2**63 - 1),
         ({"regex": "a+"}, "regex", "a+"),
+        ({"guided_regex": "a+"}, "regex", "a+"),
+        ({"guided_json": {"type": "null"}, "n_keep": 0}, "json_schema", '{"type": "null"}'),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, "regex", "a|b"),
+        ({"response_format": {"type": "json_object", "schema": {"type": "null"}}}, "json_schema", '{"type": "null"}'),
+        ({"min_tokens": 2, "best_of": 1, "verbosity": "medium"}, "min_tokens", 2),
+        ({"stop_token_ids": [5], "tool_choice": "auto"}, "stop_token_ids", (5,)),
+        ({"bad_words": ["a"], "parallel_tool_calls": True}, "bad_words", ("a",)),
+        ({"cache_prompt": False, "prediction": {"type": "content", "content": "a"}}, "cache_prompt", False),
+        ({"messages": [{"role": "user", "content": "hi", "name": "Ann"}]}, "messages", NAMED),
     ],
 )
 def test_what_the_body_says_is_asked(body: Any, field: str, value: Any) -> None:
@@ -105,6 +115,13 @@ def test_sampling_has_its_names() -> None:
     [
         (chat(stream=True), "stream must be false"),
         (chat(tools=[{}]), "tools is not supported"),
+        (chat(best_of=3), "best_of is not supported: 3 answers cannot be ranked"),
+        (chat(t_max_predict_ms=9), "t_max_predict_ms is not supported: 9 cannot be honoured; only -1 or 0"),
+        (chat(frobnicate=1), "'frobnicate' is not supported"),
+        (chat(response_format={"type": "text", "kind": 1}), "unknown field 'response_format.kind' is not supported"),
+        (chat(guided_json={}, regex="a"), "regex and guided_json cannot be combined"),
+        (chat(max_tokens=3, n_predict=4), "n_predict and max_tokens contradict each other"),
+        (text(echo=True), "echo is not supported"),
         (chat(messages=None), f"a request to {CHAT} has messages, not prompt"),
         (chat(prompt="a"), "not prompt"),
         (text(prompt=None), f"a request to {TEXT} has prompt"),

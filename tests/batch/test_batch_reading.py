@@ -67,7 +67,8 @@ def test_messages_are_a_chat_whatever_prompts_are() -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "c"}]
     for defaults, first in ((RAW, ()), (CHAT, (Message("system", "Be brief."),))):
         found = row({"messages": turns}, defaults).request
-        assert found.messages == (*first, Message("user", "a"), Message("assistant", "b"))
+        named = Message("assistant", "b", extra='{"name": "c"}')  # which chat templates may read
+        assert found.messages == (*first, Message("user", "a"), named)
         assert found.prompt == ""
 
 

@@ -45,7 +45,7 @@ def test_a_prompt_uses_what_it_would_read_in_the_same_way(n_read: int, n_prompt:
     ways: tuple[Reuse, ...] = ("running", "prompts", "answers")
     for reuse in ways:
         found = slot(n_read).prefix(text(n_prompt), reuse, exact=True)
-        assert found == Prefix(length, [(0, n_prompt)])
+        assert found == Prefix(0 if reuse == "nothing" else length, [(0, n_prompt)])
 
 
 def test_only_a_chat_goes_on_from_what_was_generated() -> None:

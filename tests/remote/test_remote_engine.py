@@ -171,6 +171,20 @@ def test_how_to_draft_goes_with_requests(other: StandIn) -> None:
     ]
 
 
+@pytest.mark.parametrize("asked", [{"min_tokens": 2}, {"stop_token_ids": (5,)}, {"bad_words": ("a",)}])
+def test_ends_are_not_asked_of_a_server_that_would_ignore_them(other: StandIn, asked: dict[str, Any]) -> None:
+    with RemoteEngine(other.url, settings=LoadSettings("")) as engine:
+        with pytest.raises(UsageError, match=f"this server does not support {min(asked)}"):
+            [*engine.answer(Request("x", **asked))]
+        engine.is_own = True
+        [*engine.answer(Request("x", cache_prompt=False, **asked))]
+    (body,) = other.bodies
+    assert {name: body[name] for name in asked} == {
+        name: [*v] if isinstance(v, tuple) else v for name, v in asked.items()
+    }
+    assert body["cache_prompt"] is False
+
+
 # --- an answer that is stopped ----------------------------------------------------------------------------------------
 
 

@@ -84,7 +84,8 @@ def test_contradictions_are_refused_by_name(server: Serving, asked: dict[str, An
 
 def test_messages_have_a_format_for_their_output(server: Serving) -> None:
     format = {"type": "json_schema", "schema": CITY}
-    for asked in ({"output_config": {"format": format, "effort": "low"}}, {"output_format": format}):
+    variants: list[dict[str, Any]] = [{"output_config": {"format": format, "effort": "low"}}, {"output_format": format}]
+    for asked in variants:
         answer = posted(server, MESSAGES, messages=HELLO, max_tokens=60, **asked)
         assert [json.loads(block["text"]) for block in answer["content"]] == [ROME]
     wrong = posted(server, MESSAGES, 400, messages=HELLO, max_tokens=9, output_config={"format": {"type": "xml"}})
@@ -161,11 +162,11 @@ def test_effort_reaches_templates_that_read_it_and_is_noted_elsewhere(tmp_path: 
         def prompt(**asked: Any) -> str:
             return str(posted(other, "/apply-template", messages=[HELLO[0] | {"name": "Ann"}], **asked)["prompt"])
 
-        assert prompt(reasoning_effort="high").startswith("high/")
+        assert prompt(reasoning_effort="high").startswith("high/True")
         assert prompt(reasoning_effort="none").startswith("/False")
         assert prompt(reasoning_effort="none", enable_thinking=True).endswith("/TrueAnnHello")
     posted(server, CHAT, messages=HELLO, max_tokens=1, reasoning_effort="high")
-    posted(server, RESPONSES, input="Hello", max_output_tokens=1, reasoning={"effort": "none"})
+    posted(server, RESPONSES, input="Hello", max_output_tokens=1, enable_thinking=False)
     noted(server, "'reasoning_effort' has no effect")
     noted(server, "'enable_thinking' has no effect")
 
@@ -214,8 +215,8 @@ def test_at_most_one_call_where_calls_must_not_be_parallel(server: Serving) -> N
 
 @pytest.fixture(scope="module", params=["as text", "as tokens"])
 def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A vocabulary in which the marks of calls and of reasoning are text, or tokens of their own as in Qwen's."""
-    entries = model_metadata("llama")
+    """A vocabulary in which the marks of calls and of reasoning are text, or single tokens as in Qwen's."""
+    entries: dict[str, Any] = model_metadata("llama")
     tokens, kinds = [*entries["tokenizer.ggml.tokens"]], [*entries["tokenizer.ggml.token_type"]]
     merges = [*entries["tokenizer.ggml.merges"]]
     if request.param == "as tokens":

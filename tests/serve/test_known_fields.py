@@ -13,6 +13,7 @@ from serving import Serving, serving
 from tiny_gguf import write_model
 
 from edgespec.batch.known import CHAT, TEXT, Field, Known, check
+from edgespec.batch.row import BadRowError
 from edgespec.runtime.worker import Worker
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
@@ -49,6 +50,7 @@ USUAL: dict[str, Any] = {
     "stop_token_ids": [5],
     "bad_words": ["x"],
     "cache_prompt": False,
+    "remembered": False,
     "spec_type": "none",
     "pace": "off",
     "draft_n_max": 1,
@@ -126,11 +128,15 @@ FORMATS = {
         | {
             "max_completion_tokens": 5,
             "n": 2,
+            "n_cmpl": 2,
             "best_of": 2,
             "logprobs": True,
             "top_logprobs": 2,
             "tools": [],
             "tool_choice": "none",
+            "tool_choice.type": "often",
+            "tool_choice.function": {"name": "f"},
+            "tool_choice.function.name": "f",
             "parallel_tool_calls": False,
             "functions": [{}],
             "function_call": {"name": "f"},
@@ -167,7 +173,7 @@ FORMATS = {
         text_call,
         TEXT,
         {"prompt": "Hello", "seed": 1},
-        USUAL | {"prompt": "Hi", "n": 2, "best_of": 2, "logprobs": 2},
+        USUAL | {"prompt": "Hi", "n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2},
     ),
     "messages": Format(
         message_call,
@@ -240,6 +246,8 @@ FORMATS = {
             "instructions": "Be brief.",
             "parallel_tool_calls": False,
             "top_logprobs": 2,
+            "tool_choice.type": "often",
+            "tool_choice.name": "f",
             "include": ["message.output_text.logprobs"],
             "tool_choice": "none",
             "tools": [],
@@ -274,7 +282,7 @@ FORMATS = {
     ),
 }
 # Fields of objects that a choice is made of: alone they change nothing, and the object is an example with all of them.
-WITH = {
+WITH: dict[str, dict[str, Any]] = {
     "response_format.schema": {"response_format.type": "json_object"},
     "response_format.json_schema.schema": {"response_format.type": "json_schema"},
     "messages[0].content[0].refusal": {"messages[0].content[0].type": "refusal"},
@@ -282,6 +290,8 @@ WITH = {
     "messages[1].content[0].thinking": {"messages[1].content[0].type": "thinking"},
     "system[0].text": {"system[0].type": "text"},
     "tool_choice.name": {"tool_choice.type": "tool"},
+    "tool_choice.function": {"tool_choice.type": "function"},
+    "tool_choice.function.name": {"tool_choice.type": "function"},
     "output_config.format.schema": {"output_config.format.type": "json_schema"},
     "output_format.schema": {"output_format.type": "json_schema"},
     "text.format.schema": {"text.format.type": "json_schema"},
@@ -393,3 +403,10 @@ def test_unknown_fields_are_noted_wherever_they_stand() -> None:
     assert check({"content": "a", "pieces": True}, TOKENIZE) == ["unknown field 'pieces' ignored"]
     assert check({"tokens": [1], "with_pieces": True}, DETOKENIZE) == []
     assert len(check({f"x{number}": 1 for number in range(99)}, CHAT)) == 8
+
+
+def test_a_body_of_very_many_objects_is_refused() -> None:
+    parts: list[Any] = [{}] * 60_000
+    assert check({"messages": [{"content": parts}, *[[]] * 200_000]}, CHAT) == []
+    with pytest.raises(BadRowError, match=r"messages\[1\]\.content\[\d+\] is one of more than 100,000 objects"):
+        check({"messages": [{"content": parts}, {"content": parts}]}, CHAT)

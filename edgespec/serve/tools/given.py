@@ -99,12 +99,7 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
 
 def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
     """Arguments for the chat template; those that it does not read are noted. Raises BadFieldError."""
-    given: dict[str, Any] = {}
-    effort = fields.text("reasoning_effort")
-    if effort == "none":
-        given["enable_thinking"] = False
-    elif effort:
-        given["reasoning_effort"] = effort
+    given = _effort(fields, template)
     if "enable_thinking" in fields:
         given["enable_thinking"] = fields.take("enable_thinking")
     arguments = fields.mapping("chat_template_kwargs")
@@ -115,6 +110,16 @@ def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
     unread = [name for name in given if name not in template]
     fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
     return {name: value for name, value in given.items() if name not in unread}
+
+
+def _effort(fields: Fields, template: str) -> dict[str, Any]:
+    """`reasoning_effort` as the arguments for it that the chat template reads."""
+    effort = fields.text("reasoning_effort")
+    asked = {"enable_thinking": effort != "none"} | ({"reasoning_effort": effort} if effort != "none" else {})
+    given = {name: value for name, value in asked.items() if name in template} if effort else {}
+    if effort and not given:
+        fields.notes.append("'reasoning_effort' has no effect: the chat template does not read it")
+    return given
 
 
 def with_tools(

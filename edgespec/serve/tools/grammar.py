@@ -15,7 +15,7 @@ LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 
 def several_calls(format: Format, call: Mapping[str, Any], special: Mapping[str, int]) -> str | None:
     """A grammar of one call or several, in a format that can repeat them; None for the other formats. `call` is the
-    schema of a call, `special` has the ids of marks that are tokens of their own."""
+    schema of a call, `special` has the ids of marks that are single tokens."""
     more = f"{{0,{MOST_CALLS - 1}}}"
     if format is LLAMA:
         return _lark(f'start: json ("; " json){more}', call)
@@ -36,7 +36,7 @@ def calls_in_text(format: Format, call: Mapping[str, Any], special: Mapping[str,
     if OPEN in special:  # all other tokens are text, among them marks of reasoning
         text = f"text: <[^{special[OPEN]}]>*\nstart: (text call)* text"
         return _lark(f"{text}\ncall: {opened} SPACE json SPACE {closed}\nSPACE: /[ \\n]*/", call)
-    if "<think>" in template:  # which may be a token of its own, and TEXT has none of these
+    if "<think>" in template:  # may be a single token, which TEXT does not match
         return None
     text = "start: call* TEXT\nTEXT: /(.|\\n)*/\nbegun[lazy]: TEXT " + opened
     return _lark(f"{text}\ncall: begun SPACE json SPACE {closed}\nSPACE: /[ \\n]*/", call)

@@ -13,7 +13,7 @@ _BARE = re.compile(r"[\s;]*(\{|\Z)")
 
 class ToolParser:
     """The calls and the text of one answer. A call is sent when it is whole. A text that only looks like a call stays
-    text. Calls after the first `most` are left out, since a client that wants so many would not expect more."""
+    text. Calls after the first `most` are left out, since the client does not expect them."""
 
     def __init__(self, format: Format, schemas: Schemas, most: int | None = None) -> None:
         self._format, self._schemas, self._most = format, schemas, most
