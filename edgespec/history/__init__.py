@@ -39,11 +39,22 @@ from edgespec.history.data import (
     unpack_pieces,
     valid_text,
 )
-from edgespec.history.file import IN_MEMORY, StoreError, StoreFile
+from edgespec.history.file import IN_MEMORY, StoreError, StoreFile, UnwritableError
 from edgespec.history.rows import UnknownChatError
 from edgespec.history.search import folded_words, holds, matches
 
-__all__ = ["Answer", "Branch", "ChatInfo", "Hit", "Piece", "Store", "StoreError", "Turn", "UnknownChatError"]
+__all__ = [
+    "Answer",
+    "Branch",
+    "ChatInfo",
+    "Hit",
+    "Piece",
+    "Store",
+    "StoreError",
+    "Turn",
+    "UnknownChatError",
+    "UnwritableError",
+]
 
 CLOCK_S = 2.0  # tolerance for the start time of a process
 NAMES_SHOWN = 5
@@ -103,6 +114,11 @@ class Store(Closable):
     @property
     def file(self) -> Path | None:
         return None if self._database.path == IN_MEMORY else self._database.path
+
+    @property
+    def unwritable(self) -> StoreError | None:
+        """Why nothing can be saved now; None if it can. The chats can be read in any case."""
+        return self._database.unwritable
 
     def close(self) -> None:
         self._database.close()

@@ -126,6 +126,9 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
             server, settings = "", _local_model(ctx, resumed, values, output)
         chat_settings, system = _chat_settings(values), values["system"] or ""
         states = ChatStates(_disk_bytes(values["cache_disk"]) if values["history"] else 0)
+        if store.unwritable is not None:
+            why = store.unwritable.why
+            notes.append(f"nothing is saved now ({why}): this chat is kept in memory, and saved as soon as possible")
         session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
             _resume(ctx, session, values)

@@ -238,8 +238,14 @@ def path() -> None:
 
 
 def _store(output: Output) -> Store:
-    """The user's chats; looking at them makes no file."""
-    return Store(note=output.note) if default_file().exists() else Store.in_memory()
+    """The user's chats; looking at them makes no file. Raises StoreError."""
+    try:
+        default_file().stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Store.in_memory()
+    except OSError:  # the store says what is wrong
+        pass
+    return Store(note=output.note)
 
 
 def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:
