@@ -13,6 +13,7 @@ from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import QUIET, Decorated, option, with_options
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
 from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Count, Integer, ModelSpec, Number
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
@@ -29,7 +30,7 @@ OUT = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def draft() -> None:
     """Make a draft from a target, train a draft head for it, or collect data to train a draft on.
 

@@ -17,6 +17,7 @@ from edgespec.chat.states import remove_states, states_folder
 from edgespec.chat.transcript import ImportedChat, import_chat, iso, messages_of, read_jsonl, to_jsonl, to_markdown
 from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import JSON, JSON_LINES, YES
+from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.render.table import padded, ruled
 from edgespec.cli.terminal.output import Output
@@ -52,7 +53,7 @@ CHAT = click.argument("name", type=ChatName(), metavar="CHAT")
 CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def history() -> None:
     """Conversations saved by 'edgespec chat'.
 
