@@ -74,6 +74,9 @@ def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned:
     """List conversations, pinned ones (*) and then the newest first; with QUERY, those that contain its words."""
     output = Output(quiet=False)
     with _store(output) as store:
+        if folder and folder not in (folders := store.folders()):
+            there = f"there are {', '.join(map(one_line, folders))}" if folders else "/folder NAME in a chat makes one"
+            raise UsageError(f"there is no folder {folder!r}", hint=there)
         chats = store.chats(query=" ".join(query), order="pinned")
     chats = [chat for chat in chats if folder in (None, chat.folder) and (chat.is_pinned or not pinned)][:limit]
     if as_json:
@@ -82,7 +85,7 @@ def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned:
     elif chats:
         output.line("\n".join(_table(chats)))
     else:
-        output.note("no chat was found" if query else "there is no chat yet")
+        output.note("no chat was found" if query or folder or pinned else "there is no chat yet")
 
 
 @history.command()
