@@ -125,10 +125,16 @@ class Store(Closable):
 
     @_writes
     def create(
-        self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any] | None = None, title: str = ""
+        self,
+        db: sqlite3.Connection,
+        chat: str,
+        settings: Mapping[str, Any] | None = None,
+        title: str = "",
+        created_s: float | None = None,
     ) -> None:
-        """Create a chat; `chat` is a `new_id()`. Without a title, it gets that of its first user message."""
-        rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title)
+        """Create a chat; `chat` is a `new_id()`. Without a title, it gets that of its first user message; without a
+        time, the present one."""
+        rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title, created_s=created_s)
 
     @_reads
     def chats(
@@ -216,9 +222,10 @@ class Store(Closable):
         content: str,
         answer: Answer | None = None,
         pieces: Sequence[Piece] = (),
+        created_s: float | None = None,
     ) -> Turn:
         """Add a message below `parent`, a message of this chat; it becomes the chat's head."""
-        turn = rows.new_turn(chat, parent, role, content, answer)
+        turn = rows.new_turn(chat, parent, role, content, answer, created_s)
         return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
 
     @_writes

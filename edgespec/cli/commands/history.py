@@ -14,7 +14,16 @@ from click.shell_completion import CompletionItem
 from rich.text import Text as Line
 
 from edgespec.chat.states import remove_states, states_folder
-from edgespec.chat.transcript import ImportedChat, import_chat, iso, messages_of, read_jsonl, to_jsonl, to_markdown
+from edgespec.chat.transcript import (
+    ImportedChat,
+    import_chat,
+    is_stored,
+    iso,
+    messages_of,
+    read_jsonl,
+    to_jsonl,
+    to_markdown,
+)
 from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import JSON, JSON_LINES, YES
 from edgespec.cli.options.group import Group
@@ -183,15 +192,19 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
 @history.command("import", short_help="Import conversations from JSON lines.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def import_(files: tuple[str, ...]) -> None:
-    """Import conversations from JSON lines, with messages in OpenAI's format, and print their new ids.
+    """Import conversations from JSON lines, with messages in OpenAI's format, and print their ids.
 
-    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin.
+    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin. Exported conversations
+    keep their ids and times, and those that are here already are not imported again.
     """
     output = Output(quiet=False)
     chats = [chat for file in files for chat in _read(file)]
     with Store(note=output.note) as store:
-        for chat in chats:
+        new = [chat for chat in chats if not is_stored(store, chat)]
+        for chat in new:
             output.line(import_chat(store, chat))
+    if len(new) < len(chats):
+        output.note(f"{len(chats) - len(new)} of {len(chats)} were here already")
 
 
 @history.command()

@@ -81,7 +81,8 @@ SYSTEM = click.option(
 FILE = click.option(
     "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
     type=click.Path(dir_okay=True, allow_dash=True),
-    help="Append FILE (UTF-8) to the prompt; one trailing newline is dropped. Repeatable.",
+    help="Append FILE (UTF-8) to the prompt; one trailing newline is dropped. The files of a folder or of a pattern "
+    "(src/**/*.py) follow with their names. Repeatable.",
 )  # fmt: skip
 
 QUESTION = [

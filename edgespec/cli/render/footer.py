@@ -61,7 +61,7 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
 
 
 def _looped(n: int) -> str:
-    return f"{n:,} tokens are a loop"
+    return f"the answer repeats itself ({n:,} tokens)"
 
 
 def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
