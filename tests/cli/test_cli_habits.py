@@ -75,6 +75,14 @@ def test_commands_are_found_by_other_verbs(typed: str, same: str, tmp_path: Path
     assert done.stdout == edgespec_here(*same.split(), "--help", home=tmp_path).stdout
 
 
+def test_the_model_may_follow_m_as_elsewhere(tmp_path: Path) -> None:
+    named = edgespec_here("show", "-m", "demo", home=tmp_path)
+    assert (named.returncode, named.stdout) == (0, edgespec_here("show", "demo", home=tmp_path).stdout)
+    assert b"two models were given" in edgespec_here("show", "demo", "-m", "demo", home=tmp_path).stderr
+    assert edgespec_here("show", home=tmp_path).stderr.startswith(b"edgespec: Missing argument 'MODEL'.\n")
+    assert edgespec_here("doctor", "-m", "nowhere.gguf", home=tmp_path).returncode == 3
+
+
 @pytest.mark.parametrize("names", ["", "run", "history", "history rm", "history delete"])
 def test_help_is_a_command_too(names: str, tmp_path: Path) -> None:
     path = names.split()

@@ -62,7 +62,7 @@ def _options(command: Decorated) -> Decorated:
         click.option(
             "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
             metavar="MIB", show_default="a tenth of the free disk, at most 4096",
-            help="Disk space for the KV cache of chats: one that goes on later is not read again. 0 keeps none.",
+            help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0 keeps none.",
         ),
         click.option(
             "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
@@ -162,7 +162,8 @@ def _local_model(
 
 
 def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
-    """What goes with the first message: files, and what is piped in beside a message. Raises UsageError."""
+    """Return the attachments of the first message: files, and piped input if there is a message too. Raises
+    UsageError."""
     from edgespec.chat.attachments import STDIN, attach, attachment
 
     attached: list[Attachment] = []

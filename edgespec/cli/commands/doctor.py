@@ -171,7 +171,7 @@ def _measure(model: Model, output: Output) -> list[Rounding]:
         for n_past in prefixes:
 
             def tell(part: float) -> None:
-                output.progress("measuring rounding", (len(roundings) + part) / len(prefixes))
+                output.progress("checking reproducibility", (len(roundings) + part) / len(prefixes))
 
             roundings.append(measure_rounding(context, n_past, progress=tell))
         return roundings

@@ -201,7 +201,7 @@ def _training_options(command: Decorated) -> Decorated:
 @_training_options
 @click.pass_context
 def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: Any) -> None:
-    """Train a draft head for TARGET: from nothing to a file for -md.
+    """Train a draft head for TARGET from scratch, and write a file for -md.
 
     The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
     what it predicts of others is measured, as is whether it pays here. Ctrl-C stops; the same command resumes. Needs
