@@ -68,6 +68,9 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
         if (why := stdout_failure(error)) is not None:
             errors.error(f"the output cannot be written: {why}")
             return 1
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            errors.error(f"{error.filename}: {error.strerror}", trace=True, hint="run with -v for details")
+            return 1
         shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         errors.error(f"unexpected error: {shown}", trace=True, hint="run with -v for details")
         return 1

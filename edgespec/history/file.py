@@ -87,10 +87,13 @@ class StoreFile(Closable):
                 self._copy.close()
 
     def _copied(self, error: UnwritableError) -> sqlite3.Connection:
-        """The chats in memory. Raises `error` if they cannot be read, and StoreError."""
+        """The chats in memory. Raises StoreError if they cannot be read."""
         try:
             copy = copied(self.path)
-        except (OSError, sqlite3.Error):
+        except OSError as unreadable:
+            why = unreadable.strerror or str(unreadable)
+            raise StoreError(f"the chats in {self.path} cannot be read", why=why, hint=_READABLE) from unreadable
+        except sqlite3.Error:
             raise error from None
         self._check_version(copy)
         copy.text_factory = _text
@@ -233,6 +236,7 @@ _NO_INDEX = "no such module: fts5"
 _ROOM = "free some space; saved chats are kept"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNWRITABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
+_READABLE = "make the file and its folder readable, or set EDGESPEC_HOME to another folder"
 _WRITABLE = "make the file and its folder writable, or set EDGESPEC_HOME to another folder"
 
 
