@@ -47,7 +47,7 @@ def named_files(text: str) -> list[Path]:
 
 
 def is_several(name: str) -> bool:
-    """Whether a name is a folder or a pattern, and not a file."""
+    """True for a folder or a pattern, which may mean several files."""
     path = _path(name)
     return _is_folder(path) or (has_magic(name) and not os.path.lexists(path))
 

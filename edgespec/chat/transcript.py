@@ -133,7 +133,7 @@ def import_chat(store: Store, imported: ImportedChat) -> str:
 
 
 def is_stored(store: Store, imported: ImportedChat) -> bool:
-    """Whether the store has this chat with all of these messages: it was exported from here or imported before."""
+    """True if the store has this chat with all of these messages, because it was exported or imported before."""
     known = _longest_branch(store, imported)
     return known is not None and len(known) == len(imported.turns)
 

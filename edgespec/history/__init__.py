@@ -117,7 +117,7 @@ class Store(Closable):
 
     @property
     def unwritable(self) -> StoreError | None:
-        """Why nothing can be saved now; None if it can. The chats can be read in any case."""
+        """The reason if nothing can be saved now, else None. The chats can be read in both cases."""
         return self._database.unwritable
 
     def close(self) -> None:

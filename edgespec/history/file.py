@@ -165,7 +165,7 @@ class StoreFile(Closable):
             )
 
     def _make(self) -> None:
-        """Create an empty file that nobody else may read, unless there is a file."""
+        """Create an empty file that no other user may read, unless there is a file."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):

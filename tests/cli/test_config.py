@@ -227,7 +227,7 @@ def test_a_cache_that_cannot_be_used_is_no_error(home: Path) -> None:
 
 
 def shown(home: Path, *args: str, **variables: str) -> str:
-    done = edgespec_here("config", *args, home=home / "home", **variables)
+    done = edgespec_here("config", *args, home=home / "home", stdin=b"", **variables)
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout.decode()
 

@@ -232,7 +232,7 @@ def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError
 
 
 def _is_within_context(llm: Runtime, asked: Request, samples: _Samples) -> bool:
-    """Whether -n is reached before the context is full."""
+    """True if -n is reached before the context is full."""
     n_prompt = samples.stats.prompt_tokens // len(samples.events)
     return 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt
 

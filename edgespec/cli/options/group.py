@@ -16,11 +16,11 @@ ALIASES = {
     **dict.fromkeys(("info", "cat"), ("show",)),
     "download": ("pull",),
 }
-"""What people type, and the commands of a group that are meant: the first one that the group has."""
+"""Verbs of other programs, each with the commands that it may mean; the first one that a group has is run."""
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
-    """The command of a group that a name stands for; None if there is none."""
+    """Return the command of a group that a name means, or None."""
     return next((command for command in (name, *ALIASES.get(name, ())) if command in known), None)
 
 

@@ -79,7 +79,7 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
 
 
 def _recalled(stats: Stats) -> Iterator[str]:
-    """How many accepted tokens earlier answers had: a prompt that is asked again is easily drafted."""
+    """Report tokens that earlier answers had: a prompt that is asked again is drafted from its earlier answer."""
     if stats.recalled:
         of = f"{stats.recalled:,} of {stats.accepted:,} accepted tokens"
         yield f"{of} were copied from earlier answers (--no-store copies none)"

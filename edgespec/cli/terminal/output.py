@@ -245,8 +245,8 @@ def _finite(value: Any) -> Any:
 
 
 def stdout_failure(error: Exception) -> str | None:
-    """Why stdout takes no more, if that is what an error of others means, such as click's help; an error of a file
-    names the file. What is left is dropped, or the interpreter would try again at its end."""
+    """Return the reason if an error comes from a write to stdout, such as click's help, else None. An error of a file
+    names the file. The rest of the output is dropped: the interpreter would try to write it again at its end."""
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
         return None
     if sys.stdout is not None:

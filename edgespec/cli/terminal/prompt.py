@@ -75,7 +75,7 @@ def read_stdin(note: Callable[[str], None]) -> bytes:
 
 
 def _from_files(source: str, note: Callable[[str], None]) -> list[str]:
-    """The text of a file as it is; a folder or a pattern stands for files, each with its name, as in a chat. Those
+    """The text of a file as it is; a folder or a pattern means files, each with its name, as in a chat. Those
     that are not text are reported."""
     from edgespec.chat.attachments import attach
     from edgespec.chat.paths import is_several
