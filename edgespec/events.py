@@ -16,7 +16,7 @@ Progress = Callable[[str, float], None]
 PROGRESS = {
     "loading": "loading {}",
     "making": "creating a draft of {}",
-    "rounding": "measuring rounding",
+    "rounding": "checking reproducibility",
     "costs": "measuring passes",
     "prompt": "reading the prompt",
 }

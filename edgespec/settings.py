@@ -310,10 +310,14 @@ def check_spec_type(spec_type: object) -> None:
         return
     names = spec_type.split(",") if isinstance(spec_type, str) else []
     drafters = [_drafter(name) for name in names]
-    if not names or not set(drafters) <= set(DRAFTERS) or "self" in names or len(set(drafters)) != len(names):
+    unknown = [name for name, drafter in zip(names, drafters, strict=True) if drafter not in DRAFTERS]
+    if unknown and unknown[0] not in ("auto", "none"):
+        raise UsageError(f"unknown drafter {shown(unknown[0])}", hint=f"choose from auto, none, {', '.join(SPELLINGS)}")
+    if not names or unknown or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(
-            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, each once, not {shown(spec_type)}",
-            hint="self:8 uses 8 layers, self:Q2_K smaller weights; auto and none cannot be combined",
+            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {shown(spec_type)}",
+            hint="each drafter can be named once, and auto and none cannot be combined with others; self:8 uses 8 "
+            "layers, self:Q2_K smaller weights",
         )
     if {"draft", "self"} <= set(drafters):
         raise UsageError(

@@ -46,6 +46,12 @@ def named_files(text: str) -> list[Path]:
     return list(found)
 
 
+def is_several(name: str) -> bool:
+    """True for a folder or a pattern, which may mean several files."""
+    path = _path(name)
+    return _is_folder(path) or (has_magic(name) and not os.path.lexists(path))
+
+
 def pasted_files(text: str) -> list[Path]:
     """The files that a text names and nothing else, each by its whole path, as terminals paste what is dragged onto
     them; none if it is any other text."""

@@ -9,6 +9,7 @@ from edgespec.chat.personas import Persona, differing, file_of, folder, persona,
 from edgespec.chat.session import Session
 from edgespec.errors import UsageError
 from edgespec.models.names.spec import catalogued_settings
+from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 
 
@@ -23,7 +24,7 @@ class PersonaCommands:
         if not argument:
             self._list_personas()
         elif word == "save":
-            self._save_persona(name or self.session.persona)
+            self._save_persona(name or self.session.persona or _unnamed())
         elif word == "edit":
             self.front.edit_persona(persona(name or self.session.persona or _missing()))
         else:
@@ -39,7 +40,7 @@ class PersonaCommands:
             self.front.say("no persona any more: system prompt and settings are as they were without it")
             return
         sets = ", ".join(f"{name} {one_line(text)}" for name, text in chosen.settings.items())
-        later = ", from the next answer on; the model reads all earlier messages again" if session.turns else ""
+        later = ", from the next answer on; the whole chat is processed again once" if session.turns else ""
         self.front.say(f"persona {chosen.name}{f' ({sets})' if sets else ''}{later}")
         if chosen.model and chosen.model != session.load_settings.model:
             if session.model.server:
@@ -61,16 +62,31 @@ class PersonaCommands:
 
     def _save_persona(self, name: str) -> None:
         session = self.session
-        file = file_of(name or _missing())
+        file = file_of(name)
         before = session.taken_persona if name == session.persona else None
         if file.exists() and before is None:
             raise UsageError(f"there is a persona {name} already", hint=f"/persona edit {name} changes it")
         settings = differing(session.settings, catalogued_settings(session.load_settings.model))
+        if not session.system and not settings:
+            what = "there is nothing to save: this chat has no system prompt, and its settings are the defaults"
+            raise UsageError(
+                what, hint=f"/system TEXT sets a prompt, /set NAME VALUE a setting; then /persona save {name}"
+            )
         description, model = (before.description, before.model) if before else ("", "")
         saved = replace(Persona(name, description, session.system, settings, model), file=file)
         save(saved)
         session.take_persona(saved)
-        self.front.say(f"persona {name} is in {file}: the system prompt and {len(settings)} settings of this chat")
+        parts = [
+            *(["the system prompt"] if session.system else []),
+            *([counted(len(settings), "setting")] if settings else []),
+        ]
+        self.front.say(f"saved persona {name} to {file}: {' and '.join(parts)} of this chat")
+        if not session.system:
+            self.front.say(f"it has no system prompt; /system TEXT sets one, and /persona save {name} adds it")
+
+
+def _unnamed() -> str:
+    raise UsageError("the persona needs a name", hint="/persona save NAME")
 
 
 def _missing() -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
-from edgespec.history import StoreError, UnknownChatError
+from edgespec.history import StoreError, UnknownChatError, UnwritableError
 
 Write = Callable[[], object]
 
@@ -17,7 +18,7 @@ class Writes:
     def __init__(self, everything: Callable[[], list[Write]]) -> None:
         self._everything = everything
         self._waiting: list[Write] = []
-        self._lock = threading.RLock()  # the screen writes beside the answer
+        self._lock = threading.RLock()  # the screen writes while an answer is written
         self.error: StoreError | None = None
 
     def __len__(self) -> int:
@@ -29,6 +30,10 @@ class Writes:
         with self._lock:
             self._waiting.append(write)
             self.retry()
+            if isinstance(self.error, UnwritableError) and len(self._waiting) > 1:
+                # Only the first pending write was tried. This one changes the copy that the open chat is read from.
+                with suppress(StoreError):
+                    write()
 
     def retry(self) -> None:
         """Write what is pending."""

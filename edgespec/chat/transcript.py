@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import takewhile
 from typing import Any
 
 from edgespec.errors import UsageError
-from edgespec.history import ChatInfo, Store, Turn, new_id
+from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
+from edgespec.history.data import valid_text
 from edgespec.text.thinking import split
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
@@ -23,12 +28,28 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 @dataclass(frozen=True, slots=True)
 class ImportedChat:
     """A chat from a file: its title, "" if it has none, and (role, content) of its messages, at least one; its folder,
-    and whether it is pinned."""
+    and whether it is pinned. `id` is its id here or in the store that it was exported from. `times_s` are the times of
+    the messages, None where they are unknown."""
 
     title: str
     messages: tuple[tuple[str, str], ...]
     folder: str = ""
     is_pinned: bool = False
+    id: str = field(default="", compare=False)
+    times_s: tuple[float | None, ...] = field(default=(), compare=False)
+
+    @property
+    def system(self) -> str:
+        """The system prompt: a leading system message."""
+        return self.messages[0][1] if self.messages[0][0] == "system" else ""
+
+    @property
+    def turns(self) -> list[tuple[str, str, float | None]]:
+        """(role, content, time) of the messages after the system prompt, as the store keeps them."""
+        times = self.times_s or (None,) * len(self.messages)
+        said = [(valid_text(role), valid_text(text)) for role, text in self.messages]
+        turns = [(*message, time_s) for message, time_s in zip(said, times, strict=True)]
+        return turns[self.messages[0][0] == "system" :]
 
 
 def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
@@ -48,11 +69,12 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
 
 
 def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
-    """One line, with its newline: the chat's id, title, time and model, and `messages`."""
+    """One line, with its newline: the chat's id, title, times and model, and `messages`."""
     row = {
         "chat": info.id,
         "title": info.title,
         "created": iso(info.created_s),
+        "times": [iso(turn.created_s) for turn in turns],
         "model": info.model,
         **({"folder": info.folder} if info.folder else {}),
         **({"pinned": True} if info.is_pinned else {}),
@@ -78,32 +100,64 @@ def read_jsonl(lines: Iterable[str]) -> Iterator[ImportedChat]:
     """The chats of a file: `{"messages": [...]}` per line, one message per line, or all in one JSON array. Messages on
     lines of their own are one chat. Raises UsageError, naming the line and what is wrong there."""
     text = "\n".join(line.removesuffix("\n") for line in lines).removeprefix("\ufeff")
-    loose: list[tuple[str, str]] = []
+    loose: list[Any] = []
     for where, value in _values(text):
         try:
             if isinstance(value, list) or (isinstance(value, dict) and "messages" in value):
                 yield _chat(value)
             else:
-                loose.append(_message(value))
+                _message(value)
+                loose.append(value)
         except ValueError as error:
             raise UsageError(f"{where} is neither a message nor a chat", why=str(error), hint=_HINT) from error
     if loose:
-        yield ImportedChat("", tuple(loose))
+        yield _chat(loose)
 
 
 def import_chat(store: Store, imported: ImportedChat) -> str:
-    """Store a chat so that it can be continued; returns its id. A leading system message becomes its system prompt.
-    Raises StoreError."""
-    chat, parent, messages = new_id(), None, list(imported.messages)
-    system = messages.pop(0)[1] if messages[0][0] == "system" else ""
-    store.create(chat, {"system": system}, title=imported.title)
-    for role, content in messages:
-        parent = store.append(chat, parent, role, content).key
-    if imported.folder:
-        store.move(chat, imported.folder)
-    if imported.is_pinned:
-        store.pin(chat, True)
+    """Store a chat so that it can be continued; returns its id. A leading system message becomes its system prompt. A
+    chat that the store has gets the messages that it lacks, as a branch. Raises StoreError."""
+    chat = _id_of(imported)
+    if (known := _longest_branch(store, imported)) is None:
+        first_s = next((time_s for *_, time_s in imported.turns if time_s is not None), None)
+        store.create(chat, {"system": imported.system}, title=imported.title, created_s=first_s)
+        if imported.folder:
+            store.move(chat, imported.folder)
+        if imported.is_pinned:
+            store.pin(chat, True)
+    shared = known or []
+    parent = shared[-1].key if shared else None
+    for role, content, time_s in imported.turns[len(shared) :]:
+        parent = store.append(chat, parent, role, content, created_s=time_s).key
     return chat
+
+
+def is_stored(store: Store, imported: ImportedChat) -> bool:
+    """True if the store has this chat with all of these messages, because it was exported or imported before."""
+    known = _longest_branch(store, imported)
+    return known is not None and len(known) == len(imported.turns)
+
+
+def _id_of(imported: ImportedChat) -> str:
+    """The chat's id. Without one from a store it follows from the content, so that a second import finds the chat."""
+    if re.fullmatch("[0-9a-f]{10}", imported.id):
+        return imported.id
+    return sha256(json.dumps([imported.title, imported.messages]).encode()).hexdigest()[:10]
+
+
+def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
+    """The turns with which the chat in the store begins as this one does; None if the store does not have the chat."""
+    chat, turns = _id_of(imported), [(role, content) for role, content, _ in imported.turns]
+    try:
+        branches = store.branches(chat)
+    except UnknownChatError:
+        return None
+    longest: list[Turn] = []
+    for branch in branches:
+        path = store.path(branch.leaf)
+        same = takewhile(lambda pair: pair[1] == (pair[0].role, pair[0].content), zip(path, turns, strict=False))
+        longest = max(longest, [turn for turn, _ in same], key=len)
+    return longest
 
 
 def iso(time_s: float) -> str:
@@ -148,12 +202,30 @@ def _chat(value: Any) -> ImportedChat:
     messages, title, folder = about["messages"], about.get("title"), about.get("folder")
     if not isinstance(messages, list) or not messages:
         raise ValueError("messages must be a non-empty list")
+    known, each = about.get("chat", about.get("id")), about.get("times")
+    if not isinstance(each, list) or len(each) != len(messages):
+        each = [message.get("created") if isinstance(message, dict) else None for message in messages]
+    created_s = _time_of(about.get("created"))
     return ImportedChat(
         title if isinstance(title, str) else "",
         tuple(_message(message) for message in messages),
         folder if isinstance(folder, str) else "",
         about.get("pinned") is True,
+        known if isinstance(known, str) else "",
+        tuple(created_s if (time_s := _time_of(value)) is None else time_s for value in each),
     )
+
+
+def _time_of(value: Any) -> float | None:
+    """The time of a text in ISO 8601 or of a number of seconds since 1970; None if it is no such time."""
+    try:
+        if isinstance(value, str):
+            time_s = datetime.fromisoformat(value).timestamp()
+        else:
+            time_s = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        return time_s if 0 <= time_s <= time.time() else None
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _message(value: Any) -> tuple[str, str]:

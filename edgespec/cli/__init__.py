@@ -8,6 +8,7 @@ Ctrl-C).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
     import click
 
     from edgespec.cli.commands import edgespec
-    from edgespec.cli.terminal.output import Output, StdoutClosed
+    from edgespec.cli.terminal.output import Output, StdoutClosed, stdout_failure
     from edgespec.errors import EdgespecError, OutOfMemoryError
 
     errors = Output(quiet=False)
@@ -64,10 +65,18 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
         errors.error("out of memory (in Python)", trace=True)
         return OutOfMemoryError.exit_code
     except Exception as error:
+        if (why := stdout_failure(error)) is not None:
+            errors.error(f"the output cannot be written: {why}")
+            return 1
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            errors.error(f"{error.filename}: {error.strerror}", trace=True, hint="run with -v for details")
+            return 1
         shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         errors.error(f"unexpected error: {shown}", trace=True, hint="run with -v for details")
         return 1
     except SystemExit as leaving:  # click's own way out: shell completion, or --help into a closed pipe
+        if "_EDGESPEC_COMPLETE" not in os.environ:
+            return 0
         return leaving.code if isinstance(leaving.code, int) else 1
 
 

@@ -56,7 +56,7 @@ def verdicts(result: Result) -> Iterator[str]:
     if best and len({row["target"] for row in result["rows"] if row["tokens_per_s"]}) > 1:
         names = [f"{row['target']} {way(result, row)}" for row in sorted(best, key=lambda row: -row["tokens_per_s"])]
         unsure = "as far as these speeds can be compared, " if is_doubtful(result) else ""
-        what = f"not beaten in both speed and closeness to {base['label']}"
+        what = f"best trade-offs of speed and closeness to {base['label']}"
         yield f"{unsure}{what}, fastest first: {'; '.join(names)}"
     yield from _fastest(result)
 

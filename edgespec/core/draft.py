@@ -34,7 +34,8 @@ class Draft:
     `confidence[i]` is the drafter's estimate that the node is accepted given that its parent was. `distributions[i]` is
     what the token was sampled from, given the siblings before it; None if it was not sampled. `source` is the drafter;
     if several contributed, `sources` are those of the nodes. `certainty`, if requested, holds each token's probability
-    under the drafter and the entropy of its distribution, in nats.
+    under the drafter and the entropy of its distribution, in nats. `recalled`, if it is not empty, says of each node
+    whether it was copied from an earlier answer.
     """
 
     tokens: list[int]
@@ -44,6 +45,7 @@ class Draft:
     source: str = ""
     certainty: list[tuple[float, float]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    recalled: list[bool] = field(default_factory=list)
 
     @classmethod
     def chain(cls, tokens: list[int], confidence: list[float], source: str) -> Draft:
@@ -135,6 +137,7 @@ class Draft:
             [*self.distributions],
         )
         sources = [self.source_of(node) for node in range(len(self))]
+        recalled = [self.is_recalled(node) for node in range(len(self))]
         known = {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
         place = {-1: -1}
         for node, token in enumerate(other.tokens):
@@ -150,7 +153,9 @@ class Draft:
             confidence.append(other.confidence[node])
             distributions.append(other.distributions[node])
             sources.append(other.source_of(node))
-        return Draft(tokens, parents, confidence, distributions, self.source, sources=sources).depth_first()
+            recalled.append(other.is_recalled(node))
+        merged = Draft(tokens, parents, confidence, distributions, self.source, sources=sources, recalled=recalled)
+        return merged.depth_first()
 
     def depth_first(self) -> Draft:
         """The same tree, with what hangs below a node right behind it: the cells of the first path then lie side by
@@ -167,6 +172,9 @@ class Draft:
     def source_of(self, node: int) -> str:
         return self.sources[node] if self.sources else self.source
 
+    def is_recalled(self, node: int) -> bool:
+        return bool(self.recalled) and self.recalled[node]
+
     def _only(self, kept: Sequence[int]) -> Draft:
         """The subtree of these nodes, parents before children, which are renumbered."""
         place = {node: index for index, node in enumerate(kept)} | {-1: -1}
@@ -177,6 +185,7 @@ class Draft:
             [self.distributions[node] for node in kept],
             self.source,
             sources=[self.sources[node] for node in kept] if self.sources else [],
+            recalled=[self.recalled[node] for node in kept] if self.recalled else [],
         )
 
     def leaves(self) -> list[list[int]]:

@@ -35,7 +35,8 @@ class Stats:
     They count what was verified, including the end token and tokens that a stop string then cut off. The first token
     comes from the last pass of the prompt: it is one of the generated tokens, its pass belongs to `prompt_s`, as in
     llama.cpp. Positions of a draft are depths of its tree. `near_ties` counts tokens that rounding in kernels could
-    have changed; None if that was not measured, and under rules that do not choose by noise.
+    have changed; None if that was not measured, and under rules that do not choose by noise. `recalled` counts the
+    accepted tokens that were copied from earlier answers.
     """
 
     prompt_tokens: int = 0
@@ -53,6 +54,7 @@ class Stats:
     accepted_histogram: list[int] = field(default_factory=list)
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     near_ties: int | None = None
+    recalled: int = 0
 
     def __str__(self) -> str:
         """Speed, and what drafting gained."""
@@ -69,6 +71,7 @@ class Stats:
         self.rounds += 1
         self.proposed += len(draft)
         self.accepted += accepted
+        self.recalled += sum(map(draft.is_recalled, path))
         self.generated_tokens += emitted
         depths = draft.depths()
         deepest = max(depths, default=-1) + 1
@@ -186,6 +189,7 @@ class Stats:
             "accepted_histogram": self.accepted_histogram,
             "by_source": {source: asdict(counts) for source, counts in self.by_source.items()},
             "near_ties": self.near_ties,
+            "recalled": self.recalled,
         }
 
     @classmethod
@@ -212,6 +216,7 @@ class Stats:
                 for name, counts in figures.get("by_source", {}).items()
             },
             near_ties=figures.get("near_ties"),
+            recalled=figures.get("recalled", 0),
         )
 
 

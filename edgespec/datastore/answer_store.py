@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from edgespec.core.index.automaton import SuffixAutomaton
 from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
 from edgespec.core.index.continuation import BETWEEN, Place
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import cache_dir, write_whole
 
 VERSION = 1
@@ -58,14 +58,16 @@ def stored() -> list[dict[str, Any]]:
 
 
 def clear(names: Sequence[str] = ()) -> int:
-    """Delete the stores of these vocabularies, or all; returns how many. Raises UsageError for an unknown one."""
+    """Delete the stores of these vocabularies, or all; returns how many. Raises UsageError for an unknown one, and
+    EdgespecError for one that cannot be deleted."""
     files = {file.stem: file for file in store_dir().glob("*.npz")}
     unknown = [name for name in names if name not in files]
     if unknown:
         raise UsageError(f"there is no answer store {unknown[0]}", hint="'edgespec store ls' lists them")
     for name in names or files:
-        files[name].unlink(missing_ok=True)
-        files[name].with_suffix(".lock").unlink(missing_ok=True)
+        with told_as(EdgespecError, f"{files[name]} cannot be deleted"):
+            files[name].unlink(missing_ok=True)
+            files[name].with_suffix(".lock").unlink(missing_ok=True)
     return len(names or files)
 
 

@@ -19,7 +19,7 @@ from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
 from edgespec.core.index.continuation import BETWEEN
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import data_dir
-from edgespec.files.unfinished import becoming, check_replaceable
+from edgespec.files.unfinished import becoming, check_destination, check_replaceable
 from edgespec.llama.model import Model
 
 VERSION = 1
@@ -154,13 +154,18 @@ def build(
     Takes about 30 bytes of memory per token. Raises UsageError if there is nothing to read, EdgespecError if the file
     cannot be written; then nothing is left behind.
     """
-    check_replaceable(out, MAGIC)
+    is_own = out.parent == corpus_dir()
+    if is_own:
+        check_replaceable(out, MAGIC)
+    else:  # a folder of the user's may be a mistake in writing
+        check_destination(out, [], MAGIC)
     left_out: list[str] = []
     sizes = [file.stat().st_size for file in files]
     total = max(1, sum(sizes))
     n_files = n_bytes = done = 0
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        if is_own:
+            out.parent.mkdir(parents=True, exist_ok=True)
         with becoming(out) as unfinished, unfinished.open("wb") as scratch:
             scratch.write(b"\0" * START)
             for file, size in zip(files, sizes, strict=True):

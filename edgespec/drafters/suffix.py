@@ -8,12 +8,13 @@ Decoding, arXiv 2411.10666); continuations are weighted by frequency, and the mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from edgespec.core.draft import Draft
 from edgespec.core.index.automaton import ROOT, SuffixAutomaton
 from edgespec.core.index.continuation import InText, Place
-from edgespec.drafters.base import DraftContext
+from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.walk import ContinuingDrafter
 
 PLACES = 4  # runs of different lengths that are asked
@@ -51,6 +52,7 @@ class _Text:
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     others: _Cursor | None = None
     n_tokens: int = 0
+    recalls: bool = False  # the longest match is in other answers
 
 
 class SuffixDrafter(ContinuingDrafter):
@@ -86,5 +88,15 @@ class SuffixDrafter(ContinuingDrafter):
             if text.others is None or text.others.automaton is not answers.recent:
                 text.others, new = _Cursor(answers.recent), tokens
             text.others.read(new)
-            places += [*text.others.places(), *answers.places(tokens)]
+            others = [*text.others.places(), *answers.places(tokens)]
+            text.recalls = _longest(others) > _longest(places)
+            places += others
         return places
+
+    def _draft(self, sequence: DraftContext, budget: Budget) -> Draft:
+        draft = super()._draft(sequence, budget)
+        return replace(draft, recalled=[True] * len(draft)) if self._texts[sequence.slot].recalls else draft
+
+
+def _longest(places: Iterable[Place]) -> int:
+    return max((place.length for place in places), default=0)

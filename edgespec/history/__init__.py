@@ -39,11 +39,22 @@ from edgespec.history.data import (
     unpack_pieces,
     valid_text,
 )
-from edgespec.history.file import IN_MEMORY, StoreError, StoreFile
+from edgespec.history.file import IN_MEMORY, StoreError, StoreFile, UnwritableError
 from edgespec.history.rows import UnknownChatError
 from edgespec.history.search import folded_words, holds, matches
 
-__all__ = ["Answer", "Branch", "ChatInfo", "Hit", "Piece", "Store", "StoreError", "Turn", "UnknownChatError"]
+__all__ = [
+    "Answer",
+    "Branch",
+    "ChatInfo",
+    "Hit",
+    "Piece",
+    "Store",
+    "StoreError",
+    "Turn",
+    "UnknownChatError",
+    "UnwritableError",
+]
 
 CLOCK_S = 2.0  # tolerance for the start time of a process
 NAMES_SHOWN = 5
@@ -104,15 +115,26 @@ class Store(Closable):
     def file(self) -> Path | None:
         return None if self._database.path == IN_MEMORY else self._database.path
 
+    @property
+    def unwritable(self) -> StoreError | None:
+        """The reason if nothing can be saved now, else None. The chats can be read in both cases."""
+        return self._database.unwritable
+
     def close(self) -> None:
         self._database.close()
 
     @_writes
     def create(
-        self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any] | None = None, title: str = ""
+        self,
+        db: sqlite3.Connection,
+        chat: str,
+        settings: Mapping[str, Any] | None = None,
+        title: str = "",
+        created_s: float | None = None,
     ) -> None:
-        """Create a chat; `chat` is a `new_id()`. Without a title, it gets that of its first user message."""
-        rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title)
+        """Create a chat; `chat` is a `new_id()`. Without a title, it gets that of its first user message; without a
+        time, the present one."""
+        rows.insert_chat(db, chat, json.dumps(dict(settings or {})), title, created_s=created_s)
 
     @_reads
     def chats(
@@ -200,9 +222,10 @@ class Store(Closable):
         content: str,
         answer: Answer | None = None,
         pieces: Sequence[Piece] = (),
+        created_s: float | None = None,
     ) -> Turn:
         """Add a message below `parent`, a message of this chat; it becomes the chat's head."""
-        turn = rows.new_turn(chat, parent, role, content, answer)
+        turn = rows.new_turn(chat, parent, role, content, answer, created_s)
         return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
 
     @_writes

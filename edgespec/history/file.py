@@ -1,11 +1,13 @@
 """The SQLite file of the chats, which may be locked, full, read-only, newer than this program or damaged.
 
 A damaged file is moved aside and its readable content goes into a new one. Another process that has it open detects the
-move, and uses the new one too.
+move, and uses the new one too. A file that cannot be opened for writing is read from a copy in memory.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import threading
 import time
@@ -15,7 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.closable import Closable
-from edgespec.errors import EdgespecError, told_as
+from edgespec.errors import EdgespecError
+from edgespec.files.paths import free_in
+from edgespec.history.copy import copied
 from edgespec.history.rescue import rescue
 from edgespec.history.schema import MIGRATIONS, migrate, version_of
 
@@ -23,14 +27,23 @@ T = TypeVar("T")
 
 IN_MEMORY = Path(":memory:")
 LOCK_S = 1.0  # a screen blocks that long
+LEAST_FREE = 1 << 16  # bytes: SQLite writes nothing where there are fewer
 
 
 class StoreError(EdgespecError):
     """The store of chats cannot be read or written now; its content is unchanged."""
 
 
+class UnwritableError(StoreError):
+    """The disk is full or read-only, or its owner is someone else."""
+
+
 class StoreFile(Closable):
-    """A file of chats, created if missing. Any thread may use it, one at a time. Raises StoreError."""
+    """A file of chats, created if missing. Any thread may use it, one at a time. Raises StoreError.
+
+    `unwritable` is the reason if the file could not be opened for writing. Then a copy in memory is read. A write
+    changes the copy, so that the open chat can be read, and raises the reason; the next write tries the file again.
+    """
 
     def __init__(self, file: Path, note: Callable[[str], None]) -> None:
         self.path = file
@@ -39,16 +52,52 @@ class StoreFile(Closable):
         self._place: tuple[int, int] | None = None
         self._connection: sqlite3.Connection
         self._is_open = False
-        self._mended(self._reopen)
+        self._copy: sqlite3.Connection | None = None
+        self.unwritable: UnwritableError | None = None
+        try:
+            self._mended(self._reopen)
+        except UnwritableError as error:
+            self._copy, self.unwritable = self._copied(error), error
 
     def run(self, work: Callable[[sqlite3.Connection], T], *, write: bool = False) -> T:
         """Do `work` in one transaction. If the file is damaged, it is repeated on a new one. Raises StoreError."""
         with self._lock:
-            return self._mended(lambda: self._transaction(work, write))
+            if self._copy is None:
+                return self._mended(lambda: self._transaction(work, write))
+            try:
+                if not write:
+                    return _within(self._copy, work, write)
+                try:
+                    done = self._mended(lambda: self._transaction(work, write))
+                except UnwritableError as error:
+                    self.unwritable = error
+                    _within(self._copy, work, write)
+                    raise
+            except sqlite3.Error as error:  # the copy has the damage of the file
+                raise self._explained(error) from error
+            self._copy.close()
+            self._copy = self.unwritable = None
+            return done
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()  # and every later use is an error
+            if self._is_open:
+                self._connection.close()  # and every later use is an error
+            if self._copy is not None:
+                self._copy.close()
+
+    def _copied(self, error: UnwritableError) -> sqlite3.Connection:
+        """The chats in memory. Raises StoreError if they cannot be read."""
+        try:
+            copy = copied(self.path)
+        except OSError as unreadable:
+            why = unreadable.strerror or str(unreadable)
+            raise StoreError(f"the chats in {self.path} cannot be read", why=why, hint=_READABLE) from unreadable
+        except sqlite3.Error:
+            raise error from None
+        self._check_version(copy)
+        copy.text_factory = _text
+        return copy
 
     def _mended(self, attempt: Callable[[], T]) -> T:
         try:
@@ -81,16 +130,7 @@ class StoreFile(Closable):
     def _transaction(self, work: Callable[[sqlite3.Connection], T], write: bool) -> T:
         if not self._is_open or (self.path != IN_MEMORY and _place(self.path) != self._place):
             self._reopen()
-        db = self._connection
-        db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-        try:
-            done = work(db)
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-        return done
+        return _within(self._connection, work, write)
 
     def _reopen(self) -> None:
         self._leave()
@@ -109,11 +149,7 @@ class StoreFile(Closable):
         db = sqlite3.connect(self.path, timeout=LOCK_S, isolation_level=None, check_same_thread=False)
         try:
             db.text_factory = _text
-            if version_of(db) > len(MIGRATIONS):
-                raise StoreError(
-                    f"the chats in {self.path} were written by a newer version of edgespec",
-                    hint="update edgespec (pip install -U edgespec); the file is left as it is",
-                )
+            self._check_version(db)
             _share(db)
             migrate(db)
         except BaseException:
@@ -121,12 +157,26 @@ class StoreFile(Closable):
             raise
         return db
 
+    def _check_version(self, db: sqlite3.Connection) -> None:
+        if version_of(db) > len(MIGRATIONS):
+            raise StoreError(
+                f"the chats in {self.path} were written by a newer version of edgespec",
+                hint="update edgespec (pip install -U edgespec); the file is left as it is",
+            )
+
     def _make(self) -> None:
-        """An empty file that nobody else may read."""
-        with told_as(StoreError, f"the chats in {self.path} cannot be opened", hint=_WRITABLE):
+        """Create an empty file that no other user may read, unless there is a file."""
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
+        except OSError as error:
+            kind = UnwritableError if error.errno in _UNWRITABLE else StoreError
+            why, hint = error.strerror or str(error), _ROOM if error.errno in _FULL else _WRITABLE
+            raise kind(f"the chats in {self.path} cannot be opened", why=why, hint=hint) from error
+        if not os.access(self.path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            what = f"the chats in {self.path} cannot be written"
+            raise UnwritableError(what, why="the file is read-only", hint=_WRITABLE)
 
     def _begin_anew(self, reason: str) -> None:
         """Raises StoreError, and sqlite3.Error where the new file cannot be written."""
@@ -168,12 +218,11 @@ class StoreFile(Closable):
             return StoreError(
                 f"{file} are locked", why="another program keeps writing to them", hint="close it and try again"
             )
-        if code == sqlite3.SQLITE_FULL:
-            return StoreError(
-                f"{file} cannot be written", why="the disk is full", hint="free some space; saved chats are kept"
-            )
+        is_failure = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # of files that SQLite creates
+        if code == sqlite3.SQLITE_FULL or (is_failure and free_in(self.path.parent) < LEAST_FREE):
+            return UnwritableError(f"{file} cannot be written", why="the disk is full", hint=_ROOM)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-            return StoreError(f"{file} cannot be written", why=str(error), hint=_WRITABLE)
+            return UnwritableError(f"{file} cannot be written", why=str(error), hint=_WRITABLE)
         if _NO_INDEX in str(error):
             return StoreError(
                 f"{file} cannot be searched",
@@ -184,7 +233,24 @@ class StoreFile(Closable):
 
 
 _NO_INDEX = "no such module: fts5"
+_ROOM = "free some space; saved chats are kept"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNWRITABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM)
+_READABLE = "make the file and its folder readable, or set EDGESPEC_HOME to another folder"
 _WRITABLE = "make the file and its folder writable, or set EDGESPEC_HOME to another folder"
+
+
+def _within(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], write: bool) -> T:
+    """Do `work` in one transaction."""
+    db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    try:
+        done = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return done
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -53,9 +53,11 @@ def read_chats(db: sqlite3.Connection, limit: int | None = None, order: Order = 
     return {number: ChatInfo(*about) for number, *about in found}
 
 
-def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, model: str = "") -> int:
+def insert_chat(
+    db: sqlite3.Connection, chat: str, settings: str, title: str, model: str = "", created_s: float | None = None
+) -> int:
     """The number of the chat, which may exist already."""
-    now, title = time.time(), one_line(title)
+    now, title = time.time() if created_s is None else created_s, one_line(title)
     db.execute(
         """INSERT OR IGNORE INTO chat (id, title, title_by, settings, model, created_s, updated_s)
         VALUES (?, ?, ?, ?, ?, ?, ?)""",
@@ -64,10 +66,13 @@ def insert_chat(db: sqlite3.Connection, chat: str, settings: str, title: str, mo
     return chat_number(db, chat)
 
 
-def new_turn(chat: str, parent: str | None, role: str, content: str, answer: Answer | None) -> Turn:
+def new_turn(
+    chat: str, parent: str | None, role: str, content: str, answer: Answer | None, created_s: float | None = None
+) -> Turn:
     """A message in the form in which it will be stored."""
     role, content = valid_text(role), valid_text(content)
-    return Turn(key_of(parent or chat, role, content), parent, role, content, time.time(), answer)
+    now = time.time() if created_s is None else created_s
+    return Turn(key_of(parent or chat, role, content), parent, role, content, now, answer)
 
 
 def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *, is_head: bool) -> Turn:

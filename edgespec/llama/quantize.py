@@ -15,7 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from edgespec.errors import ModelFileError, UsageError
+from edgespec.errors import EdgespecError, ModelFileError, UsageError, told_as
+from edgespec.files.paths import free_in
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
@@ -25,6 +26,7 @@ CHILD = (sys.executable, "-P", "-X", "utf8", "-m", "edgespec.llama.quantize")
 _PART = re.compile(r"INFO \[ *(\d+)/ *(\d+)\]")
 
 # Those that need no importance matrix
+LEAST_FREE = 1 << 20  # bytes: with fewer, a write has failed for lack of room
 _NAMES = """F32 F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS Q3_K_L Q3_K_M Q3_K_S
 Q2_K"""
 TYPES: dict[str, int] = {
@@ -45,16 +47,18 @@ def quantize(
 
     `again` accepts one that is quantised already, which loses quality twice. K-quants need rows of 256 weights;
     llama.cpp uses a similar type for other rows. `destination` appears when it is complete and replaces an existing
-    file. Raises UsageError, ModelNotFoundError, ModelFileError.
+    file. Raises UsageError, ModelNotFoundError, ModelFileError, and EdgespecError if the file cannot be written.
     """
     type = type.upper()
     if type not in TYPES:
         raise UsageError(f"cannot quantise to {type!r}", hint=f"use one of {', '.join(TYPES)}")
     header = check_model(source)
     _check(header, destination, again=again)
-    with becoming(destination) as unfinished:
+    with told_as(EdgespecError, f"cannot write {destination}"), becoming(destination) as unfinished:
         status, errors = _run([*CHILD, str(source), str(unfinished), type, "again" if again else ""], progress)
         if status or not unfinished.is_file():
+            if free_in(destination.parent) < LEAST_FREE:
+                raise EdgespecError(f"cannot write {destination}", why="the disk is full")
             raise ModelFileError(
                 f"cannot quantise {source} to {type}",
                 why=first_complaint(errors) if errors or status in (0, 1) else f"llama.cpp failed with status {status}",

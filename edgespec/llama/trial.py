@@ -74,7 +74,7 @@ def extra_buffers_work(
                 hint="the file is damaged in a way its header does not show; download it again",
             )
         if not _remember(key, "works"):
-            warn(f"{cache_dir()} is not writable: every start repeats the trial load")
+            warn(f"the safety check cannot be cached in {cache_dir()}; starts will be slower")
     return extra_buffers
 
 

@@ -196,8 +196,7 @@ def _from(item: Item) -> str:
     """The source of a model that is not from the hub."""
     if not isinstance(item.wanted, PackageSpec):
         return ""
-    made = f", which holds {item.wanted.packed_quant}" if item.wanted.is_converted else ""
-    return f" from the package {item.wanted.package}{made}"
+    return f" from the package {item.wanted.package}"
 
 
 def plan_all(items: Sequence[Item], display: Display) -> list[Item]:

@@ -90,7 +90,7 @@ class _Job:
 
         wanted = self._wanted
         destination = wanted.unfinished / wanted.path.name
-        what = f"making {wanted.quant} of {wanted.packed_quant}"
+        what = "converting for speed"
         quantize(source, destination, wanted.quant, again=True, progress=lambda done: self._step(what, done))
         return destination
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.errors import ModelFileError, UsageError, told_as
+from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
@@ -23,14 +23,14 @@ def slice_layers(
 ) -> None:
     """Write the first `layers` layers of a model; `destination` appears when it is complete.
 
-    Raises UsageError, ModelNotFoundError, ModelFileError.
+    Raises UsageError, ModelNotFoundError, ModelFileError, and EdgespecError if the file cannot be written.
     """
     header = check_model(source)
     depth = header.number("block_count")
     if not 1 <= layers < depth:
         raise UsageError(f"{source.name} has {depth} layers: a draft can have the first 1 to {depth - 1}, not {layers}")
     check_destination(destination, header.parts or (header.path,), b"GGUF")
-    with told_as(ModelFileError, f"cannot write {destination}"), becoming(destination) as unfinished:
+    with told_as(EdgespecError, f"cannot write {destination}"), becoming(destination) as unfinished:
         _write(header, unfinished, layers, progress)
 
 

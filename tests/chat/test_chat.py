@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -483,6 +484,29 @@ def test_a_conversation_goes_on_without_its_store_and_is_kept_later(store: Store
     session.rename("kept")
     assert session.store_error is None
     assert stored(session) == ["first", "one", "second", "two"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a symbolic link")
+def test_a_conversation_begun_where_nothing_can_be_written_is_whole_and_kept_later(tmp_path: Path) -> None:
+    file = tmp_path / "chats.db"
+    Store(file).close()
+    index = file.with_name("chats.db-shm")
+    index.symlink_to("nowhere/at/all")  # SQLite cannot create this file, as on a full or read-only disk
+    with Store(file) as store:
+        session = talking_to(FakeEngine("one", "two", "another"), store)
+        said(session.ask("first"))
+        said(session.ask("second"))
+        said(session.regenerate())
+        assert session.store_error is not None
+        assert len(session.branches()) == 2
+        index.unlink()
+        session.rename("kept")
+        assert session.store_error is None
+        assert store.unwritable is None
+        assert stored(session) == ["first", "one", "second", "another"]
+    with Store(file) as store:
+        assert store.find("last").title == "kept"
+        assert len(store.branches(store.find("last").id)) == 2
 
 
 def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None:

@@ -59,3 +59,24 @@ def test_saving_code_overwrites_nothing_and_says_what_is_wrong(commands: Any, tm
             commands.run(line)
     assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
     assert (tmp_path / "mine.py").read_text() == "mine"
+
+
+def test_a_persona_is_saved_if_there_is_something_to_save(
+    commands: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="needs a name"):
+        commands.run("/persona save")
+    with pytest.raises(UsageError, match="there is nothing to save") as caught:
+        commands.run("/persona save mine")
+    assert caught.value.hint == "/system TEXT sets a prompt, /set NAME VALUE a setting; then /persona save mine"
+    commands.run("/set temp 0.3")
+    commands.run("/persona save mine")
+    file = tmp_path / "config" / "personas" / "mine.toml"
+    assert commands.front.texts[-2:] == [
+        f"saved persona mine to {file}: 1 setting of this chat",
+        "it has no system prompt; /system TEXT sets one, and /persona save mine adds it",
+    ]
+    commands.run("/system Be brief.")
+    commands.run("/persona save mine")
+    assert commands.front.texts[-1] == f"saved persona mine to {file}: the system prompt and 1 setting of this chat"

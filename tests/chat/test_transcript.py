@@ -62,6 +62,7 @@ def test_jsonl_is_one_line_in_the_form_of_openai() -> None:
         "chat": "abc",
         "title": "Bread",
         "created": "2023-11-14T22:13:20+00:00",
+        "times": ["2023-11-14T22:13:20+00:00"] * 2,
         "model": "target.gguf",
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a\u2028b\x85c\n日本"}],
     }

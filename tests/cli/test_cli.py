@@ -35,6 +35,16 @@ def test_help_lists_every_subcommand(tmp_path: Path) -> None:
         assert summary in done.stdout.decode()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_help_that_cannot_be_written_is_one_line_and_an_error(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "run", "--help"], stdout=full, stderr=subprocess.PIPE, env=environment(tmp_path), check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"edgespec: the output cannot be written: No space left on device\n"
+
+
 def test_help_imports_click_and_little_else(tmp_path: Path) -> None:
     code = "import sys; from edgespec.cli import main; main(['--help']); print('LOADED', *sys.modules)"
     loaded = python(code, home=tmp_path).stdout.partition("LOADED")[2].split()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cli_program import Finished, edgespec
+from cli_program import Finished, edgespec, edgespec_here
 from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 from tiny_head import write_head, write_hydra
@@ -191,6 +191,28 @@ def test_a_history_that_cannot_be_written_is_reported_and_answers_come(home: Pat
     assert done.stdout.strip()
     assert "not saved" in done.stderr.decode()
     assert contents(home)[0] == "hello"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a symbolic link")
+def test_where_chats_cannot_be_written_they_are_read_and_answers_come_with_a_warning(home: Path) -> None:
+    file = home / "data" / "chats.db"
+    with Store(file) as store:
+        store.create("abcdef")
+        store.append("abcdef", None, "user", "hello")
+    index = file.with_name("chats.db-shm")
+    index.symlink_to("nowhere/at/all")  # SQLite cannot create this file, as on a full or read-only disk
+    listed = edgespec_here("history", "list", home=home)
+    assert (listed.returncode, listed.stderr) == (0, b"") and b"hello" in listed.stdout
+    looked = edgespec_here(*CHAT, "--plain", "-r", "last", home=home)
+    assert looked.returncode == 0
+    assert b"note: nothing is saved now (unable to open database file): this chat is kept in memory" in looked.stderr
+    done = edgespec_here(*CHAT, "--plain", "-r", "last", home=home, stdin=b"more\n/branches\n")
+    assert done.stdout.strip()
+    assert b"not saved yet" in done.stderr and b"no chat" not in done.stderr
+    [rescued] = home.glob("edgespec-chat-abcdef.jsonl")
+    assert [message["content"] for message in json.loads(rescued.read_text())["messages"]][:2] == ["hello", "more"]
+    index.unlink()
+    assert contents(home) == ["hello"]
 
 
 def test_what_is_asked_for_now_goes_before_what_a_chat_was_set_to(home: Path) -> None:

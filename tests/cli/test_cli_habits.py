@@ -15,12 +15,15 @@ from edgespec.cli.options.habits import command_hint, looks_like_model
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("list", "did you mean 'edgespec ls'?"),
-        ("help", "did you mean 'edgespec --help'?"),
+        ("models", "did you mean 'edgespec ls'?"),
         ("generate hello", "did you mean 'edgespec run'?"),
         ("puul demo", "did you mean 'edgespec pull'?"),
         ("server", "'edgespec serve' is the server"),
         ("frobnicate", "'edgespec --help' lists the commands"),
+        ("history lits", "did you mean 'edgespec history list'?"),
+        ("store frobnicate", "the commands are ls, clear, path"),
+        ("help frobnicate", "'edgespec --help' lists the commands"),
+        ("help history shwo", "did you mean 'edgespec history show'?"),
         ("-m demo hello", 'options follow a command: edgespec run -m MODEL "PROMPT"'),
         ("run -hf X", "give a model of the hub as -m hf:OWNER/NAME:QUANT"),
         ("chat --hf-repo X", "give a model of the hub as -m hf:OWNER/NAME:QUANT"),
@@ -44,8 +47,49 @@ def test_what_is_called_otherwise_here_is_named(typed: str, hint: str, tmp_path:
 
 
 def test_commands_that_are_meant_are_there() -> None:
-    for name in ("list", "models", "generate", "delete", "info", "download", "search"):
+    for name in ("models", "generate", "search"):
         assert command_hint(name, SUBCOMMANDS).split("'")[1].split()[1] in SUBCOMMANDS
+
+
+@pytest.mark.parametrize(
+    ("typed", "same"),
+    [
+        ("list", "ls"),
+        ("delete", "rm"),
+        ("remove", "rm"),
+        ("info", "show"),
+        ("download", "pull"),
+        ("history ls", "history list"),
+        ("history delete", "history rm"),
+        ("history remove", "history rm"),
+        ("store rm", "store clear"),
+        ("store list", "store ls"),
+        ("corpus list", "corpus ls"),
+        ("corpus delete", "corpus rm"),
+        ("corpus info", "corpus show"),
+    ],
+)
+def test_commands_are_found_by_other_verbs(typed: str, same: str, tmp_path: Path) -> None:
+    done = edgespec_here(*typed.split(), "--help", home=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == edgespec_here(*same.split(), "--help", home=tmp_path).stdout
+
+
+def test_the_model_may_follow_m_as_elsewhere(tmp_path: Path) -> None:
+    named = edgespec_here("show", "-m", "demo", home=tmp_path)
+    assert (named.returncode, named.stdout) == (0, edgespec_here("show", "demo", home=tmp_path).stdout)
+    assert b"two models were given" in edgespec_here("show", "demo", "-m", "demo", home=tmp_path).stderr
+    assert edgespec_here("show", home=tmp_path).stderr.startswith(b"edgespec: Missing argument 'MODEL'.\n")
+    assert edgespec_here("doctor", "-m", "nowhere.gguf", home=tmp_path).returncode == 3
+
+
+@pytest.mark.parametrize("names", ["", "run", "history", "history rm", "history delete"])
+def test_help_is_a_command_too(names: str, tmp_path: Path) -> None:
+    path = names.split()
+    shown = edgespec_here("help", *path, home=tmp_path)
+    assert (shown.returncode, shown.stdout) == (0, edgespec_here(*path, "--help", home=tmp_path).stdout)
+    if path[:1] == ["history"]:
+        assert edgespec_here("history", "help", *path[1:], home=tmp_path).stdout == shown.stdout
 
 
 @pytest.mark.parametrize("args", [["run", "-h", "-n", "4"], ["run", "-qh"]])

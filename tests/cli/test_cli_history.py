@@ -14,7 +14,7 @@ from cli_program import Finished, edgespec_here
 from talks import ANSWER, talk
 from terminal import at_terminal, read_rest
 
-from edgespec.chat.transcript import MARKDOWN_MAGIC
+from edgespec.chat.transcript import MARKDOWN_MAGIC, iso
 from edgespec.history import Store
 
 LINES = b'{"messages": [{"role": "user", "content": "imported"}]}\n{"messages": [{"role": "user", "content": "too"}]}\n'
@@ -87,9 +87,18 @@ def test_pins_and_folders_are_listed_exported_and_imported(home: Path, store: St
     assert [one["id"] for one in objects(history(home, "list", "--folder", "the kitchen", "--json"))] == [newest]
     for chat in (newest, oldest):
         history(home, "export", chat, "-o", str(tmp_path / f"{chat}.jsonl"))
-        [copy] = history(home, "import", str(tmp_path / f"{chat}.jsonl")).stdout.decode().split()
-        kept, imported = store.find(chat), store.find(copy)
+        kept = store.find(chat)
+        store.remove([chat])
+        history(home, "import", str(tmp_path / f"{chat}.jsonl"))
+        imported = store.find(chat)
         assert (imported.folder, imported.is_pinned) == (kept.folder, kept.is_pinned)
+
+
+def test_a_folder_that_does_not_exist_is_an_error(home: Path, store: Store) -> None:
+    assert b"there is no folder 'Nope'\n  /folder NAME" in history(home, "list", "--folder", "Nope", code=2).stderr
+    store.move(ids(store)[0], "the kitchen")
+    assert b"'Nope'\n  there are the kitchen" in history(home, "list", "--folder", "Nope", code=2).stderr
+    assert history(home, "list", "--folder", "the kitchen", "nowhere").stderr == b"note: no chat was found\n"
 
 
 def test_what_is_kept_of_the_cache_is_shown_and_cleared(home: Path, store: Store) -> None:
@@ -169,15 +178,45 @@ def test_chats_are_exported_and_imported_again(home: Path, store: Store) -> None
     file = home / "chats.jsonl"
     assert b"2 written" in history(home, "export", "--all", "-o", str(file)).stderr
     assert file.read_bytes() == lines
-    new = [*history(home, "import", str(file)).stdout.decode().split()]
-    new += history(home, "import", "-", stdin=lines).stdout.decode().split()
-    assert len(set(new)) == 4 and set(new) < set(ids(store))
-    contents = {chat: [turn.content for turn in store.path(store.find(chat).head)] for chat in new}
-    assert list(contents.values()) == 2 * [
-        ["about bread", "with flour\nand \x1b[31mwater"],
-        ["about cake", "with sugar"],
-    ]
-    assert {store.find(chat).title for chat in new} == {"about bread", "about cake"}
+    before = [(chat, store.path(chat.head)) for chat in store.chats()]
+    again = history(home, "import", str(file))
+    assert (again.stdout, again.stderr) == (b"", b"note: 2 of 2 were here already\n")
+    assert [(chat, store.path(chat.head)) for chat in store.chats()] == before
+    store.remove(ids(store))
+    assert set(history(home, "import", "-", stdin=lines).stdout.decode().split()) == {chat.id for chat, _ in before}
+    for chat, path in before:
+        restored = store.find(chat.id)
+        assert restored.title == chat.title
+        assert int(restored.created_s) == int(chat.created_s)
+        assert [(turn.content, int(turn.created_s)) for turn in store.path(restored.head)] == [
+            (turn.content, int(turn.created_s)) for turn in path
+        ]
+
+
+def test_an_import_keeps_the_times_of_other_programs_and_is_found_again(home: Path, store: Store) -> None:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    line = json.dumps({"messages": said, "created": "2020-01-02T03:04:05Z"}).encode()
+    for _ in range(2):
+        history(home, "import", "-", stdin=line)
+    assert len(ids(store)) == 3
+    [old] = [chat for chat in store.chats() if chat.title == "hi"]
+    assert store.chats()[-1] == old
+    assert (iso(old.created_s), iso(old.updated_s)) == ("2020-01-02T03:04:05+00:00",) * 2
+    shown = history(home, "show", old.id, "--json").stdout
+    store.remove([old.id])
+    history(home, "import", "-", stdin=shown)
+    assert store.find(old.id).created_s == old.created_s
+
+
+def test_an_import_of_a_chat_that_went_on_elsewhere_adds_what_is_new(home: Path, store: Store) -> None:
+    newest = store.find("last")
+    row = json.loads(history(home, "export", "last", "--format", "jsonl").stdout)
+    row["messages"].append({"role": "user", "content": "thanks"})
+    assert history(home, "import", "-", stdin=json.dumps(row).encode()).stdout.decode() == f"{newest.id}\n"
+    assert len(ids(store)) == 2
+    turns = store.path(store.find(newest.id).head)
+    assert [turn.content for turn in turns] == ["about bread", "with flour\nand \x1b[31mwater", "thanks"]
+    assert turns[1].answer is not None
 
 
 def test_no_file_is_replaced_unasked(home: Path, store: Store) -> None:

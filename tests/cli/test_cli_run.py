@@ -23,6 +23,7 @@ from edgespec.settings import LoadSettings
 
 PROMPT = "def return"
 FIRST = ["-m", "chat.gguf", "-t", "1", "-n", "24", "--seed", "7"]
+CUT = b"note: stopped after 24 tokens (-n)\n"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def refusal(done: Finished, code: int = 2) -> str:
 
 def test_a_model_with_a_template_is_asked(home: Path, answers: dict[str, str]) -> None:
     done = edgespec("run", PROMPT, *FIRST, home=home)
-    assert (done.returncode, done.stdout, done.stderr) == (0, shown(answers["chat"]), b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown(answers["chat"]), CUT)
 
 
 def test_raw_goes_on_from_the_prompt(home: Path, answers: dict[str, str]) -> None:
@@ -110,15 +111,15 @@ def test_the_environment_and_the_project_may_name_the_model(
     assert edgespec_here(*args, home=tmp_path, EDGESPEC_MODEL=model).stdout == shown(answers["chat"])
     (tmp_path / "edgespec.toml").write_text(f"model = {json.dumps(model)}")
     done = edgespec_here(*args, home=tmp_path)
-    assert (done.stdout, done.stderr) == (shown(answers["chat"]), b"")
+    assert (done.stdout, done.stderr) == (shown(answers["chat"]), CUT)
 
 
 @pytest.mark.skipif(not (BUNDLED / "target.gguf").is_file(), reason="the bundled pair has not been trained here")
 def test_without_a_model_the_bundled_pair_answers_and_drafts(tmp_path: Path) -> None:
     args = ["run", "def fibonacci(n):", "-n", "24", "-t", "1", "-tb", "1", "--seed", "1"]
     drafted = edgespec(*args, "--pace", "fixed:3", "--stats", home=tmp_path)
-    note, _, speculation, _ = drafted.stderr.decode().splitlines()
-    assert (drafted.returncode, f"{note}\n".encode()) == (0, DEMO_ANSWERS)
+    note, cut, _, speculation, _ = drafted.stderr.decode().splitlines()
+    assert (drafted.returncode, f"{note}\n".encode(), f"{cut}\n".encode()) == (0, DEMO_ANSWERS, CUT)
     assert "acceptance rate " in speculation
     assert edgespec_here(*args, "--spec-type", "none", "-q", home=tmp_path).stdout == drafted.stdout != b""
 
@@ -134,15 +135,16 @@ def test_a_model_of_the_catalogue_says_that_its_draft_is_missing(home: Path, tmp
         return done.stderr.decode()
 
     note = "note: running without its draft model; download it with 'edgespec pull qwen2.5-0.5b'\n"
-    assert said() == note
+    assert said() == note + CUT.decode()
     drafting = ("run", PROMPT, *FIRST, "-m", "qwen2.5-7b", "--spec-type", "suffix,draft")
     refused = refusal(edgespec_here(*drafting, home=home, HF_HUB_CACHE=str(tmp_path)))
     assert "'edgespec pull qwen2.5-0.5b' downloads one; --spec-type suffix goes without" in refused
-    for args in (["-q"], ["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"]):
-        assert said(*args) == ""
-    assert said("-md", "draft.gguf") == ""
+    assert said("-q") == ""
+    for args in (["--spec-type", "none"], ["--spec-type", "suffix"], ["--spec-draft-n-max", "0"]):
+        assert said(*args) == CUT.decode()
+    assert said("-md", "draft.gguf") == CUT.decode()
     write_model(fetched(tmp_path, draft) / "d-Q4_K_M.gguf", "llama", noise=0.05)
-    assert said() == ""
+    assert said() == CUT.decode()
 
 
 @pytest.mark.parametrize("asked", [["--spec-type", "draft"], ["--spec-type", "draft", "-md", "auto"]])
@@ -197,20 +199,20 @@ def test_the_draft_changes_no_byte(home: Path, answers: dict[str, str]) -> None:
 
 def test_a_drawn_seed_is_shown_and_brings_the_text_back(home: Path) -> None:
     drawn = edgespec_here("run", PROMPT, *FIRST, "--seed", "-1", home=home)
-    word, seed = drawn.stderr.decode().split()
+    word, seed = drawn.stderr.removesuffix(CUT).decode().split()
     assert word == "seed"
     assert edgespec_here("run", PROMPT, *FIRST, "--seed", seed, home=home).stdout == drawn.stdout
 
 
 @pytest.mark.parametrize("args", [["-q"], ["--temp", "0"]])
 def test_a_seed_is_not_shown_to_those_who_want_quiet_or_that_matters_not(home: Path, args: list[str]) -> None:
-    assert edgespec_here("run", PROMPT, *FIRST, "--seed", "-1", *args, home=home).stderr == b""
+    assert edgespec_here("run", PROMPT, *FIRST, "--seed", "-1", *args, home=home).stderr.removesuffix(CUT) == b""
 
 
 def test_statistics_are_shown_on_request(home: Path) -> None:
     drafting = ("-md", "draft.gguf", "--spec-type", "draft", "--pace", "fixed:3")
     done = edgespec_here("run", PROMPT, *FIRST, *drafting, "--stats", home=home)
-    speed, speculation, why = done.stderr.decode().splitlines()
+    _, speed, speculation, why = done.stderr.decode().splitlines()
     assert re.fullmatch(r"24 tokens · [\d.]+ tok/s · first token after [\d.]+ s", speed)
     assert re.fullmatch(r"speculative decoding: acceptance rate \d+ % · [\d.]+ tokens per step", speculation)
     assert why == "draft length fixed:3 · output identical with and without speculation on this machine"
@@ -258,7 +260,10 @@ def test_an_answer_that_loops_is_not_praised(home: Path) -> None:
     note = done.stderr.decode()
     assert note.startswith("note: the answer repeats itself (") and "--repeat-penalty 1.1" in note
     assert note.count("\n") == 1
-    assert f" · {tokens:,} tokens are a loop\n" in edgespec_here(*looping, "-q", "--stats", home=home).stderr.decode()
+    assert (
+        f" · the answer repeats itself ({tokens:,} tokens)\n"
+        in edgespec_here(*looping, "-q", "--stats", home=home).stderr.decode()
+    )
     assert json.loads(edgespec_here("run", PROMPT, *FIRST, "--json", home=home).stdout)["repetition"] is None
 
 
@@ -294,7 +299,9 @@ def test_samples_of_a_prompt_come_one_after_the_other(home: Path, answers: dict[
     for args in ([], ["--strict"]):
         done = edgespec_here(*several, *args, home=home)
         assert done.stdout.decode() == "".join(content.rstrip("\n") + "\n" for content in contents)
-        assert done.stderr.decode().splitlines() == [f"sample {number} of 3" for number in (1, 2, 3)]
+        *numbers, cut = done.stderr.decode().splitlines()
+        assert numbers == [f"sample {number} of 3" for number in (1, 2, 3)]
+        assert cut == "note: 3 of 3 answers stopped after 24 tokens (-n)"
 
 
 def test_samples_read_a_long_prompt_once(home: Path) -> None:
@@ -318,10 +325,16 @@ def test_samples_come_one_at_a_time_where_several_do_not_fit(
 
 def test_what_the_user_should_know_is_said_once(home: Path) -> None:
     done = edgespec_here("run", PROMPT, *FIRST, "-c", "4096", home=home)
-    assert done.stderr.decode() == "note: the model was trained for a context of 2048 tokens, not 4096\n"
+    assert done.stderr.decode() == f"note: the model was trained for a context of 2048 tokens, not 4096\n{CUT.decode()}"
     assert edgespec_here("run", PROMPT, *FIRST, "-c", "4096", "-q", home=home).stderr == b""
     notes = json.loads(edgespec_here("run", PROMPT, *FIRST, "-c", "4096", "-q", "--json", home=home).stdout)["notes"]
     assert notes == ["the model was trained for a context of 2048 tokens, not 4096"]
+
+
+def test_an_answer_that_n_ends_says_so_and_one_that_ends_by_itself_does_not(home: Path) -> None:
+    assert edgespec_here("run", PROMPT, *FIRST, "-n", "3", home=home).stderr == b"note: stopped after 3 tokens (-n)\n"
+    for args in (["-q"], ["--json"], ["--regex", "yes", "--raw"]):
+        assert edgespec_here("run", PROMPT, *FIRST, "-n", "9", *args, home=home).stderr == b""
 
 
 def test_no_tokens_are_no_output(home: Path) -> None:
@@ -338,7 +351,7 @@ def test_a_stop_string_ends_the_answer_before_it(home: Path, answers: dict[str, 
 
 
 def test_verbose_tells_what_happens_and_llama_cpp_is_silent_without_it(home: Path) -> None:
-    assert edgespec("run", PROMPT, *FIRST, home=home).stderr == b""
+    assert edgespec("run", PROMPT, *FIRST, home=home).stderr == CUT
     assert b"llama_model_loader" in edgespec_here("run", PROMPT, *FIRST, "-v", home=home).stderr
 
 
@@ -383,7 +396,7 @@ def test_an_empty_prompt_is_refused_in_a_chat(home: Path) -> None:
 def test_a_model_with_a_first_token_of_its_own_can_start_from_nothing(home: Path) -> None:
     write_model(home / "begins.gguf", "llama", metadata={"tokenizer.ggml.add_bos_token": True})
     done = edgespec_here("run", "", "--raw", *FIRST, "-m", "begins.gguf", home=home)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, CUT)
     assert "the prompt is empty" in refusal(edgespec_here("run", "", "--raw", *FIRST, home=home))
 
 
@@ -411,7 +424,8 @@ def test_utf16_is_recognised(home: Path) -> None:
 
 def test_prompt_files_that_cannot_be_read_are_refused(home: Path) -> None:
     assert "prompt file 'none.txt' cannot be read" in refusal(edgespec_here("run", "-f", "none.txt", *FIRST, home=home))
-    assert "prompt file '.' cannot be read" in refusal(edgespec_here("run", "-f", ".", *FIRST, home=home))
+    (home / "empty").mkdir()
+    assert "the folder empty has no files" in refusal(edgespec_here("run", "-f", "empty", *FIRST, home=home))
 
 
 def test_a_trace_of_several_samples_is_refused(home: Path) -> None:
@@ -471,8 +485,8 @@ def test_a_cache_that_cannot_be_written_is_noted_and_no_more(
     (tmp_path / "cache").write_text("a file where the folder should be")
     done = edgespec_here("run", PROMPT, *FIRST, home=home, EDGESPEC_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, shown(answers["chat"]))
-    assert done.stderr.count(b"\n") == 1
-    assert b"is not writable: every start repeats the trial load" in done.stderr
+    assert done.stderr.count(b"\n") == 2 and done.stderr.endswith(CUT)
+    assert b"the safety check cannot be cached in " in done.stderr
 
 
 # --- the pace ---------------------------------------------------------------------------------------------------------

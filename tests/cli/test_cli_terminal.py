@@ -49,7 +49,7 @@ def test_loading_is_shown_and_taken_away_and_the_footer_comes_unasked(home: Path
     assert shown[0] == "loading tiny.gguf   0%" and shown[1].startswith("loading tiny.gguf")
     assert blank == " " * max(map(len, shown))
     assert "loading" not in rest
-    assert seen.count("\n") == 1
+    assert seen.count("\n") == 2 and "note: stopped after 8 tokens (-n)" in seen
     assert " · 8 tokens" in seen
     assert "\x1b[2m" in seen
 
@@ -59,7 +59,7 @@ def test_no_color_takes_the_colour_away(home: Path) -> None:
 
 
 def test_a_terminal_that_can_do_nothing_gets_no_colour_no_progress_and_no_footer(home: Path) -> None:
-    assert on_terminal(home=home, TERM="dumb") == ""
+    assert on_terminal(home=home, TERM="dumb").strip() == "note: stopped after 8 tokens (-n)"
 
 
 def test_quiet_shows_nothing_on_a_terminal_either(home: Path) -> None:

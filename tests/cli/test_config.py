@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_program import edgespec_here
 
 from edgespec.cli.commands.run import run
 from edgespec.cli.options.command import Option
@@ -219,3 +221,33 @@ def test_a_cache_that_cannot_be_used_is_no_error(home: Path) -> None:
     (home / "home" / "cache").write_text("a file where the folder should be")
     assert paths.write_cache("x", "text") is False
     assert paths.read_cache("x") is None
+
+
+# --- edgespec config --------------------------------------------------------------------------------------------------
+
+
+def shown(home: Path, *args: str, **variables: str) -> str:
+    done = edgespec_here("config", *args, home=home / "home", stdin=b"", **variables)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode()
+
+
+def test_settings_are_shown_with_where_they_come_from(home: Path) -> None:
+    write_user(home, "temp = 0.5")
+    assert shown(home, EDGESPEC_SEED="7").splitlines()[-2:] == ["temp = 0.5  # user", 'seed = "7"  # EDGESPEC_SEED']
+    found = json.loads(shown(home, "--json", EDGESPEC_SEED="7"))
+    assert found["settings"] == {
+        "temp": {"value": 0.5, "from": "user"},
+        "seed": {"value": "7", "from": "EDGESPEC_SEED"},
+    }
+    assert found["user_file"].endswith("config.toml") and found["personas"]["problems"] == []
+
+
+def test_a_persona_that_cannot_be_used_is_shown_with_the_reason(home: Path) -> None:
+    folder = home / "home" / "config" / "personas"
+    folder.mkdir()
+    (folder / "hot.toml").write_text('system = "Be quick."\ntemp = "hot"\n')
+    [line] = [line for line in shown(home).splitlines() if "cannot be used" in line]
+    assert "hot.toml, line 2: " in line
+    [problem] = json.loads(shown(home, "--json"))["personas"]["problems"]
+    assert "hot.toml, line 2: " in problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,17 @@ def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
     ]
 
 
+def test_tokens_that_earlier_answers_had_are_counted() -> None:
+    made = stats()
+    draft = Draft.chain([1, 2, 3], [0.5] * 3, "suffix")
+    made.count_round(
+        replace(draft, recalled=[True] * 3).first(2).merged(Draft.chain([1, 2, 4], [0.5] * 3, "x")), [0, 1], 3
+    )
+    assert made.recalled == 2 and Stats.from_json(made.as_json()).recalled == 2
+    assert "2 of 22 accepted tokens were copied from earlier answers (--no-store copies none)" in lines(made)[1]
+    assert "earlier answers" not in lines(stats())[1]
+
+
 def test_drafts_made_ahead_are_counted() -> None:
     made = stats()
     made.count_ahead("suffix", 0.0, is_begun=True)
@@ -79,7 +91,9 @@ def test_a_loop_is_reported_beside_what_it_makes_look_good() -> None:
         return "\n".join(footer(stats(), ABOUT, details=details, verify="coupled", pace=PACE, n_looped=1200))
 
     for details in (False, True):
-        assert "67 %" in said(details=details) and " · 1,200 tokens are a loop" in said(details=details)
+        assert "67 %" in said(details=details) and " · the answer repeats itself (1,200 tokens)" in said(
+            details=details
+        )
 
 
 def test_the_speed_up_is_reported_where_it_is_known() -> None:

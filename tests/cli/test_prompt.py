@@ -46,6 +46,17 @@ def test_files_and_the_pipe_follow_the_prompt_in_order(files: None) -> None:
     assert reads(None, "a.txt", "b.txt", stdin=None) == "first\n\nsecond"
 
 
+def test_a_folder_and_a_pattern_stand_for_their_files_with_names(files: None, tmp_path: Path) -> None:
+    assert reads("Compare:", "*.txt", stdin=None) == "Compare:\n\na.txt:\n```\nfirst\n```\n\nb.txt:\n```\nsecond\n```"
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "c.txt").write_text("third")
+    assert reads("Explain:", "below", stdin=None) == "Explain:\n\nbelow/c.txt:\n```\nthird\n```"
+    (tmp_path / "[d].txt").write_text("a file of that name")
+    assert reads("Explain:", "[d].txt", stdin=None) == "Explain:\n\na file of that name"
+    with pytest.raises(UsageError, match=r"no file matches \*\.md"):
+        reads("Explain:", "*.md", stdin=None)
+
+
 def test_a_dash_says_where_the_pipe_stands(files: None) -> None:
     assert reads("Translate:", "-", "a.txt", stdin=b"piped\n") == "Translate:\n\npiped\n\nfirst"
     assert reads("-", "a.txt", stdin=b"piped\n") == "piped\n\nfirst"

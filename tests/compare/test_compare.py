@@ -464,7 +464,7 @@ def test_a_verdict_tells_size_speed_and_quality(result: Result) -> None:
         "Q4_K_M: 2.10x smaller, 1.70x faster, speculative decoding (auto by small) makes it 1.50x faster, KL 0.021, "
         "same most likely token at 93 % of the positions, perplexity 1.012 times the reference's"
     )
-    assert second == "not beaten in both speed and closeness to F16, fastest first: Q4_K_M auto by small; F16 plain"
+    assert second == "best trade-offs of speed and closeness to F16, fastest first: Q4_K_M auto by small; F16 plain"
     assert third == (
         "fastest on this machine: Q4_K_M with auto by small, 25.0 tok/s, 1.47x the fastest without drafting (Q4_K_M)"
     )

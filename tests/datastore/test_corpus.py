@@ -82,6 +82,9 @@ def test_nothing_to_read_is_refused(tmp_path: Path, vocabulary: Model) -> None:
         build([tmp_path / "notes.txt"], vocabulary, tmp_path / "notes.txt")
     with pytest.raises(UsageError, match="no file or folder"):
         text_files([tmp_path / "nothing"])
+    with pytest.raises(UsageError, match="there is no folder"):
+        build([tmp_path / "notes.txt"], vocabulary, tmp_path / "mistyped" / "x.corpus")
+    assert not (tmp_path / "mistyped").exists()
     assert not list(tmp_path.glob("x.corpus*"))
 
 

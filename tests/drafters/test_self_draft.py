@@ -14,7 +14,7 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.bench.suites import Item
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair import self_draft as making
 from edgespec.models.pair.self_draft import self_draft
@@ -54,6 +54,17 @@ def test_slices_of_other_models_can_be_loaded(tmp_path: Path, architecture: str)
 def test_layers_that_do_not_exist_are_refused(tmp_path: Path, layers: int) -> None:
     with pytest.raises(UsageError, match="has 10 layers"):
         slice_layers(TARGET, tmp_path / "s.gguf", layers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_not_said_to_be_a_fault_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("edgespec.models.pair.slice._write", full)
+    with pytest.raises(EdgespecError, match="No space left") as caught:
+        slice_layers(TARGET, tmp_path / "s.gguf", 3)
+    assert caught.value.exit_code == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -213,6 +213,27 @@ def test_suffix_drafting_changes_no_text(spec_type: str, tree: int, temperature:
         assert llm.stats.by_source["suffix"].accepted > 0
 
 
+class Earlier:
+    """One earlier answer."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.recent = SuffixAutomaton()
+        self.recent.extend(tokens)
+
+    def places(self, text: Sequence[int]) -> list[InText]:
+        return []
+
+
+def test_a_draft_says_whether_it_was_copied_from_an_earlier_answer() -> None:
+    earlier = Earlier([7, 8, 9, 1, 2, 3])
+    copied = first_draft(SuffixDrafter(earlier), Text([5, 7, 8]), Budget(4))
+    assert copied.tokens == [9, 1, 2, 3]
+    assert all(map(copied.is_recalled, range(4)))
+    own = first_draft(SuffixDrafter(earlier), Text([5, 6, 7, 8, 4, 5, 6, 7, 8]), Budget(2))
+    assert own.tokens == [4, 5]
+    assert not any(map(own.is_recalled, range(2)))
+
+
 def test_what_it_has_to_read_first_is_known() -> None:
     drafter, text = SuffixDrafter(), Text([1, 2, 3, 4, 5])
     drafter.begin(text)

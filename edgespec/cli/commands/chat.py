@@ -62,7 +62,7 @@ def _options(command: Decorated) -> Decorated:
         click.option(
             "--cache-disk", cls=Option, section="Model", type=Integer(0, MOST_CACHE_RAM), default=None,
             metavar="MIB", show_default="a tenth of the free disk, at most 4096",
-            help="Disk space for the KV cache of chats: one that goes on later is not read again. 0 keeps none.",
+            help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0 keeps none.",
         ),
         click.option(
             "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
@@ -126,6 +126,9 @@ def converse(ctx: click.Context, *, tui: bool, values: dict[str, Any]) -> None:
             server, settings = "", _local_model(ctx, resumed, values, output)
         chat_settings, system = _chat_settings(values), values["system"] or ""
         states = ChatStates(_disk_bytes(values["cache_disk"]) if values["history"] else 0)
+        if store.unwritable is not None:
+            why = store.unwritable.why
+            notes.append(f"nothing is saved now ({why}): this chat is kept in memory, and saved as soon as possible")
         session = Session(store, open_engine, settings, chat_settings, system, notes, server, states)
         if values["resume"]:
             _resume(ctx, session, values)
@@ -159,7 +162,8 @@ def _local_model(
 
 
 def _attached(values: dict[str, Any], output: Output) -> list[Attachment]:
-    """What goes with the first message: files, and what is piped in beside a message. Raises UsageError."""
+    """Return the attachments of the first message: files, and piped input if there is a message too. Raises
+    UsageError."""
     from edgespec.chat.attachments import STDIN, attach, attachment
 
     attached: list[Attachment] = []

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
+from typing import Any
 
 import click
 
 from edgespec.cli.options.command import Option, configured
+from edgespec.cli.options.common import JSON
 from edgespec.cli.options.files import project_file, user_file, working_folder
 from edgespec.cli.terminal.output import Output
+from edgespec.text.printable import one_line
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@JSON
 @click.pass_context
-def config(ctx: click.Context) -> None:
+def config(ctx: click.Context, /, as_json: bool) -> None:
     """Show the settings in effect and the files they come from.
 
     The command line overrides the environment (EDGESPEC_TEMP), which overrides the project's edgespec.toml (here or in
@@ -25,16 +30,33 @@ def config(ctx: click.Context) -> None:
 
     output = Output(quiet=False)
     user, project = user_file(), project_file(working_folder())
+    usable, problems = personas()
+    names = [each.name for each in usable]
+    settings = _in_effect(run, project)
+    if as_json:
+        files = {"user_file": str(user), "project_file": None if project is None else str(project)}
+        found = {"folder": str(folder()), "names": names, "problems": problems}
+        output.json(files | {"personas": found, "settings": settings})
+        return
     output.line(f"user file     {user}{'' if user.is_file() else ' (does not exist)'}")
     output.line(f"project file  {project or '(none here or in a parent folder)'}")
-    output.line(f"personas      {folder()} ({', '.join(each.name for each in personas()[0])})")
-    settings = configured(click.Context(run), run)
-    for option in run.params:
+    output.line(f"personas      {folder()} ({', '.join(names)})")
+    for problem in problems:
+        output.line(f"              cannot be used: {one_line(problem)}")
+    for key, setting in settings.items():
+        output.line(f"{key} = {json.dumps(setting['value'], ensure_ascii=False)}  # {setting['from']}")
+
+
+def _in_effect(command: click.Command, project: Path | None) -> dict[str, dict[str, Any]]:
+    """The settings of the environment and of the files by their keys, and where each comes from. Raises UsageError."""
+    settings = configured(click.Context(command), command)
+    found: dict[str, dict[str, Any]] = {}
+    for option in command.params:
         if not isinstance(option, Option) or not option.config:
             continue
         setting, variable = settings.get(str(option.name)), os.environ.get(str(option.envvar))
         if variable:
-            output.line(f"{option.key} = {json.dumps(variable, ensure_ascii=False)}  # {option.envvar}")
+            found[option.key] = {"value": variable, "from": str(option.envvar)}
         elif setting is not None:
-            origin = "project" if setting.file == project else "user"
-            output.line(f"{option.key} = {json.dumps(setting.value, ensure_ascii=False)}  # {origin}")
+            found[option.key] = {"value": setting.value, "from": "project" if setting.file == project else "user"}
+    return found

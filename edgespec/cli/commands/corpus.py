@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edgespec.cli.options.common import JSON, JSON_LINES, QUIET, YES
+from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.terminal.output import Output
@@ -16,7 +17,7 @@ from edgespec.cli.terminal.prompt import agreed
 SHOWN = 5  # of the files that were left out
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def corpus() -> None:
     """Indexed texts that drafts are copied from.
 

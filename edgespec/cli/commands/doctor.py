@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from edgespec.cli.commands.show import header_facts, header_rows
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE
+from edgespec.cli.options.common import JSON, MODEL_TOO, QUIET, VERBOSE
+from edgespec.cli.options.given import one_model
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.machine_rows import machine_rows
 from edgespec.cli.render.rows import Row, write_rows
@@ -30,11 +31,14 @@ PREFIXES = (64, 512)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", required=False, type=ModelSpec())
+@MODEL_TOO
 @JSON
 @QUIET
 @VERBOSE
 @click.pass_context
-def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool, verbose: bool) -> None:
+def doctor(
+    ctx: click.Context, /, model: str | None, model_too: str | None, as_json: bool, quiet: bool, verbose: bool
+) -> None:
     """Check this machine, this build and a model.
 
     Shows versions, what this build of llama.cpp supports and whether it runs quantised models, devices, memory,
@@ -50,6 +54,7 @@ def doctor(ctx: click.Context, /, model: str | None, as_json: bool, quiet: bool,
         """Write rows as soon as they are known: later ones may fail."""
         write_rows(output, () if as_json else rows, indent=LABEL, columns=COLUMNS)
 
+    model = one_model(model, model_too)
     path = _find(model) if model is not None else None
     failure: EdgespecError | None = None
     try:
@@ -166,7 +171,7 @@ def _measure(model: Model, output: Output) -> list[Rounding]:
         for n_past in prefixes:
 
             def tell(part: float) -> None:
-                output.progress("measuring rounding", (len(roundings) + part) / len(prefixes))
+                output.progress("checking reproducibility", (len(roundings) + part) / len(prefixes))
 
             roundings.append(measure_rounding(context, n_past, progress=tell))
         return roundings

@@ -13,6 +13,7 @@ from edgespec.cli.options.command import Command, Option
 from edgespec.cli.options.common import QUIET, Decorated, option, with_options
 from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, LARGEST, MODEL, SAMPLING, SPEC_TYPE
 from edgespec.cli.options.given import load_settings
+from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Count, Integer, ModelSpec, Number
 from edgespec.cli.setup.default_model import default_model
 from edgespec.cli.setup.fetching import fetch_models
@@ -29,7 +30,7 @@ OUT = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def draft() -> None:
     """Make a draft from a target, train a draft head for it, or collect data to train a draft on.
 
@@ -200,7 +201,7 @@ def _training_options(command: Decorated) -> Decorated:
 @_training_options
 @click.pass_context
 def train(ctx: click.Context, /, target: str, out: Path, quiet: bool, **values: Any) -> None:
-    """Train a draft head for TARGET: from nothing to a file for -md.
+    """Train a draft head for TARGET from scratch, and write a file for -md.
 
     The target answers bundled prompts and prompts that it writes itself, the head learns to predict these answers, and
     what it predicts of others is measured, as is whether it pays here. Ctrl-C stops; the same command resumes. Needs

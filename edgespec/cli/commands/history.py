@@ -14,9 +14,19 @@ from click.shell_completion import CompletionItem
 from rich.text import Text as Line
 
 from edgespec.chat.states import remove_states, states_folder
-from edgespec.chat.transcript import ImportedChat, import_chat, iso, messages_of, read_jsonl, to_jsonl, to_markdown
+from edgespec.chat.transcript import (
+    ImportedChat,
+    import_chat,
+    is_stored,
+    iso,
+    messages_of,
+    read_jsonl,
+    to_jsonl,
+    to_markdown,
+)
 from edgespec.cli.options.command import Option
 from edgespec.cli.options.common import JSON, JSON_LINES, YES
+from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.render.table import padded, ruled
 from edgespec.cli.terminal.output import Output
@@ -52,7 +62,7 @@ CHAT = click.argument("name", type=ChatName(), metavar="CHAT")
 CHATS = click.argument("names", nargs=-1, type=ChatName(), metavar="[CHAT]...")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def history() -> None:
     """Conversations saved by 'edgespec chat'.
 
@@ -73,6 +83,9 @@ def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned:
     """List conversations, pinned ones (*) and then the newest first; with QUERY, those that contain its words."""
     output = Output(quiet=False)
     with _store(output) as store:
+        if folder and folder not in (folders := store.folders()):
+            there = f"there are {', '.join(map(one_line, folders))}" if folders else "/folder NAME in a chat makes one"
+            raise UsageError(f"there is no folder {folder!r}", hint=there)
         chats = store.chats(query=" ".join(query), order="pinned")
     chats = [chat for chat in chats if folder in (None, chat.folder) and (chat.is_pinned or not pinned)][:limit]
     if as_json:
@@ -81,7 +94,7 @@ def list_(query: tuple[str, ...], limit: int | None, folder: str | None, pinned:
     elif chats:
         output.line("\n".join(_table(chats)))
     else:
-        output.note("no chat was found" if query else "there is no chat yet")
+        output.note("no chat was found" if query or folder or pinned else "there is no chat yet")
 
 
 @history.command()
@@ -179,15 +192,19 @@ def export(names: tuple[str, ...], every: bool, form: str | None, out: Path | No
 @history.command("import", short_help="Import conversations from JSON lines.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def import_(files: tuple[str, ...]) -> None:
-    """Import conversations from JSON lines, with messages in OpenAI's format, and print their new ids.
+    """Import conversations from JSON lines, with messages in OpenAI's format, and print their ids.
 
-    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin.
+    Each line has 'messages', or is one message; a JSON array of these works, too. '-' is stdin. Exported conversations
+    keep their ids and times, and those that are here already are not imported again.
     """
     output = Output(quiet=False)
     chats = [chat for file in files for chat in _read(file)]
     with Store(note=output.note) as store:
-        for chat in chats:
+        new = [chat for chat in chats if not is_stored(store, chat)]
+        for chat in new:
             output.line(import_chat(store, chat))
+    if len(new) < len(chats):
+        output.note(f"{len(chats) - len(new)} of {len(chats)} were here already")
 
 
 @history.command()
@@ -238,8 +255,14 @@ def path() -> None:
 
 
 def _store(output: Output) -> Store:
-    """The user's chats; looking at them makes no file."""
-    return Store(note=output.note) if default_file().exists() else Store.in_memory()
+    """The user's chats; looking at them makes no file. Raises StoreError."""
+    try:
+        default_file().stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Store.in_memory()
+    except OSError:  # the store says what is wrong
+        pass
+    return Store(note=output.note)
 
 
 def _chosen(store: Store, names: Sequence[str], every: bool) -> list[ChatInfo]:

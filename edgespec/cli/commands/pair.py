@@ -15,6 +15,7 @@ from edgespec.bench.tables import Figures, Lines
 from edgespec.cli.options.command import Command
 from edgespec.cli.options.common import JSON, QUIET, with_options
 from edgespec.cli.options.generation import FETCHING
+from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.fetching import fetch_missing
 from edgespec.cli.terminal.output import Output
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from edgespec.gguf_file.header import Header
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def pair() -> None:
     """Check whether one model can draft for another.
 

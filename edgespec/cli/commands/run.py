@@ -27,6 +27,7 @@ from edgespec.core.verify import CHANGES_LAW
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import CONSTRAINTS, LoadSettings, Request, check_rule
+from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
             failure = _show_answers(llm, stream, output, shown)
         if values["as_json"]:
             output.json(_as_json(llm, asked, shown))
+        elif failure is None and asked.constraint is None:  # else an error says so
+            _note_limit(llm, asked, shown, output)
         if values["explain"]:
             output.show(explanation(shown.stats, llm.pace_verdicts(asked), llm.rounding), aside=True)
         _account(llm, asked, shown, output, interrupts, details=values["stats"])
@@ -110,7 +113,7 @@ def run(ctx: click.Context, /, prompt: str | None, **values: Any) -> None:
 
 def _refuse_contradictions(ctx: click.Context, text: str, values: dict[str, Any]) -> None:
     if not text and values["chat"] is not False:
-        raise UsageError("the prompt is empty", hint="with --raw, a model that has a BOS token can start from nothing")
+        raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
     typed_logprobs = ctx.get_parameter_source("logprobs") is click.ParameterSource.COMMANDLINE
     if typed_logprobs and not values["as_json"]:
         raise UsageError("--logprobs shows in JSON only", hint="add --json")
@@ -221,12 +224,25 @@ def _cut_off(llm: Runtime, asked: Request, samples: _Samples) -> GenerationError
     """The error for a partial constrained answer, which a program cannot use."""
     kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
     which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
-    n_prompt = samples.stats.prompt_tokens // len(samples.events)
-    if 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt:
+    if _is_within_context(llm, asked, samples):
         why, hint = f"-n {asked.max_tokens} is reached", "raise -n, or leave it out"
     else:
         why, hint = f"the context of {llm.context.n_ctx} tokens is full", "use a larger one (-c)"
     return GenerationError(f"{which} cut off and may not fit the {kind}", why=why, hint=hint)
+
+
+def _is_within_context(llm: Runtime, asked: Request, samples: _Samples) -> bool:
+    """True if -n is reached before the context is full."""
+    n_prompt = samples.stats.prompt_tokens // len(samples.events)
+    return 0 <= asked.max_tokens < llm.context.n_ctx - n_prompt
+
+
+def _note_limit(llm: Runtime, asked: Request, samples: _Samples, output: Output) -> None:
+    """Say that -n ended the answer; a full context has a note already."""
+    if asked.max_tokens and samples.n_cut_off and _is_within_context(llm, asked, samples):
+        n = len(samples.events)
+        which = "stopped" if n == 1 else f"{samples.n_cut_off} of {n} answers stopped"
+        output.note(f"{which} after {counted(asked.max_tokens, 'token')} (-n)")
 
 
 def _account(

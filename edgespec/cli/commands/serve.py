@@ -121,8 +121,8 @@ def serve(ctx: click.Context, /, **values: Any) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs.
 
     A request names the model: one of -m, or another one that 'edgespec ls' lists; nothing is downloaded for requests.
-    The options of 'edgespec run' for sampling and drafting are taken too: they are what a request leaves open. The
-    first Ctrl-C lets answers finish, the second one ends.
+    The options of 'edgespec run' for sampling and drafting are the defaults for requests. The first Ctrl-C lets answers
+    finish, the second one ends.
     """
     output = Output(quiet=values["quiet"])
     output.log_to_stderr(verbose=values["verbose"])

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.options.common import JSON, QUIET
+from edgespec.cli.options.common import JSON, MODEL_TOO, QUIET
+from edgespec.cli.options.given import one_model
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.render.rows import Row, write_rows
 from edgespec.cli.terminal.output import Output
@@ -40,12 +41,13 @@ LONGEST = 300  # characters of a text among the metadata
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("model", type=ModelSpec())
+@click.argument("model", required=False, type=ModelSpec(), metavar="MODEL")
+@MODEL_TOO
 @click.option("--template", is_flag=True, help="Print the text of its chat template, too.")
 @click.option("--metadata", is_flag=True, help="Print all metadata, too.")
 @JSON
 @QUIET
-def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool) -> None:
+def show(model: str | None, model_too: str | None, template: bool, metadata: bool, as_json: bool, quiet: bool) -> None:
     """Show the details of MODEL, and which models here can draft for it.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'; it may be a draft head. Only its header is read: nothing
@@ -54,6 +56,9 @@ def show(model: str, template: bool, metadata: bool, as_json: bool, quiet: bool)
     from edgespec.models.names.local import local_model
 
     output = Output(quiet=quiet)
+    model = one_model(model, model_too)
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.", click.get_current_context())
     found = local_model(model)
     header = found.header
     assert header is not None  # else it would have been rejected

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from edgespec.cli.options.common import JSON_LINES, YES
+from edgespec.cli.options.group import Group
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.text.figures import size_of
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def store() -> None:
     """Earlier answers that suffix drafting copies from.
 

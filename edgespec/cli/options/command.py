@@ -57,7 +57,7 @@ class Option(click.Option):
         values = value if self.multiple and isinstance(value, list) else [value]
         for item in values:
             if type(item) not in self._toml_types():
-                raise ValueError(f"{item!r} is no {self._toml_types()[-1].__name__}")
+                raise ValueError(f"{item!r} must be {_KINDS.get(self._toml_types()[-1], 'a text')}")
         if hasattr(self.type, "relative_to"):
             values = [self.type.relative_to(file.parent, item) for item in values]
         try:
@@ -75,6 +75,8 @@ class Option(click.Option):
             return (int, float)
         return getattr(self.type, "toml_types", (str,))
 
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 ARGS = "edgespec.args"
 """The context's key for the typed arguments."""

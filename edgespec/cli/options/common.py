@@ -32,4 +32,7 @@ JSON = flag("--json", "as_json", help="Print one JSON object instead of text.")
 JSON_LINES = flag("--json", "as_json", help="Print one JSON object per line instead of text.")
 QUIET = flag("-q", "--quiet", help="No notes or progress on stderr.")
 VERBOSE = flag("-v", "--verbose", help="Log details to stderr, with tracebacks of errors.")
+MODEL_TOO = click.option(
+    "-m", "--model", "model_too", metavar="MODEL", hidden=True, help="The same as the argument, as in 'run'."
+)
 YES = flag("-y", "--yes", help="Do not ask for confirmation.")

@@ -81,7 +81,8 @@ SYSTEM = click.option(
 FILE = click.option(
     "-f", "--file", cls=Option, section="Prompt", config=False, metavar="FILE", multiple=True,
     type=click.Path(dir_okay=True, allow_dash=True),
-    help="Append FILE (UTF-8) to the prompt; one trailing newline is dropped. Repeatable.",
+    help="Append FILE (UTF-8) to the prompt; one trailing newline is dropped. The files of a folder or of a pattern "
+    "(src/**/*.py) follow with their names. Repeatable.",
 )  # fmt: skip
 
 QUESTION = [
@@ -130,7 +131,7 @@ RPC = _model(
 CACHE_RAM = _model(
     "--cache-ram", "cache_ram", type=Integer(0, MOST_CACHE_RAM), default=None, metavar="MIB",
     show_default="an eighth of the free memory, at most 8192",
-    help="Main memory for prompts and chats that the KV cache has no room for, which are then not read again; 0: none.",
+    help="Main memory as an overflow of the KV cache: what is kept there need not be processed again; 0: none.",
 )  # fmt: skip
 
 HELD = [
@@ -245,7 +246,7 @@ SPECULATION = [
     _speculation(
         "--exact/--fast", "exact",
         help="Choose kernels and widths of a forward pass so that the output is identical with and without "
-        "speculation, on CPUs at no cost to speak of; --fast takes llama.cpp's defaults instead.",
+        "speculation, on CPUs at almost no cost; --fast takes llama.cpp's defaults instead.",
     ),
     _speculation(
         "--strict", "strict", is_flag=True,

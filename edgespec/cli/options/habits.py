@@ -33,24 +33,21 @@ _TEMPLATE = ("cnv", "conversation", "no-cnv", "no-conversation")
 
 _SERVER = "'edgespec serve' is the server, which runs until Ctrl-C"
 _COMMANDS = {
-    **dict.fromkeys(("list", "models"), "ls"),
+    "models": "ls",
     **dict.fromkeys(("generate", "complete", "cli"), "run"),
-    **dict.fromkeys(("remove", "delete"), "rm"),
-    "info": "show",
-    "download": "pull",
     "search": "ls --catalog",
-    "help": "--help",
 }
 
 
-def command_hint(name: str, known: Collection[str]) -> str:
-    """The hint for an unknown command."""
-    if name in ("server", "start", "stop", "ps"):
+def command_hint(name: str, known: Collection[str], group: str = "") -> str:
+    """The hint for an unknown command of a group, by default of `edgespec` itself."""
+    if not group and name in ("server", "start", "stop", "ps"):
         return _SERVER
     near = difflib.get_close_matches(name.lower(), known, n=1)
-    if meant := _COMMANDS.get(name.lower()) or "".join(near):
-        return f"did you mean 'edgespec {meant}'?"
-    return "'edgespec --help' lists the commands"
+    program = f"edgespec {group}".rstrip()
+    if found := ("" if group else _COMMANDS.get(name.lower())) or "".join(near):
+        return f"did you mean '{program} {found}'?"
+    return f"the commands are {', '.join(known)}" if group else "'edgespec --help' lists the commands"
 
 
 def usage_hint(error: click.UsageError) -> str:

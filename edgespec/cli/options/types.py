@@ -148,7 +148,7 @@ class Word(Text):
         try:
             self.check(text)
         except UsageError as error:
-            self.fail(f"{error.what}.", param, ctx)
+            self.fail(f"{error.what}: {error.hint}." if error.hint else f"{error.what}.", param, ctx)
         return text
 
 

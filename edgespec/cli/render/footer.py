@@ -61,7 +61,7 @@ def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str
 
 
 def _looped(n: int) -> str:
-    return f"{n:,} tokens are a loop"
+    return f"the answer repeats itself ({n:,} tokens)"
 
 
 def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
@@ -75,7 +75,14 @@ def _earned(stats: Stats, drafters: Sequence[str], n_looped: int) -> str:
     ]
     if (speedup := stats.speedup) is not None:
         parts.append(f"predicted speed-up {speedup:.2f}x")
-    return " · ".join([*parts, *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
+    return " · ".join([*parts, *_recalled(stats), *_overlapped(stats), *([_looped(n_looped)] if n_looped else [])])
+
+
+def _recalled(stats: Stats) -> Iterator[str]:
+    """Report tokens that earlier answers had: a prompt that is asked again is drafted from its earlier answer."""
+    if stats.recalled:
+        of = f"{stats.recalled:,} of {stats.accepted:,} accepted tokens"
+        yield f"{of} were copied from earlier answers (--no-store copies none)"
 
 
 def _overlapped(stats: Stats) -> Iterator[str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LOGGED_EVERY_S = 30.0  # progress where stderr is no terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 READER_GONE = (errno.EPIPE, errno.EINVAL)  # EINVAL is how Windows says it
 
 
@@ -241,6 +242,16 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def stdout_failure(error: Exception) -> str | None:
+    """Return the reason if an error comes from a write to stdout, such as click's help, else None. An error of a file
+    names the file. The rest of the output is dropped: the interpreter would try to write it again at its end."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+        return None
+    if sys.stdout is not None:
+        _discard(sys.stdout)
+    return error.strerror
 
 
 def _discard(stream: TextIO) -> None:

@@ -21,12 +21,15 @@ WAITING = "waiting for the end of stdin, which is not a terminal (skip it with '
 def read_prompt(argument: str | None, files: Sequence[str], note: Callable[[str], None]) -> str:
     """The prompt's text: the argument, then the files, then what is piped in, with blank lines between them.
 
-    `-` marks another place for stdin. `note` is called when stdin is being waited for. Raises UsageError.
+    `-` marks another place for stdin. `note` is called when stdin is being waited for, and with files of a folder
+    that are left out. Raises UsageError.
     """
     if argument is not None and (invalid := first_invalid_byte(argument)) is not None:
         raise _not_utf8("the prompt", invalid)
     sources = [*(["-"] if argument == "-" else []), *files]
-    parts = [_from_stdin(note) if source == "-" else _decode(_read_file(Path(source)), source) for source in sources]
+    parts: list[str] = []
+    for source in sources:
+        parts += [_from_stdin(note)] if source == "-" else _from_files(source, note)
     if argument not in (None, "-"):
         parts.insert(0, str(argument))
     if "-" not in sources and sys.stdin is not None and not sys.stdin.isatty():
@@ -69,6 +72,20 @@ def read_stdin(note: Callable[[str], None]) -> bytes:
         return sys.stdin.buffer.read()
     finally:
         waiting.cancel()
+
+
+def _from_files(source: str, note: Callable[[str], None]) -> list[str]:
+    """The text of a file as it is; a folder or a pattern means files, each with its name, as in a chat. Those
+    that are not text are reported."""
+    from edgespec.chat.attachments import attach
+    from edgespec.chat.paths import is_several
+
+    if not is_several(source):
+        return [_decode(_read_file(Path(source)), source)]
+    _, files, left_out = attach([], source)
+    for line in left_out:
+        note(f"left out: {line}")
+    return [file.block for file in files]
 
 
 def _read_file(file: Path) -> bytes:

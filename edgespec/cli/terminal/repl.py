@@ -262,7 +262,7 @@ class Repl:
         file = persona.file or save(persona)
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
         if self._editor is None or not editor:
-            self.output.say(f"persona {persona.name} is in {file}; with VISUAL or EDITOR set, this command opens it")
+            self.output.say(f"the file of persona {persona.name} is {file}; if VISUAL or EDITOR is set, it is opened")
             return
         try:
             click.edit(filename=str(file))
