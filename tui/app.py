@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import ClassVar
 
 from textual import on
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.events import Key
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widget import Widget
 
 from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
@@ -31,14 +30,16 @@ from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
-from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, Submitted
+from edgespec.tui.mode_footer import ModeFooter
+from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, PromptInput, Submitted
 from edgespec.tui.screens import Screens
-from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
+from edgespec.tui.sidebar import ChatChosen, ChatList, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand, Uncounted
+from edgespec.tui.typing_app import TypingApp
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
@@ -47,7 +48,7 @@ THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 
 
-class ChatApp(App[None]):
+class ChatApp(TypingApp):
     """Shows a session, with a first message, in the colours of a theme unless the user has chosen one. One job at a
     time runs in the background: loading a model, or an answer."""
 
@@ -96,7 +97,7 @@ class ChatApp(App[None]):
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
             with Vertical(id="figures"):
                 yield StatisticsPanel()
-        yield Footer(show_command_palette=False, compact=True)
+        yield ModeFooter(show_command_palette=False, compact=True)
 
     async def on_mount(self) -> None:
         with suppress(StoreError):
@@ -118,6 +119,13 @@ class ChatApp(App[None]):
     @property
     def composer(self) -> Composer:
         return self.query_one(Composer)
+
+    @property
+    def field(self) -> PromptInput:
+        return self.composer.input
+
+    def shows_messages(self, widget: Widget) -> bool:
+        return any(isinstance(each, (Transcript, ChatList)) for each in widget.ancestors_with_self)
 
     @property
     def downloads(self) -> DownloadLine:
@@ -218,19 +226,6 @@ class ChatApp(App[None]):
         with suppress(RuntimeError):
             self.call_later(self.exit)
 
-    def on_key(self, event: Key) -> None:
-        """Typed text that nothing else takes goes to the composer."""
-        focused = self.focused
-        is_chat = len(self.screen_stack) == 1 and (
-            focused in (None, self.composer.input) or self.transcript in focused.ancestors
-        )
-        binding = self.screen.active_bindings.get(event.key)
-        is_bound = binding is not None and binding.enabled
-        if is_chat and event.is_printable and event.character and not is_bound:
-            self.composer.input.focus()
-            self.composer.input.insert(event.character)
-            event.prevent_default()
-
     def shows_figures_of(self, key: str) -> None:
         """Show the statistics of this message, until another one is the last."""
         self._measured = key
@@ -315,12 +310,13 @@ class ChatApp(App[None]):
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
         index = self._index(event.key)
+        is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
         try:
             self.session.step(event.key, event.step)
         except EdgespecError as error:
             self.say(str(error), "error")
         await self.redraw()
-        await self.transcript.reveal(self.session.turns[index].key)
+        await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
 
     @on(FilesPasted)
     def _paste_files(self, event: FilesPasted) -> None:
@@ -365,9 +361,8 @@ class ChatApp(App[None]):
         if not self.screen.has_class("-wide"):
             self.query_one("#sidebar").remove_class("-asked")
         await self.redraw()
-        if event.key is None:
-            self.composer.input.focus()
-        else:
+        self.composer.input.focus()
+        if event.key is not None:
             await self.transcript.reveal(event.key)
 
     @on(NewChat)

@@ -290,8 +290,11 @@ class ComparedText(EnterSubmits):
 
 
 class LaneView(VerticalScroll, can_focus=True):
-    """One answer, as far as it had come at a time, with its rate and clock in the border."""
+    """One answer, as far as it had come at a time, with its rate and clock in the border.
 
+    A click does not take the focus from a field: letters would be commands then."""
+
+    FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
     LaneView {
         height: 1fr;

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Static
 from textual.widgets._toast import Toast
@@ -26,6 +27,7 @@ from edgespec.history import Store
 from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
+from edgespec.tui.chat_questions import Asking
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.persona_picker import PersonaPicker
@@ -401,6 +403,54 @@ def test_what_is_typed_where_nothing_takes_it_goes_into_the_composer() -> None:
             await pilot.press(*"why?")
             assert app.composer.text == "why?"
             app.composer.put("")
+        app.screen.set_focus(app.transcript.query(TurnView).last())
+        app.post_message(Paste("a\nb"))
+        await wait_until(pilot, lambda: app.composer.text == "a\nb")
+
+    on_screen(steps)
+
+
+def test_letters_are_commands_only_after_a_key_has_led_to_the_messages_or_chats() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await type_in(app, pilot, "/folder folder")
+        await type_in(app, pilot, "/system be brief")
+        before = contents(app)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: "folder" in shown(app) and "Chats" in shown(app))
+        for clicked in (app.transcript.query(TurnView).last(), app.query_one(SystemPrompt), app.query_one(ChatList)):
+            await pilot.click(clicked, offset=(3, 0))
+            await pilot.press(*"drsce1x")
+            assert app.composer.text == "drsce1x"
+            assert "Writing" in shown(app)
+            app.composer.put("")
+        assert contents(app) == before
+        assert not app.query(Asking)
+        await pilot.press("shift+tab")
+        await wait_until(pilot, lambda: "Messages" in shown(app))
+        await pilot.press("up", "e")
+        assert app.composer.text == "/edit 1 first"
+
+    on_screen(steps, FakeEngine("```\ncode\n```"))
+
+
+def test_every_character_that_is_no_control_character_can_be_typed() -> None:
+    persian = "می\u200cرود\u200f \u3000\u00a0👨\u200d👩\u2067x\u2069"
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        for character in persian:
+            app.post_message(Key(character, character))
+        await wait_until(pilot, lambda: app.composer.text == persian)
+        await pilot.press("enter")
+        await idle(app, pilot)
+        assert contents(app) == [persian, "one"]
+        assert app.session.engine is not None
+        assert app.session.messages[0].content == persian
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: app.query_one(SearchField).has_focus)
+        for character in persian[:4]:
+            app.post_message(Key(character, character))
+        await wait_until(pilot, lambda: app.query_one(SearchField).value == persian[:4])
 
     on_screen(steps)
 

@@ -488,7 +488,7 @@ def test_the_screen_holds_no_more_widgets_however_long_a_chat_grows() -> None:
 def test_a_message_far_away_can_be_gone_to() -> None:
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.show(chat(500))
-        await transcript.reveal("k77")
+        await transcript.reveal("k77", focuses=True)
         await wait_until(pilot, lambda: isinstance(transcript.screen.focused, TurnView))
         await pilot.pause()
         focused = transcript.screen.focused
