@@ -24,7 +24,7 @@ from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.tui.attachments import LeaveFiles, RemoveFile
-from edgespec.tui.chat_jobs import ChatJobs
+from edgespec.tui.chat_jobs import BusyError, ChatJobs
 from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.download_line import DownloadLine
@@ -37,6 +37,7 @@ from edgespec.tui.sidebar import ChatChosen, ChatList, NewChat, Searched, Sideba
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.toasts import toast
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand, Uncounted
 from edgespec.tui.typing_app import TypingApp
@@ -165,7 +166,7 @@ class ChatApp(TypingApp):
             self.jobs.send(text.removeprefix("/"))
         except EdgespecError as error:
             self.composer.put(text)
-            self.say(str(error), "warning")
+            self.report(error)
 
     def action_call(self, name: str) -> None:
         """Run a command without arguments."""
@@ -185,7 +186,7 @@ class ChatApp(TypingApp):
             command = find(name)
         except EdgespecError as error:
             self.composer.put(line)
-            self.say(str(error), "error")
+            self.report(error)
             return
         try:
             if command.waits:
@@ -193,15 +194,25 @@ class ChatApp(TypingApp):
             if not self.screens.show(command.name, argument):
                 self.commands.run(line)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
         self._show_system()
         self._tell_store()
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Show a note between the messages."""
+        """Show a note after the messages, and above the screen where the end of the messages is out of sight."""
         self.query_one(Welcome).display = False
         self.transcript.display = True
+        if self.is_above or not self.transcript.shows_end:
+            toast(self, text, level)
         self.run_worker(self.transcript.note(text, level), group="notes")
+
+    def report(self, error: EdgespecError) -> None:
+        """Show an error; one that is over soon leaves no note."""
+        if isinstance(error, BusyError):
+            self.clear_notifications()
+            toast(self, str(error), "warning")
+        else:
+            self.say(str(error), "error")
 
     def action_stop(self) -> None:
         """Stop the answer, or the loading."""
@@ -305,7 +316,7 @@ class ChatApp(TypingApp):
         try:
             self.commands.save_code(event.block)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
@@ -314,7 +325,7 @@ class ChatApp(TypingApp):
         try:
             self.session.step(event.key, event.step)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
         await self.redraw()
         await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
 
@@ -356,7 +367,7 @@ class ChatApp(TypingApp):
             if event.key is not None and all(turn.key != event.key for turn in session.turns):
                 session.switch(event.key)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
             return
         if not self.screen.has_class("-wide"):
             self.query_one("#sidebar").remove_class("-asked")
@@ -378,7 +389,7 @@ class ChatApp(TypingApp):
         try:
             event.apply(self.session)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
         await self.redraw()
 
     def _keep_theme(self, name: str) -> None:

@@ -34,6 +34,12 @@ class Filter(Input):
             super().action_cursor_right(select)
 
 
+class Models(Choices):
+    """The models. Enter takes the highlighted one, a click only highlights it."""
+
+    BINDINGS = [Binding("enter", "screen.take", "Choose")]  # noqa: RUF012
+
+
 class PickerLayout(ModalScreen[Picked | None]):
     """Two lists beside each other, or one above the other, with a filter above the first; `text` is in it at first."""
 
@@ -86,7 +92,7 @@ class PickerLayout(ModalScreen[Picked | None]):
             with Container(id="picker-lists"):
                 with Vertical(classes="-side"):
                     yield Filter(self._text, id="picker-filter")
-                    yield Choices(id="picker-models")
+                    yield Models(id="picker-models")
                 with Vertical():
                     yield Static(id="picker-title", markup=False)
                     yield Choices(id="picker-drafts")

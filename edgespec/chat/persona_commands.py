@@ -39,7 +39,7 @@ class PersonaCommands:
             self.front.say("no persona any more: system prompt and settings are as they were without it")
             return
         sets = ", ".join(f"{name} {one_line(text)}" for name, text in chosen.settings.items())
-        later = ", from the next answer on; the model reads all earlier messages again" if session.turns else ""
+        later = ", from the next answer on; the whole chat is processed again once" if session.turns else ""
         self.front.say(f"persona {chosen.name}{f' ({sets})' if sets else ''}{later}")
         if chosen.model and chosen.model != session.load_settings.model:
             if session.model.server:
@@ -70,7 +70,7 @@ class PersonaCommands:
         saved = replace(Persona(name, description, session.system, settings, model), file=file)
         save(saved)
         session.take_persona(saved)
-        self.front.say(f"persona {name} is in {file}: the system prompt and {len(settings)} settings of this chat")
+        self.front.say(f"saved persona {name} to {file}: the system prompt and {len(settings)} settings of this chat")
 
 
 def _missing() -> str:

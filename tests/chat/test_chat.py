@@ -16,7 +16,7 @@ from fake_engine import FakeEngine, drafted_events
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
-from edgespec.chat.attachments import Attachment
+from edgespec.chat.attachments import Attachment, attachment
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
@@ -282,6 +282,17 @@ def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime:
         session.ask("word " * 400)
     assert session.turns == []
     assert store.chats() == []
+
+
+def test_whatever_ends_the_lines_of_a_text_the_model_gets_newlines(store: Store) -> None:
+    session = talking_to(FakeEngine(), store)
+    session.set_system("be\r\nbrief")
+    session.attached = [attachment("a.txt", b"one\r\ntwo\rthree\r\n")]
+    list(session.ask("four\r\nfive\rsix"))
+    assert session.messages[0].content == "be\nbrief"
+    assert session.turns[0].content == "a.txt:\n```\none\ntwo\nthree\n```\n\nfour\nfive\nsix"
+    list(session.edit(0, "seven\r\neight"))
+    assert session.turns[0].content.endswith("\n\nseven\neight")
 
 
 def test_files_go_with_the_next_message_behind_fences_they_do_not_hold(store: Store) -> None:

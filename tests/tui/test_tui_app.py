@@ -24,7 +24,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.runtime.worker import WorkerDiedError
+from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
 from edgespec.tui.chat_questions import Asking
@@ -158,10 +158,29 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         app.composer.put("more")
         await pilot.press("enter")
         assert app.composer.text == "more"
+        await wait_until(pilot, lambda: len(app.screen.query(Toast)) == 1)
+        assert "an answer is being generated" in shown(app)
+        notes = app.transcript.query(".note").results(Static)
+        assert not any("being generated" in str(note.content) for note in notes), "what is over soon leaves no note"
         await pilot.press("escape")
         await idle(app, pilot)
 
-    on_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+    on_screen(steps, FakeEngine("word " * 400, round_s=0.02), toasts=True)
+
+
+def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "count")
+        await type_in(app, pilot, "/persona brief")
+        assert "persona brief" in shown(app)
+        assert not app.screen.query(Toast)
+        await pilot.press("pageup")
+        await wait_until(pilot, lambda: not app.transcript.is_vertical_scroll_end)
+        for line, said in (("/persona editor", "persona editor"), ("/load 99", "there is no chat number 99")):
+            await type_in(app, pilot, line)
+            await wait_until(pilot, lambda said=said: said in shown(app))  # type: ignore[misc]
+
+    on_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
 
 
 # --- commands and keys ------------------------------------------------------------------------------------------------
@@ -199,6 +218,7 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
         await wait_until(pilot, lambda: app.screen.check_action("keep", (2,)) is True)
         await pilot.press("escape")
         await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+        assert app.composer.text == "", "the message was sent"
         first = app.session.turns[-1].key
         await type_in(app, pilot, "/keep 2")
         await wait_until(pilot, lambda: app.session.turns[-1].key != first)
@@ -270,7 +290,7 @@ def test_no_command_goes_untested() -> None:
     assert {command.name for command in COMMANDS} == set(DONE) | {"compare", "keep", "models", "export", "file"}
 
 
-def test_export_and_file_read_and_write(tmp_path: Path) -> None:
+def test_export_and_file_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = tmp_path / "note.txt"
     note.write_text("the note")
 
@@ -281,6 +301,10 @@ def test_export_and_file_read_and_write(tmp_path: Path) -> None:
         for name in ("chat.md", "chat.jsonl"):
             await type_in(app, pilot, f"/export {tmp_path / name}")
             assert "what is this?" in (tmp_path / name).read_text(encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        await pilot.press("f8", "f8")
+        await wait_until(pilot, lambda: (tmp_path / "what-is-this-2.md").exists())
+        assert "written to" in shown(app)
 
     on_screen(steps)
 
@@ -426,6 +450,11 @@ def test_letters_are_commands_only_after_a_key_has_led_to_the_messages_or_chats(
             app.composer.put("")
         assert contents(app) == before
         assert not app.query(Asking)
+        await pilot.press("ctrl+b")  # the list is there: the key leads to it, and then hides it
+        await wait_until(pilot, lambda: app.query_one(ChatList).has_focus)
+        assert app.query_one(Sidebar).display
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: not app.query_one(Sidebar).display)
         await pilot.press("shift+tab")
         await wait_until(pilot, lambda: "Messages" in shown(app))
         await pilot.press("up", "e")
@@ -691,6 +720,19 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
         await wait_until(pilot, lambda: app.session.engine is not None)
 
     on_screen(steps, broken, FakeEngine("one"))
+
+
+def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
+    cancelled = FakeEngine(error=LoadingStoppedError("loading demo was cancelled"), error_after=-1)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await wait_until(pilot, lambda: "loading demo was cancelled" in shown(app))
+        assert "/restart loads it again, /model MODEL loads another one" in shown(app)
+        assert len(app.screen_stack) == 1, "the model has not failed: there is nothing to ask"
+        app._run("/model demo:draft")
+        await wait_until(pilot, lambda: not app.jobs.is_busy and app.session.load_settings.model == "demo:draft")
+
+    on_screen(steps, cancelled, FakeEngine("one"))
 
 
 def test_a_model_that_is_not_there_is_reported_once() -> None:

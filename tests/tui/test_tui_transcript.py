@@ -157,7 +157,7 @@ def test_a_very_long_message_is_shown_in_part_and_more_of_it_on_demand(
 @pytest.mark.parametrize(
     ("reason", "mark"),
     [
-        ("interrupted", "interrupted: the program ended here"),
+        ("interrupted", "interrupted; /continue resumes"),
         ("cancelled", "stopped by you"),
         ("length", "cut off at the token limit"),
         ("error", "stopped by an error"),
