@@ -21,7 +21,7 @@ from edgespec.chat.commands import Commands
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Piece, StoreError
 from edgespec.tui.attachments import LeaveFiles, RemoveFile
 from edgespec.tui.chat_jobs import BusyError, ChatJobs
@@ -207,8 +207,8 @@ class ChatApp(TypingApp):
         self.run_worker(self.transcript.note(text, level), group="notes")
 
     def report(self, error: EdgespecError) -> None:
-        """Show an error; one that is over soon leaves no note."""
-        if isinstance(error, BusyError):
+        """Show an error; one that is over soon, or that only an empty chat has, leaves no note."""
+        if isinstance(error, BusyError) or (isinstance(error, UsageError) and self.query_one(Welcome).display):
             self.clear_notifications()
             toast(self, str(error), "warning")
         else:

@@ -241,10 +241,14 @@ class ChatJobs:
         app.say(str(error), "error")
         unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
         said = [turn.content for turn in session.turns if turn.role == "user"]
+        written = app.composer.text
         if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede it
-            app.composer.put(unsent)
+            app.composer.put("\n".join(filter(None, (unsent, written))))
         if session.engine is None and not session.model.was_cancelled:
-            app.screens.offer_remedies()
+            if written:  # a dialog would take the keys of somebody who writes
+                app.say("/restart offers ways to load a model again")
+            else:
+                app.screens.offer_remedies()
 
 
 class Job:

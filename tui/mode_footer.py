@@ -1,4 +1,4 @@
-"""The line of keys at the bottom, which begins with what keys are for at the moment."""
+"""The line of keys at the bottom, which begins with the name of the part that has the keys."""
 
 from __future__ import annotations
 

@@ -173,10 +173,11 @@ class Screens:
         self._app.push_screen(SettingsScreen(self._session.settings), take)
 
     def _restart(self) -> None:
-        if self._session.model.remedies():
+        remedies = self._session.model.remedies()
+        if len(remedies) > 1:
             self.offer_remedies()
         else:
-            self._load(self._session.load_settings)
+            self._load(remedies[0].settings if remedies else self._session.load_settings)
 
     def _load(self, settings: LoadSettings | None, *, is_confirmed: bool = False) -> None:
         if settings is None:

@@ -85,8 +85,9 @@ class Transcript(TurnWindow):
         await self.append(turn)
 
     async def note(self, text: str, level: Level = "info") -> None:
-        """Show a dimmed note between the messages."""
-        await self.append(Note(text, level))
+        """Show a dimmed note between the messages, unless the last one is the same."""
+        if self.entries[-1:] != [Note(text, level)]:
+            await self.append(Note(text, level))
 
     async def begin_answer(self, name: str = "assistant") -> None:
         """Scroll to the end and show that an answer of the model of this name is streaming."""

@@ -77,7 +77,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
 
     @property
     def shows_end(self) -> bool:
-        """Whether what is appended next can be seen: the view is at the end, and no live entry stands there."""
+        """Return whether the next entry can be seen: the view is at the end, and no live entry is there."""
         return self._reading is None and self.live is None and self.is_at_end
 
     @property

@@ -1,4 +1,4 @@
-"""An app in which typed and pasted text reaches the field for messages, whatever was clicked."""
+"""An app in which typed and pasted text reaches the field for messages, also after a click elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TypingApp(App[None]):
 
     @property
     def is_above(self) -> bool:
-        """Whether a screen covers the chat."""
+        """True while a screen covers the chat."""
         return len(self.screen_stack) > 1
 
     async def on_event(self, event: Event) -> None:

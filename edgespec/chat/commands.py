@@ -80,11 +80,13 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
     def do_restart(self, number: str) -> None:
         session = self.session
         offers = session.model.remedies()
-        if not number and offers:
+        is_plain = session.model.was_cancelled and len(offers) == 1  # nothing went wrong: there is nothing to choose
+        if not number and offers and not is_plain:
             lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
             self.front.say("\n".join([*lines, "/restart N uses one of these"]))
             return
-        self.front.load(offers[_number(number, len(offers))].settings if number else session.load_settings)
+        again = offers[0].settings if offers else session.load_settings
+        self.front.load(offers[_number(number, len(offers))].settings if number else again)
 
     def do_system(self, text: str) -> None:
         session = self.session

@@ -161,7 +161,7 @@ class Comparison:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the message is in the chat: at least one of the answers was begun."""
+        """True if the message is in the chat: at least one of the answers was begun."""
         return any(lane.events for lane in self.lanes)
 
     def run(

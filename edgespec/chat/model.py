@@ -97,12 +97,12 @@ class ChatModel:
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether there is no model because the user stopped its loading."""
+        """True if there is no model because the user stopped its loading."""
         return self._failed is not None and isinstance(self._failed[-1], LoadingStoppedError)
 
     @property
     def has_died(self) -> bool:
-        """Whether there is no model because a loaded one has died."""
+        """True if there is no model because a loaded one has died."""
         return self._failed is not None and isinstance(self._failed[-1], WorkerDiedError) and bool(self._failed[1])
 
     @property

@@ -391,9 +391,11 @@ def test_a_fork_goes_its_own_way(store: Store) -> None:
     session = talking_to(FakeEngine("one", "two"), store)
     said(session.ask("first"))
     original = session.chat
-    session.fork()
+    for title in ("first (fork)", "first (fork 2)", "first (fork 3)"):
+        session.fork()
+        assert session.title == title
     said(session.ask("second"))
-    assert len({chat.id for chat in store.chats()}) == 2
+    assert len({chat.id for chat in store.chats()}) == 4
     assert contents(session) == stored(session) == ["first", "one", "second", "two"]
     assert original is not None
     assert [turn.content for turn in store.path(store.find(original).head)] == ["first", "one"]

@@ -318,7 +318,7 @@ def test_an_unknown_command_is_reported_and_nothing_sent() -> None:
         await type_in(app, pilot, "//not a command")
         assert contents(app)[0] == "/not a command"
 
-    on_screen(steps)
+    on_screen(steps, toasts=True)
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------
@@ -638,7 +638,7 @@ def test_a_new_chat_knows_nothing_of_the_last_ones_figures() -> None:
         await type_in(app, pilot, "/stats")
         await wait_until(pilot, lambda: "answer 1 tokens" in shown(app))
 
-    on_screen(steps)
+    on_screen(steps, toasts=True)
 
 
 def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
