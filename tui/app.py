@@ -33,7 +33,7 @@ from edgespec.tui.front import ScreenFront
 from edgespec.tui.mode_footer import ModeFooter
 from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, PromptInput, Submitted
 from edgespec.tui.screens import Screens
-from edgespec.tui.sidebar import ChatChosen, ChatList, NewChat, Searched, Sidebar
+from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
@@ -126,7 +126,7 @@ class ChatApp(TypingApp):
         return self.composer.input
 
     def shows_messages(self, widget: Widget) -> bool:
-        return any(isinstance(each, (Transcript, ChatList)) for each in widget.ancestors_with_self)
+        return any(isinstance(each, Transcript) for each in widget.ancestors_with_self)
 
     @property
     def downloads(self) -> DownloadLine:
@@ -219,7 +219,7 @@ class ChatApp(TypingApp):
         if self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
-            self.screens.toggle_chats()
+            self.screens.hide_chats()
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:

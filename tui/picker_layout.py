@@ -27,6 +27,8 @@ class Picked:
 class Filter(Input):
     """An input that the key to the right leaves at its end."""
 
+    BINDINGS = [Binding("enter", "submit", "Choose")]  # noqa: RUF012
+
     def action_cursor_right(self, select: bool = False) -> None:
         if self.cursor_position == len(self.value) and not select:
             self.screen.query_one("#picker-drafts").focus()

@@ -134,7 +134,7 @@ class Offers:
         is_known = not self.unknown(target)
         here = [found.verdict != "no" for found in self._ranked(target).values() if found.is_here]
         if here and not any(here) and is_known:
-            return f"No compatible draft model for {self.labels[target]} is installed"
+            return "No compatible draft model is installed"
         if not here:
             counted = "No other model is here to" if is_known else "Which models can"
         else:

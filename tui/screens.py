@@ -66,15 +66,18 @@ class Screens:
 
     def toggle_chats(self) -> None:
         """Go to the list of chats, shown if it was hidden; from within the list, hide it."""
-        app = self._app
-        sidebar = app.query_one(Sidebar)
-        hides = sidebar.has_focus_within
-        sidebar.set_class(False, "-usual")
-        sidebar.set_class(not hides, "-asked")
-        if hides:
-            app.composer.input.focus()
+        sidebar = self._app.query_one(Sidebar)
+        if sidebar.has_focus_within:
+            self.hide_chats()
         else:
-            app.call_after_refresh(app.query_one(ChatList).focus)
+            sidebar.set_class(False, "-usual")
+            sidebar.set_class(True, "-asked")
+            self._app.call_after_refresh(self._app.query_one(ChatList).focus)
+
+    def hide_chats(self) -> None:
+        """Hide the list of chats, and continue to write."""
+        self._app.query_one(Sidebar).remove_class("-usual", "-asked")
+        self._app.composer.input.focus()
 
     def _search(self) -> None:
         sidebar = self._app.query_one(Sidebar)

@@ -24,7 +24,7 @@ class TypingApp(App[None]):
 
     @abstractmethod
     def shows_messages(self, widget: Widget) -> bool:
-        """Return whether this widget shows messages or chats."""
+        """Return whether this widget shows messages, or is a part of one that does."""
 
     @property
     def is_above(self) -> bool:
@@ -57,7 +57,7 @@ class TypingApp(App[None]):
             self.field.take_paste(event.text)
 
     def on_click(self, event: Click) -> None:
-        """Continue to write after a click on a message or a chat: a click must not turn letters into commands."""
+        """Continue to write after a click on a message: a click must not turn letters into commands."""
         if not self.is_above and event.widget is not None and self.shows_messages(event.widget):
             self.field.focus()
 

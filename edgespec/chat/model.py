@@ -58,10 +58,10 @@ class ChatModel:
             self.unload()
             self.engine = opened
         except EdgespecError as error:
-            if isinstance(error, LoadingStoppedError):
-                error.hint = "/restart loads it again, /model MODEL loads another one"
             if self.engine is None:
                 self._failed = (wanted, {}, error)
+                if self.was_cancelled:
+                    error.hint = "/restart loads it again, /model MODEL loads another one"
             raise
         self._notes_told, self._failed, self.settings = 0, None, wanted
         self.about, self._drafting = self.engine.describe(), {}

@@ -455,6 +455,12 @@ def test_letters_are_commands_only_after_a_key_has_led_to_the_messages_or_chats(
         assert app.query_one(Sidebar).display
         await pilot.press("ctrl+b")
         await wait_until(pilot, lambda: not app.query_one(Sidebar).display)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: app.query_one(ChatList).has_focus)
+        await pilot.click(app.transcript.query(TurnView).last())
+        await pilot.press("escape")
+        assert not app.query_one(Sidebar).display
+        assert app.composer.input.has_focus
         await pilot.press("shift+tab")
         await wait_until(pilot, lambda: "Messages" in shown(app))
         await pilot.press("up", "e")
