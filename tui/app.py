@@ -160,7 +160,7 @@ class ChatApp(TypingApp):
     def submit(self, text: str) -> None:
         """Run a command, or send a message."""
         if is_command(text):
-            self._run(f"/file {text}" if pasted_files(text) else text)
+            self._run(f"/file {text}" if pasted_files(text) else text, is_typed=True)
             return
         try:
             self.jobs.send(text.removeprefix("/"))
@@ -180,7 +180,7 @@ class ChatApp(TypingApp):
         """Run a line that begins with a slash."""
         self._run(line)
 
-    def _run(self, line: str) -> None:
+    def _run(self, line: str, *, is_typed: bool = False) -> None:
         name, argument = name_and_argument(line)
         try:
             command = find(name)
@@ -194,6 +194,8 @@ class ChatApp(TypingApp):
             if not self.screens.show(command.name, argument):
                 self.commands.run(line)
         except EdgespecError as error:
+            if is_typed and isinstance(error, BusyError):
+                self.composer.put(line)
             self.report(error)
         self._show_system()
         self._tell_store()

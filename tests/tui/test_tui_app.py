@@ -155,9 +155,10 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/race", "/edit 1 x"):
             app._run(command)
         assert contents(app) == ["count"]
-        app.composer.put("more")
-        await pilot.press("enter")
-        assert app.composer.text == "more"
+        for text in ("/regen 1", "more"):
+            app.composer.put(text)
+            await pilot.press("enter")
+            assert app.composer.text == text
         await wait_until(pilot, lambda: len(app.screen.query(Toast)) == 1)
         assert "an answer is being generated" in shown(app)
         notes = app.transcript.query(".note").results(Static)
