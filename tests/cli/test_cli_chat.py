@@ -359,7 +359,7 @@ def test_a_screen_that_fails_says_what_does_without_it(home: Path) -> None:
     with at_terminal(home, CHAT, [sys.executable, "program.py"], TERM="xterm-256color") as (program, master):
         read_until(master, "edgespec")
         time.sleep(2)
-        os.write(master, b"/branches\r")
+        os.write(master, b"/help set\r")
         rest = read_rest(master)
         assert program.wait(30) == 1
     assert "TypeError" in rest
