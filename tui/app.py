@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import ClassVar
 
 from textual import on
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.events import Key
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widget import Widget
 
 from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
@@ -22,23 +21,26 @@ from edgespec.chat.commands import Commands
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Piece, StoreError
 from edgespec.tui.attachments import LeaveFiles, RemoveFile
-from edgespec.tui.chat_jobs import ChatJobs
+from edgespec.tui.chat_jobs import BusyError, ChatJobs
 from edgespec.tui.chat_questions import ChangeChat, DeleteChat, MoveChat, PinChat, RenameChat
 from edgespec.tui.composer import Composer, Stop
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
-from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, Submitted
+from edgespec.tui.mode_footer import ModeFooter
+from edgespec.tui.prompt_input import FilesPasted, FilesUnpasted, Paged, PromptInput, Submitted
 from edgespec.tui.screens import Screens
 from edgespec.tui.sidebar import ChatChosen, NewChat, Searched, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.system_prompt import EditSystem
 from edgespec.tui.title_bar import TitleBar
+from edgespec.tui.toasts import toast
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand, Uncounted
+from edgespec.tui.typing_app import TypingApp
 from edgespec.tui.welcome import Welcome
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
@@ -47,7 +49,7 @@ THEME = "theme"
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 
 
-class ChatApp(App[None]):
+class ChatApp(TypingApp):
     """Shows a session, with a first message, in the colours of a theme unless the user has chosen one. One job at a
     time runs in the background: loading a model, or an answer."""
 
@@ -96,7 +98,7 @@ class ChatApp(App[None]):
                 yield Composer([(f"/{command.name}", command.help) for command in COMMANDS], self._said_before())
             with Vertical(id="figures"):
                 yield StatisticsPanel()
-        yield Footer(show_command_palette=False, compact=True)
+        yield ModeFooter(show_command_palette=False, compact=True)
 
     async def on_mount(self) -> None:
         with suppress(StoreError):
@@ -118,6 +120,13 @@ class ChatApp(App[None]):
     @property
     def composer(self) -> Composer:
         return self.query_one(Composer)
+
+    @property
+    def field(self) -> PromptInput:
+        return self.composer.input
+
+    def shows_messages(self, widget: Widget) -> bool:
+        return any(isinstance(each, Transcript) for each in widget.ancestors_with_self)
 
     @property
     def downloads(self) -> DownloadLine:
@@ -151,13 +160,13 @@ class ChatApp(App[None]):
     def submit(self, text: str) -> None:
         """Run a command, or send a message."""
         if is_command(text):
-            self._run(f"/file {text}" if pasted_files(text) else text)
+            self._run(f"/file {text}" if pasted_files(text) else text, is_typed=True)
             return
         try:
             self.jobs.send(text.removeprefix("/"))
         except EdgespecError as error:
             self.composer.put(text)
-            self.say(str(error), "warning")
+            self.report(error)
 
     def action_call(self, name: str) -> None:
         """Run a command without arguments."""
@@ -171,13 +180,13 @@ class ChatApp(App[None]):
         """Run a line that begins with a slash."""
         self._run(line)
 
-    def _run(self, line: str) -> None:
+    def _run(self, line: str, *, is_typed: bool = False) -> None:
         name, argument = name_and_argument(line)
         try:
             command = find(name)
         except EdgespecError as error:
             self.composer.put(line)
-            self.say(str(error), "error")
+            self.report(error)
             return
         try:
             if command.waits:
@@ -185,22 +194,34 @@ class ChatApp(App[None]):
             if not self.screens.show(command.name, argument):
                 self.commands.run(line)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            if is_typed and isinstance(error, BusyError):
+                self.composer.put(line)
+            self.report(error)
         self._show_system()
         self._tell_store()
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Show a note between the messages."""
+        """Show a note after the messages, and above the screen where the end of the messages is out of sight."""
         self.query_one(Welcome).display = False
         self.transcript.display = True
+        if self.is_above or not self.transcript.shows_end:
+            toast(self, text, level)
         self.run_worker(self.transcript.note(text, level), group="notes")
+
+    def report(self, error: EdgespecError) -> None:
+        """Show an error; one that is over soon, or that only an empty chat has, leaves no note."""
+        if isinstance(error, BusyError) or (isinstance(error, UsageError) and self.query_one(Welcome).display):
+            self.clear_notifications()
+            toast(self, str(error), "warning")
+        else:
+            self.say(str(error), "error")
 
     def action_stop(self) -> None:
         """Stop the answer, or the loading."""
         if self.jobs.stop():
             return
         if self.query_one("#sidebar").has_class("-asked"):
-            self.screens.toggle_chats()
+            self.screens.hide_chats()
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
@@ -217,19 +238,6 @@ class ChatApp(App[None]):
         """Quit, requested by another thread: the terminal is gone, or the system ends the program."""
         with suppress(RuntimeError):
             self.call_later(self.exit)
-
-    def on_key(self, event: Key) -> None:
-        """Typed text that nothing else takes goes to the composer."""
-        focused = self.focused
-        is_chat = len(self.screen_stack) == 1 and (
-            focused in (None, self.composer.input) or self.transcript in focused.ancestors
-        )
-        binding = self.screen.active_bindings.get(event.key)
-        is_bound = binding is not None and binding.enabled
-        if is_chat and event.is_printable and event.character and not is_bound:
-            self.composer.input.focus()
-            self.composer.input.insert(event.character)
-            event.prevent_default()
 
     def shows_figures_of(self, key: str) -> None:
         """Show the statistics of this message, until another one is the last."""
@@ -310,17 +318,18 @@ class ChatApp(App[None]):
         try:
             self.commands.save_code(event.block)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
         index = self._index(event.key)
+        is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
         try:
             self.session.step(event.key, event.step)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
         await self.redraw()
-        await self.transcript.reveal(self.session.turns[index].key)
+        await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
 
     @on(FilesPasted)
     def _paste_files(self, event: FilesPasted) -> None:
@@ -360,14 +369,13 @@ class ChatApp(App[None]):
             if event.key is not None and all(turn.key != event.key for turn in session.turns):
                 session.switch(event.key)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
             return
         if not self.screen.has_class("-wide"):
             self.query_one("#sidebar").remove_class("-asked")
         await self.redraw()
-        if event.key is None:
-            self.composer.input.focus()
-        else:
+        self.composer.input.focus()
+        if event.key is not None:
             await self.transcript.reveal(event.key)
 
     @on(NewChat)
@@ -383,7 +391,7 @@ class ChatApp(App[None]):
         try:
             event.apply(self.session)
         except EdgespecError as error:
-            self.say(str(error), "error")
+            self.report(error)
         await self.redraw()
 
     def _keep_theme(self, name: str) -> None:

@@ -38,8 +38,11 @@ class LeaveFiles(Message):
 
 
 class AttachmentBar(Widget, can_focus=True):
-    """A chip for each attached file, with a cross to remove it, and a warning below them. Hidden without files."""
+    """A chip for each attached file, with a cross to remove it, and a warning below them. Hidden without files.
 
+    A click does not focus the chips: Backspace would remove a file then."""
+
+    FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
     AttachmentBar { display: none; height: auto; padding: 0 1; }
     """

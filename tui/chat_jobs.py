@@ -44,6 +44,10 @@ Heard = TokenEvent | Notice | Begun | Progressed
 Tell = Callable[[Heard], None]
 
 
+class BusyError(EdgespecError):
+    """Something has to wait for the job that runs."""
+
+
 class ChatJobs:
     """Starts jobs for `app`, and shows their results with each `fetch`."""
 
@@ -73,17 +77,17 @@ class ChatJobs:
         return self.is_busy and not self.is_answering
 
     def check_free(self) -> None:
-        """Raises EdgespecError while a job runs."""
+        """Raises BusyError while a job runs."""
         if self.is_busy:
             what = "an answer is being generated" if self.is_answering else "a model is loading"
-            raise EdgespecError(what, hint="Esc stops it")
+            raise BusyError(what, hint="Esc stops it")
 
     def send(self, text: str) -> None:
-        """Ask, or queue the message until the model is loaded. Raises EdgespecError while another answer is
+        """Ask, or queue the message until the model is loaded. Raises BusyError while another answer is
         generated."""
         if self.is_loading:
             if self._waiting is not None:
-                raise EdgespecError("a message is waiting already", hint="both can be sent when the model is loaded")
+                raise BusyError("a message is waiting already", hint="both can be sent when the model is loaded")
             self._waiting = text
             self._app.say("your message will be sent when the model is loaded")
             return
@@ -91,7 +95,7 @@ class ChatJobs:
         self._asked = text
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
-        """Start an answer and show it as it streams. Raises EdgespecError while a job runs."""
+        """Start an answer and show it as it streams. Raises BusyError while a job runs."""
         self.check_free()
 
         def work(cancel: CancelFlag, tell: Tell) -> None:
@@ -104,7 +108,7 @@ class ChatJobs:
         self._start(work)
 
     def load(self, settings: LoadSettings) -> None:
-        """Load a model. Raises EdgespecError while a job runs."""
+        """Load a model. Raises BusyError while a job runs."""
         self.check_free()
 
         def work(cancel: CancelFlag, tell: Tell) -> None:
@@ -128,6 +132,7 @@ class ChatJobs:
         """Stop the current job; returns whether there was one."""
         if self._job is not None:
             self._job.cancel.set()
+            self._app.composer.say("stopping ...")
         return self._job is not None
 
     def close(self) -> None:
@@ -236,10 +241,14 @@ class ChatJobs:
         app.say(str(error), "error")
         unsent, self._waiting = (self._asked, None) if was_answering else (self._waiting, None)
         said = [turn.content for turn in session.turns if turn.role == "user"]
+        written = app.composer.text
         if unsent and not (said and said[-1].endswith(unsent)):  # attachments precede it
-            app.composer.put(unsent)
-        if session.engine is None:
-            app.screens.offer_remedies()
+            app.composer.put("\n".join(filter(None, (unsent, written))))
+        if session.engine is None and not session.model.was_cancelled:
+            if written:  # a dialog would take the keys of somebody who writes
+                app.say("/restart offers ways to load a model again")
+            else:
+                app.screens.offer_remedies()
 
 
 class Job:

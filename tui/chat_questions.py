@@ -151,7 +151,7 @@ class Renaming(AskingText):
 class Moving(AskingText):
     """Asks for a folder."""
 
-    QUESTION = "Folder (empty: none):"
+    QUESTION = "Folder (leave empty for none):"
 
     def __init__(self, chat: ChatInfo, known: Sequence[str] = ()) -> None:
         super().__init__(chat, one_line(chat.folder), known)

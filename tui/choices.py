@@ -8,8 +8,11 @@ from textual.widgets.option_list import Option
 
 
 class Choices(OptionList):
-    """Options of two lines each; the highlighted one keeps its place while others come and go."""
+    """Options of two lines each; the highlighted one keeps its place while others come and go.
 
+    A click does not take the focus from a field: letters would be commands then."""
+
+    FOCUS_ON_CLICK = False
     BINDINGS = [Binding("enter", "select", "Choose")]  # noqa: RUF012
     DEFAULT_CSS = """
     Choices {

@@ -18,6 +18,7 @@ from textual.worker import Worker, WorkerState
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.comparing import AS_SET, Comparison, Lane, side_of
+from edgespec.chat.slash import is_command
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.text.figures import percent
@@ -87,7 +88,7 @@ class ComparisonScreen(Screen[Comparison]):
 
     def on_mount(self) -> None:
         self._frames = self.set_interval(FRAME_S, self._next_frame, pause=True)
-        self._say("Enter answers twice. Both answers become branches of the chat.")
+        self._say("Enter compares two answers. Both become branches of the chat.")
         if self._starts:
             self._run(self._comparison)
 
@@ -107,15 +108,19 @@ class ComparisonScreen(Screen[Comparison]):
     def _start(self) -> None:
         session, text = self._session, self.query_one(ComparedText).text
         said = [turn.content for turn in session.turns if turn.role == "user"]
+        is_new = not said or text != said[-1]
         if not text.strip():
             self._say("Type a message first.")
+            return
+        if is_new and is_command(text):
+            self._say("A command cannot be compared. Two slashes begin a message with a slash.", error=True)
             return
         try:
             first, second = (side_of(session, field.value) for field in self.query(Input))
         except EdgespecError as error:
             self._say(str(error), error=True)
             return
-        self._run(Comparison(session, (first, second), "" if said and text == said[-1] else text))
+        self._run(Comparison(session, (first, second), text.removeprefix("/") if is_new else ""))
 
     def _run(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -188,7 +193,7 @@ class ComparisonScreen(Screen[Comparison]):
             doing = self._loading or f"{comparison.sides[self._side].title}, {count} tokens"
             self._say(f"{doing} ...{stopping}")
         elif self._position_s < took_s:
-            self._say(f"{_seconds(self._position_s)} of {_seconds(took_s)}, as fast as it came")
+            self._say(f"{_seconds(self._position_s)} of {_seconds(took_s)}, at the original speed")
         else:
             self._position_s = NO_END
             self._frames.pause()
@@ -267,7 +272,7 @@ class ComparedText(EnterSubmits):
     }
     """
     BINDINGS = [  # noqa: RUF012
-        Binding("enter", "submit", "Answer twice", id="comparison.start"),
+        Binding("enter", "submit", "Compare", id="comparison.start"),
         Binding("ctrl+j", "newline", "New line", id="comparison.newline"),
     ]
 
@@ -275,7 +280,7 @@ class ComparedText(EnterSubmits):
         """Answer the message."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, highlight_cursor_line=False, placeholder="Message to answer twice")
+        super().__init__(text, highlight_cursor_line=False, placeholder="Message to compare answers to")
         self.cursor_blink = False
         self.border_title = "message"
 
@@ -290,8 +295,11 @@ class ComparedText(EnterSubmits):
 
 
 class LaneView(VerticalScroll, can_focus=True):
-    """One answer, as far as it had come at a time, with its rate and clock in the border."""
+    """One answer, as far as it had come at a time, with its rate and clock in the border.
 
+    A click does not take the focus from a field: letters would be commands then."""
+
+    FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
     LaneView {
         height: 1fr;

@@ -11,6 +11,7 @@ from edgespec.chat.clipboard import copy_natively
 from edgespec.chat.comparing import Comparison
 from edgespec.chat.personas import Persona
 from edgespec.settings import LoadSettings
+from edgespec.tui.toasts import toast
 
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
@@ -55,7 +56,10 @@ class ScreenFront:
         self._app.screens.edit_persona(persona)
 
     def show_tokens(self) -> None:
-        self._app.transcript.show_tokens = not self._app.transcript.show_tokens
+        transcript = self._app.transcript
+        transcript.show_tokens = not transcript.show_tokens
+        if not self._app.session.turns:  # nothing else shows that the key was heard
+            toast(self._app, f"new answers are shown {'with' if transcript.show_tokens else 'without'} their drafters")
 
     def leave(self) -> None:
         self._app.exit()

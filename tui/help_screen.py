@@ -24,9 +24,10 @@ KEYS = (
     (
         "Shift+Tab",
         "Select attached files (Del removes one), then messages: E edits, C copies, R regenerates, Enter "
-        "unfolds, Left and Right switch versions, 1-9 copy code blocks, S saves and Shift+Right scrolls them.",
+        "unfolds, Left and Right switch versions, 1-9 copy code blocks, S saves and Shift+Right scrolls them; "
+        "Tab or Esc goes back to writing.",
     ),
-    ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches."),
+    ("Chats", "In the list: Enter opens, N new, R rename, P pin, F folder, D delete, / searches, Ctrl+B hides it."),
     ("Ctrl+P", "Search all commands, and change the theme."),
 )
 

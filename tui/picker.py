@@ -297,23 +297,28 @@ class ModelPicker(PickerLayout):
             self._draft, self._asked = str(event.option_id), ""
             self._tell()
 
-    @on(OptionList.OptionSelected, "#picker-models")
-    def _choose_model(self) -> None:
-        if self._target not in self._offers.models:
+    def action_take(self) -> None:
+        """Choose the highlighted model, with what is highlighted for it on the right."""
+        highlighted = self.drafts.highlighted_option
+        model = self._offers.models.get(self._target)
+        if model is not None and model.problem:
+            self._refuse(model.problem)
+        elif highlighted is None:  # its sizes are not known yet
             self.drafts.focus()
-            return
-        problem = self._offers.models[self._target].problem
-        if problem:
-            self._refuse(problem)
+        elif highlighted.id == STOP:
+            self._refuse("this model is being downloaded already")
         else:
-            self.drafts.focus()
+            self._choose(str(highlighted.id))
 
     @on(OptionList.OptionSelected, "#picker-drafts")
-    def _choose_draft(self, event: OptionList.OptionSelected) -> None:
+    def _choose_on_the_right(self, event: OptionList.OptionSelected) -> None:
+        self._choose(str(event.option_id))
+
+    def _choose(self, draft: str) -> None:
         if self._elsewhere.model(self._target):
-            self._choose_size(str(event.option_id))
+            self._choose_size(draft)
             return
-        target, draft = self._offers.models[self._target], str(event.option_id)
+        target = self._offers.models[self._target]
         if not self._offers.can_be_chosen(self._target, draft):
             name, why = self._offers.draft_name(self._target, draft), self._offers.draft_details(self._target, draft)
             self._refuse(f"{name} cannot be chosen. {why[:1].upper()}{why[1:]}")
@@ -348,7 +353,7 @@ class ModelPicker(PickerLayout):
     @on(Input.Submitted, "#picker-filter")
     def _leave_filter(self, event: Input.Submitted) -> None:
         if self._target:
-            self._choose_model()
+            self.action_take()
         elif is_path(event.value.strip()):
             self._open_path(event)
 

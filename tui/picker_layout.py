@@ -27,11 +27,19 @@ class Picked:
 class Filter(Input):
     """An input that the key to the right leaves at its end."""
 
+    BINDINGS = [Binding("enter", "submit", "Choose")]  # noqa: RUF012
+
     def action_cursor_right(self, select: bool = False) -> None:
         if self.cursor_position == len(self.value) and not select:
             self.screen.query_one("#picker-drafts").focus()
         else:
             super().action_cursor_right(select)
+
+
+class Models(Choices):
+    """The models. Enter takes the highlighted one, a click only highlights it."""
+
+    BINDINGS = [Binding("enter", "screen.take", "Choose")]  # noqa: RUF012
 
 
 class PickerLayout(ModalScreen[Picked | None]):
@@ -86,7 +94,7 @@ class PickerLayout(ModalScreen[Picked | None]):
             with Container(id="picker-lists"):
                 with Vertical(classes="-side"):
                     yield Filter(self._text, id="picker-filter")
-                    yield Choices(id="picker-models")
+                    yield Models(id="picker-models")
                 with Vertical():
                     yield Static(id="picker-title", markup=False)
                     yield Choices(id="picker-drafts")

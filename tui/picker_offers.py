@@ -133,10 +133,12 @@ class Offers:
             return ""
         is_known = not self.unknown(target)
         here = [found.verdict != "no" for found in self._ranked(target).values() if found.is_here]
+        if here and not any(here) and is_known:
+            return "No compatible draft model is installed"
         if not here:
             counted = "No other model is here to" if is_known else "Which models can"
         else:
-            counted = f"{sum(here) or 'None'} of {len(here)} here can"
+            counted = f"{sum(here)} of {len(here)} here can"
         return f"{counted} draft for {self.labels[target]}{'' if is_known else ' ...'}"
 
     def model_lines(self, key: str) -> Content:

@@ -19,6 +19,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Location, Selection
 
 from edgespec.chat.paths import pasted_files
+from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.printable import printable
 
 LONG = 10_000  # minimum characters of a folded text: the field is wrapped and drawn at every key
@@ -148,12 +149,17 @@ class PromptInput(EnterSubmits):
         self.post_message(Submitted(text))
 
     async def _on_paste(self, event: Paste) -> None:
-        """Paths of files are offered as attachments; undo inserts them. Other text is up to the base class."""
-        if not self.text.startswith("/") and pasted_files(event.text):
-            event.stop()
-            event.prevent_default()
-            self._pasted = event.text, self.text
-            self.post_message(FilesPasted(event.text))
+        event.stop()
+        event.prevent_default()
+        self.take_paste(event.text)
+
+    def take_paste(self, text: str) -> None:
+        """Offer paths of files as attachments, which undo turns into text, and insert any other text."""
+        if not self.text.startswith("/") and pasted_files(text):
+            self._pasted = text, self.text
+            self.post_message(FilesPasted(text))
+        else:
+            self._replace_via_keyboard(text, *self.selection)
 
     def action_undo(self) -> None:
         pasted, text = self._pasted
@@ -209,7 +215,8 @@ class PromptInput(EnterSubmits):
     ) -> EditResult:
         start, end = self._around(*sorted((start, end)))
         self.is_recalled = False
-        return super().replace(self._fold(insert), start, end, maintain_selection_offset=maintain_selection_offset)
+        text = self._fold(with_unix_line_ends(insert))
+        return super().replace(text, start, end, maintain_selection_offset=maintain_selection_offset)
 
     def delete(self, start: Location, end: Location, *, maintain_selection_offset: bool = True) -> EditResult:
         start, end = self._around(*sorted((start, end)))

@@ -37,15 +37,14 @@ class RemedyScreen(ModalScreen[LoadSettings | None]):
     """
     BINDINGS = [Binding("escape", "dismiss(None)", "Not now", id="remedy.close")]  # noqa: RUF012
 
-    def __init__(self, what: str, remedies: Sequence[Remedy]) -> None:
+    def __init__(self, heading: str, what: str, remedies: Sequence[Remedy]) -> None:
         super().__init__()
-        self._what, self._remedies = what, remedies
+        self._heading, self._what, self._remedies = heading, what, remedies
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = "the model has stopped"
-            kept = "The conversation is saved."
-            yield Static(Content(f"{printable(self._what)}\n{kept}".strip()), id="remedy-said")
+            box.border_title = self._heading
+            yield Static(Content(printable(self._what).strip()), id="remedy-said")
             yield OptionList(*(Content(remedy.label) for remedy in self._remedies), compact=True)
         yield Footer(show_command_palette=False, compact=True)
 

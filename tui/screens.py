@@ -24,6 +24,7 @@ from edgespec.tui.picker_layout import Picked
 from edgespec.tui.remedy_screen import RemedyScreen
 from edgespec.tui.settings_screen import SettingsScreen
 from edgespec.tui.sidebar import ChatList, Sidebar
+from edgespec.tui.toasts import toast
 
 if TYPE_CHECKING:
     from edgespec.tui.app import ChatApp
@@ -64,16 +65,19 @@ class Screens:
         return command in self._shows
 
     def toggle_chats(self) -> None:
-        """Show the list of chats, or hide it."""
-        app = self._app
-        sidebar = app.query_one(Sidebar)
-        shown = sidebar.display
-        sidebar.set_class(False, "-usual")
-        sidebar.set_class(not shown, "-asked")
-        if shown:
-            app.composer.input.focus()
+        """Go to the list of chats, shown if it was hidden; from within the list, hide it."""
+        sidebar = self._app.query_one(Sidebar)
+        if sidebar.has_focus_within:
+            self.hide_chats()
         else:
-            app.call_after_refresh(app.query_one(ChatList).focus)
+            sidebar.set_class(False, "-usual")
+            sidebar.set_class(True, "-asked")
+            self._app.call_after_refresh(self._app.query_one(ChatList).focus)
+
+    def hide_chats(self) -> None:
+        """Hide the list of chats, and continue to write."""
+        self._app.query_one(Sidebar).remove_class("-usual", "-asked")
+        self._app.composer.input.focus()
 
     def _search(self) -> None:
         sidebar = self._app.query_one(Sidebar)
@@ -84,8 +88,14 @@ class Screens:
     def offer_remedies(self) -> None:
         """Let the user choose how to load the model again, after a failure."""
         model = self._session.model
-        if remedies := model.remedies():
-            self._app.push_screen(RemedyScreen(model.failure, remedies), self._load)
+        if not (remedies := model.remedies()):
+            return
+        if model.was_cancelled:
+            title = "loading was cancelled"
+        else:
+            title = "the model has stopped" if model.has_died else "the model could not be loaded"
+        what = "\n".join([model.failure, *(["The conversation is saved."] if self._session.turns else [])])
+        self._app.push_screen(RemedyScreen(title, what, remedies), self._load)
 
     def compare(self, comparison: Comparison, *, starts: bool = True) -> None:
         """Two answers side by side."""
@@ -93,6 +103,8 @@ class Screens:
 
         def go_on(compared: Comparison | None) -> None:
             app.commands.compared = compared or app.commands.compared
+            if compared is not None and compared.text and compared.text == app.composer.text and compared.is_asked:
+                app.composer.input.put("")
             ScreenFront(app).redraw()
             app.jobs.idle.begin()
             self.offer_remedies()
@@ -110,7 +122,7 @@ class Screens:
     def _change_system(self) -> None:
         self._app.composer.put(f"/system {self._session.system}")
         if not self._session.system:
-            self._app.say("write the system prompt of this chat behind /system; Esc cancels")
+            self._app.say("write the system prompt of this chat after /system; Esc cancels")
 
     def _pick_model(self, text: str = "") -> None:
         settings, downloads = self._session.load_settings, self._app.downloads
@@ -118,7 +130,10 @@ class Screens:
         def load(picked: Picked | None) -> None:
             if picked is not None:
                 wanted = replace(drafting_with(settings, picked.draft), model=picked.model)
-                self._load(wanted, is_confirmed=picked.is_confirmed)
+                if wanted == settings and self._session.engine is not None:
+                    toast(self._app, "this model is loaded already")
+                else:
+                    self._load(wanted, is_confirmed=picked.is_confirmed)
 
         draft = settings.draft_model if settings.uses_draft else "none"
         elsewhere = Elsewhere(downloads.downloads)
@@ -130,7 +145,7 @@ class Screens:
         def take(edited: Persona | None) -> None:
             if edited is None:
                 return
-            self._app.notify(f"persona {edited.name} is saved in {edited.file}")
+            toast(self._app, f"saved persona {edited.name} to {edited.file}")
             if self._session.persona == edited.name:
                 self._app.run_command(f"/persona {edited.name}")
 
@@ -142,7 +157,7 @@ class Screens:
                 return
             if choice.action == "new":
                 self._app.composer.put("/persona save ")
-                self._app.say("write the name of the persona behind /persona save; Esc cancels")
+                self._app.say("write the name of the persona after /persona save; Esc cancels")
             else:
                 word = {"take": "", "edit": "edit ", "none": "none"}[choice.action]
                 self._app.run_command(f"/persona {word}{choice.name}")
@@ -156,15 +171,16 @@ class Screens:
                 for name, text in (texts or {}).items():
                     self._session.change(name, text)
             except EdgespecError as error:
-                self._app.say(str(error), "error")
+                self._app.report(error)
 
         self._app.push_screen(SettingsScreen(self._session.settings), take)
 
     def _restart(self) -> None:
-        if self._session.model.remedies():
+        remedies = self._session.model.remedies()
+        if len(remedies) > 1:
             self.offer_remedies()
         else:
-            self._load(self._session.load_settings)
+            self._load(remedies[0].settings if remedies else self._session.load_settings)
 
     def _load(self, settings: LoadSettings | None, *, is_confirmed: bool = False) -> None:
         if settings is None:
@@ -172,4 +188,4 @@ class Screens:
         try:
             self._app.downloads.load(settings, is_confirmed=is_confirmed)
         except EdgespecError as error:  # the model in use is busy with an answer
-            self._app.say(str(error), "error")
+            self._app.report(error)

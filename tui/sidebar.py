@@ -249,8 +249,11 @@ class SearchField(Input):
 
 
 class ChatList(OptionList):
-    """The rows; keeps its highlight and its scroll position when they change."""
+    """The rows; keeps its highlight and its scroll position when they change.
 
+    A click chooses a row and does not focus the list: letters would be commands on chats then."""
+
+    FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
     ChatList {
         text-wrap: nowrap;

@@ -22,8 +22,9 @@ class EditSystem(Message):
 
 
 class SystemPrompt(Static, can_focus=True):
-    """Shows the system prompt, if there is one."""
+    """Shows the system prompt, if there is one. A click does not focus it: E would be a command then."""
 
+    FOCUS_ON_CLICK = False
     DEFAULT_CSS = """
     SystemPrompt {
         display: none;

@@ -68,7 +68,7 @@ def legend(sources: Sequence[str]) -> Content:
     faces = [(source, FACES.get(source, OTHER)) for source in sources]
     words = [part for face in faces for part in (" · ", face)]
     drafted = ["  drafted by", *words[1:]] if faces else []
-    return Content.assemble("plain: target model", *_spaced(drafted), "  ", STEP, " target pass begins")
+    return Content.assemble("plain: target model", *_spaced(drafted), "  ", STEP, " new model step")
 
 
 def _spaced(parts: list[str | tuple[str, str]]) -> list[str | tuple[str, str]]:

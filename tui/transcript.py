@@ -39,7 +39,7 @@ class Transcript(TurnWindow):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Previous message", show=False, id="transcript.previous"),
         Binding("down", "move(1)", "Next message", show=False, id="transcript.next"),
-        Binding("tab", "leave(1)", "Leave", show=False, id="transcript.leave"),
+        Binding("tab", "leave(1)", "Write", id="transcript.leave"),
         Binding("shift+tab", "leave(-1)", "Leave", show=False, id="transcript.leave_back"),
     ]
 
@@ -85,8 +85,9 @@ class Transcript(TurnWindow):
         await self.append(turn)
 
     async def note(self, text: str, level: Level = "info") -> None:
-        """Show a dimmed note between the messages."""
-        await self.append(Note(text, level))
+        """Show a dimmed note between the messages, unless the last one is the same."""
+        if self.entries[-1:] != [Note(text, level)]:
+            await self.append(Note(text, level))
 
     async def begin_answer(self, name: str = "assistant") -> None:
         """Scroll to the end and show that an answer of the model of this name is streaming."""
@@ -125,12 +126,12 @@ class Transcript(TurnWindow):
             if view.turn:
                 view.mark_left(self._n_left(view.turn))
 
-    async def reveal(self, key: str) -> None:
-        """Scroll to a turn, wherever it is."""
+    async def reveal(self, key: str, *, focuses: bool = False) -> None:
+        """Scroll to a turn, wherever it is, and move the focus there if the user asked for that."""
         for index, entry in enumerate(self.entries):
             if isinstance(entry, Turn) and entry.key == key:
                 view = await self.show_around(index)
-                self.call_after_refresh(self._go_to, view)
+                self.call_after_refresh(self._go_to if focuses else self._bring_into_view, view)
 
     def mark_found(self, query: str) -> None:
         """Mark what a search for these words finds in the messages; nothing for ""."""
@@ -255,6 +256,9 @@ class Transcript(TurnWindow):
             return
         self._target = view
         self.screen.set_focus(view, scroll_visible=False)
+        self._bring_into_view(view, step)
+
+    def _bring_into_view(self, view: Widget, step: int = 1) -> None:
         place, height = view.virtual_region, self.scrollable_content_region.height
         is_below = place.bottom > self.scroll_y + height
         if (place.height > height and step > 0) or (place.y < self.scroll_y and place.height <= height):

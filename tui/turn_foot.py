@@ -15,7 +15,7 @@ from edgespec.tui.live_statistics import LiveStatistics
 
 PREVIOUS, NEXT = "\u2039", "\u203a"  # single angle quotes
 ENDS = {
-    "interrupted": "interrupted: the program ended here",
+    "interrupted": "interrupted; /continue resumes",
     "cancelled": "stopped by you",
     "length": "cut off at the token limit",
     "error": "stopped by an error",

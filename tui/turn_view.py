@@ -76,7 +76,11 @@ class Uncounted(Message):
 
 
 class TurnView(Lines, can_focus=True):
-    """Shows a stored message, or without `turn` a streaming answer: `feed`, then `finish`."""
+    """Shows a stored message, or without `turn` a streaming answer: `feed`, then `finish`.
+
+    Letters are commands while the message has the focus, so only keys move the focus there, never a click."""
+
+    FOCUS_ON_CLICK = False
 
     DEFAULT_CSS = """
     TurnView {

@@ -76,6 +76,11 @@ class TurnWindow(VerticalScroll, can_focus=False):
         return self._last == len(self.entries)
 
     @property
+    def shows_end(self) -> bool:
+        """Return whether the next entry can be seen: the view is at the end, and no live entry is there."""
+        return self._reading is None and self.live is None and self.is_at_end
+
+    @property
     def has_earlier(self) -> bool:
         return self._first > 0
 

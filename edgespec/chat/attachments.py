@@ -13,6 +13,7 @@ from edgespec.chat.paths import named_files, shown_name
 from edgespec.chat.sent import as_block
 from edgespec.errors import UsageError, told_as
 from edgespec.text.figures import size_of
+from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.printable import one_line
 
 MOST_FILE_BYTES = 4 << 20
@@ -55,7 +56,7 @@ def attachment(name: str, data: bytes, path: Path | None = None) -> Attachment:
     if b"\0" in data:
         raise UsageError(f"{name} is a binary file", why=f"byte {data.index(0)} is null")
     try:
-        return Attachment(name, data.decode("utf-8-sig").rstrip(), path)
+        return Attachment(name, with_unix_line_ends(data.decode("utf-8-sig")).rstrip(), path)
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8", why=f"byte {error.start} is invalid") from None
 

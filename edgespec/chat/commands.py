@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 from edgespec.chat.attachments import without_files
@@ -17,7 +16,7 @@ from edgespec.chat.settings import SETTINGS, setting
 from edgespec.chat.slash import COMMANDS, find, name_and_argument
 from edgespec.chat.store_commands import StoreCommands
 from edgespec.errors import UsageError, told_as
-from edgespec.files.paths import write_whole
+from edgespec.files.paths import free_name, write_whole
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
 from edgespec.models.names.spec import resolve
@@ -81,11 +80,13 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
     def do_restart(self, number: str) -> None:
         session = self.session
         offers = session.model.remedies()
-        if not number and offers:
+        is_plain = session.model.was_cancelled and len(offers) == 1  # nothing went wrong: there is nothing to choose
+        if not number and offers and not is_plain:
             lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
             self.front.say("\n".join([*lines, "/restart N uses one of these"]))
             return
-        self.front.load(offers[_number(number, len(offers))].settings if number else session.load_settings)
+        again = offers[0].settings if offers else session.load_settings
+        self.front.load(offers[_number(number, len(offers))].settings if number else again)
 
     def do_system(self, text: str) -> None:
         session = self.session
@@ -96,7 +97,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
         session.set_system("" if text == "none" else text)
         said = "system prompt " + ("set" if session.system else "removed")
         if session.turns:
-            said += " from the next answer on: earlier messages stay, and the model reads all of them again"
+            said += " from the next answer on; the whole chat is processed again once"
         self.front.say(said)
 
     def do_set(self, argument: str) -> None:
@@ -168,7 +169,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
 
     def do_keep(self, number: str) -> None:
         if self.compared is None:
-            raise UsageError("there is nothing to choose from", hint="/compare makes two answers")
+            raise UsageError("there are no compared answers", hint="run /compare first")
         self.compared.keep(_number(number, len(self.compared.lanes)))
         self.front.redraw()
 
@@ -247,10 +248,7 @@ class Commands(StoreCommands, FileCommands, PersonaCommands):
 
     def save_code(self, block: CodeBlock, name: str = "") -> None:
         """Write code to a file of that name, or of the first name that is free. Raises UsageError."""
-        if not name:
-            names = (f"code{f'-{number}' if number > 1 else ''}{block.suffix}" for number in count(1))
-            name = next(name for name in names if not Path(name).exists())
-        file = Path(name).expanduser()
+        file = Path(name).expanduser() if name else free_name("code", block.suffix)
         if file.is_dir():
             file = file / f"code{block.suffix}"
         if file.exists():

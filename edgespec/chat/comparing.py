@@ -28,7 +28,7 @@ from edgespec.settings import LoadSettings
 from edgespec.text.figures import rate
 
 PLAIN = "pace=off"  # what the second answer differs in, unless something else is asked for
-AS_SET = "as set"
+AS_SET, UNDRAFTED = "current settings", "without drafting"
 NOTABLE = 0.02  # a smaller difference in speed may be chance
 
 
@@ -43,7 +43,7 @@ class Side:
 
     @property
     def title(self) -> str:
-        return self.changes or AS_SET
+        return UNDRAFTED if self.changes == PLAIN else self.changes or AS_SET
 
     @property
     def is_plain(self) -> bool:
@@ -159,6 +159,11 @@ class Comparison:
         first, second = (side.settings.drafting_as_loaded() for side in self.sides)
         return first == second and not any(side.loads for side in self.sides)
 
+    @property
+    def is_asked(self) -> bool:
+        """True if the message is in the chat: at least one of the answers was begun."""
+        return any(lane.events for lane in self.lanes)
+
     def run(
         self,
         cancel: CancelFlag,
@@ -272,7 +277,7 @@ class Comparison:
         if abs(speedup - 1) < NOTABLE:
             return f"equally fast: {said}"
         faster, factor = (self.sides[0], speedup) if speedup > 1 else (self.sides[1], 1 / speedup)
-        return f"{faster.title} is {factor:.2f}x as fast: {said}"
+        return f"{faster.title}: {factor:.2f}x as fast, {said}"
 
     def _same_text(self) -> str:
         index = self.differs_at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -113,7 +114,7 @@ class Conversation:
         self._check_idle()
         if self.chat is None:
             raise UsageError("there is nothing to fork yet")
-        self.chat = self._id = self.store.fork(self.chat, self._head, f"{self.title} (fork)")
+        self.chat = self._id = self.store.fork(self.chat, self._head, _fork_title(self.title))
         self.title = self.store.find(self._id).title
         self._save_settings()
         return self._id
@@ -212,3 +213,9 @@ class Conversation:
             partial(self.store.append, chat, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns
         ]
         return [partial(self.store.create, chat, settings, title), *appends]
+
+
+def _fork_title(title: str) -> str:
+    """Return "TITLE (fork)", or the next number for a title that has such an end already."""
+    end = re.search(r" \(fork(?: (\d{1,9}))?\)$", title)
+    return f"{title[: end.start()]} (fork {int(end[1] or 1) + 1})" if end else f"{title} (fork)"

@@ -18,7 +18,7 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.known import short_name
 from edgespec.models.names.spec import catalogued_settings, lasting, resolve
-from edgespec.runtime.worker import Remedy, WorkerDiedError, remedies
+from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message, Request
 
@@ -60,6 +60,8 @@ class ChatModel:
         except EdgespecError as error:
             if self.engine is None:
                 self._failed = (wanted, {}, error)
+                if self.was_cancelled:
+                    error.hint = "/restart loads it again, /model MODEL loads another one"
             raise
         self._notes_told, self._failed, self.settings = 0, None, wanted
         self.about, self._drafting = self.engine.describe(), {}
@@ -83,10 +85,25 @@ class ChatModel:
         if self._failed is None:
             return []
         wanted, about, error = self._failed
-        found = [Remedy("connect again", wanted)] if self.server else remedies(wanted, about, error=error)
+        if self.server:
+            found = [Remedy("Connect again", wanted)]
+        elif self.was_cancelled:  # less would not help: the model did not fail
+            found = [Remedy("Load again", wanted)]
+        else:
+            found = remedies(wanted, about, error=error)
         if wanted != self.settings:
-            found.append(Remedy(f"back to {self.settings.model}", self.settings))
+            found.append(Remedy(f"Back to {self.settings.model}", self.settings))
         return found
+
+    @property
+    def was_cancelled(self) -> bool:
+        """True if there is no model because the user stopped its loading."""
+        return self._failed is not None and isinstance(self._failed[-1], LoadingStoppedError)
+
+    @property
+    def has_died(self) -> bool:
+        """True if there is no model because a loaded one has died."""
+        return self._failed is not None and isinstance(self._failed[-1], WorkerDiedError) and bool(self._failed[1])
 
     @property
     def waits_for_workers(self) -> bool:

@@ -24,6 +24,7 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
 from edgespec.settings import CONSTRAINTS, LoadSettings, Message, Request
+from edgespec.text.line_ends import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.thinking import OPEN
 
@@ -99,7 +100,7 @@ class Session(Sending, Closable):
 
     def set_system(self, text: str) -> None:
         """Change the system prompt of this chat, from the next answer on."""
-        self.system = text
+        self.system = with_unix_line_ends(text)
         self._save_settings()
 
     def take_persona(self, chosen: Persona | None, but: Collection[str] = ()) -> None:
@@ -144,7 +145,7 @@ class Session(Sending, Closable):
         """Send a message, with the files attached to it, and get the answer. Raises UsageError if the message alone is
         too long for the context, before anything is saved."""
         self._check_idle()
-        files = self.attached
+        text, files = with_unix_line_ends(text), self.attached
         if self.engine is not None:
             self.counts.check_room(files, self.context_size)
         turn = turn_of(self._id, self._head, "user", with_files(files, text))
@@ -214,7 +215,7 @@ class Session(Sending, Closable):
         self._check_idle()
         if not 0 <= index < len(self.turns):
             raise UsageError(f"there is no message {index + 1}")
-        turns, old = self.turns, self.turns[index]
+        text, turns, old = with_unix_line_ends(text), self.turns, self.turns[index]
         files = without_files(old.content)[0] if old.role == "user" and not without_files(text)[0] else []
         turn = turn_of(self._id, old.parent, old.role, with_files(files, text))
         self._show(turns[:index])

@@ -12,7 +12,7 @@ from edgespec.chat.front import Front
 from edgespec.chat.session import Session
 from edgespec.chat.transcript import to_jsonl, to_markdown, with_system
 from edgespec.errors import UsageError, told_as
-from edgespec.files.paths import write_whole
+from edgespec.files.paths import free_name, write_whole
 from edgespec.history import ChatInfo, StoreError
 from edgespec.text.figures import counted
 
@@ -119,7 +119,7 @@ class StoreCommands:
         jsonl = argument == "jsonl" or argument.endswith((".jsonl", ".json"))
         name = "" if argument in ("", "md", "jsonl") else argument
         title = re.sub(r"\W+", "-", session.title).strip("-")[:40] or str(session.chat)
-        file = Path(name or f"{title}.{'jsonl' if jsonl else 'md'}").expanduser()
+        file = Path(name).expanduser() if name else free_name(title, ".jsonl" if jsonl else ".md")
         if file.is_dir():
             raise UsageError(f"{file} is a folder", hint="give a file name in it")
         if file.exists():

@@ -8,6 +8,7 @@ import os
 import shutil
 from contextlib import suppress
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def write_whole(file: Path, content: str | bytes) -> None:
         opened.write(content.encode() if isinstance(content, str) else content)
         opened.flush()
         os.fsync(opened.fileno())
+
+
+def free_name(stem: str, suffix: str) -> Path:
+    """Return the first of STEM.md, STEM-2.md and so on (with this suffix) in the working folder that does not exist."""
+    names = (Path(f"{stem}{f'-{number}' if number > 1 else ''}{suffix}") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def file_facts(file: Path) -> list[Any]:

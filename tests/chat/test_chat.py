@@ -17,7 +17,7 @@ from fake_engine import FakeEngine, drafted_events
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Notice
-from edgespec.chat.attachments import Attachment
+from edgespec.chat.attachments import Attachment, attachment
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
@@ -293,6 +293,17 @@ def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime:
     assert store.chats() == []
 
 
+def test_whatever_ends_the_lines_of_a_text_the_model_gets_newlines(store: Store) -> None:
+    session = talking_to(FakeEngine(), store)
+    session.set_system("be\r\nbrief")
+    session.attached = [attachment("a.txt", b"one\r\ntwo\rthree\r\n")]
+    list(session.ask("four\r\nfive\rsix"))
+    assert session.messages[0].content == "be\nbrief"
+    assert session.turns[0].content == "a.txt:\n```\none\ntwo\nthree\n```\n\nfour\nfive\nsix"
+    list(session.edit(0, "seven\r\neight"))
+    assert session.turns[0].content.endswith("\n\nseven\neight")
+
+
 def test_files_go_with_the_next_message_behind_fences_they_do_not_hold(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
     session.attached = [Attachment("a.md", "```\ncode\n```\n"), Attachment("b.txt", "plain")]
@@ -389,9 +400,11 @@ def test_a_fork_goes_its_own_way(store: Store) -> None:
     session = talking_to(FakeEngine("one", "two"), store)
     said(session.ask("first"))
     original = session.chat
-    session.fork()
+    for title in ("first (fork)", "first (fork 2)", "first (fork 3)"):
+        session.fork()
+        assert session.title == title
     said(session.ask("second"))
-    assert len({chat.id for chat in store.chats()}) == 2
+    assert len({chat.id for chat in store.chats()}) == 4
     assert contents(session) == stored(session) == ["first", "one", "second", "two"]
     assert original is not None
     assert [turn.content for turn in store.path(store.find(original).head)] == ["first", "one"]

@@ -54,7 +54,7 @@ def branches(session: Session) -> set[str]:
 def test_sides_are_read_as_they_are_typed() -> None:
     session = talking_to(FakeEngine())
     sides, text = sides_and_text(session, "Say -1 | two")
-    assert ([side.title for side in sides], text) == (["as set", "pace=off"], "Say -1 | two")
+    assert ([side.title for side in sides], text) == (["current settings", "without drafting"], "Say -1 | two")
     sides, text = sides_and_text(session, "temp=0 | 'other model.gguf' seed=7 draft=none -- hello -- you")
     assert text == "hello -- you"
     assert [side.settings.sampling.temperature for side in sides] == [0.0, session.settings.sampling.temperature]
@@ -62,7 +62,7 @@ def test_sides_are_read_as_they_are_typed() -> None:
     assert sides[1].loads is not None
     assert (sides[1].loads.model, sides[1].settings.seed) == ("other model.gguf", 7)
     sides, text = sides_and_text(session, "model=demo temp=1.5 --")
-    assert (sides[0].title, sides[1].loads, text) == ("as set", None, "")
+    assert (sides[0].title, sides[1].loads, text) == ("current settings", None, "")
 
 
 @pytest.mark.parametrize("changes", ["nonsense=1", "temp=hot", "'open", "temp=-1"])
@@ -254,8 +254,8 @@ def test_a_lane_is_shown_as_it_was_at_a_moment() -> None:
 @pytest.mark.parametrize(
     ("first_s", "verdict"),
     [
-        (0.05, "as set is 2.00x as fast: 20 vs. 10 tok/s, the same 7 tokens"),
-        (0.2, "pace=off is 2.00x as fast: 5.0 vs. 10 tok/s, the same 7 tokens"),
+        (0.05, "current settings: 2.00x as fast, 20 vs. 10 tok/s, the same 7 tokens"),
+        (0.2, "without drafting: 2.00x as fast, 5.0 vs. 10 tok/s, the same 7 tokens"),
         (0.101, "equally fast: 9.9 vs. 10 tok/s, the same 7 tokens"),
     ],
 )

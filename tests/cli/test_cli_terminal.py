@@ -11,6 +11,7 @@ import pytest
 from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, write_model
 
+from edgespec.cli.terminal import line_editor
 from edgespec.cli.terminal.output import Output
 
 ARGS = ["run", "hello", "-m", "tiny.gguf", "-t", "1", "-n", "8", "--seed", "1"]
@@ -64,6 +65,16 @@ def test_a_terminal_that_can_do_nothing_gets_no_colour_no_progress_and_no_footer
 
 def test_quiet_shows_nothing_on_a_terminal_either(home: Path) -> None:
     assert on_terminal("-q", home=home) == ""
+
+
+def test_lines_of_a_paste_are_one_text_where_the_editor_returns_them_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = ["before", "\x1b[200~one", "two\u200c", "three\x1b[201~ and \x1b[200~four\x1b[201~", "after"]
+    monkeypatch.setattr(line_editor, "readline", None)
+    monkeypatch.setattr("builtins.input", lambda prompt: lines.pop(0))
+    editor = line_editor.LineEditor(lambda line: [], remembers=False)
+    assert [editor.read(">>> ") for _ in range(3)] == ["before", "one\ntwo\u200c\nthree and four", "after"]
 
 
 def test_control_characters_do_not_reach_a_terminal_but_a_pipe_gets_every_byte() -> None:

@@ -701,11 +701,11 @@ def test_remedies_ask_for_less() -> None:
     settings = LoadSettings("demo", threads=1, store=False, gpu_layers=9)
     found = remedies(settings, {"ctx_size": 1024, "draft_model": "draft.gguf", "offloaded": True})
     assert labels(found) == [
-        "unchanged",
-        "half the context (512 tokens)",
-        "no draft model",
-        "4 layers on the GPU",
-        "a KV cache of half the size (q8_0)",
+        "Load again",
+        "Use half the context (512 tokens)",
+        "Load no draft model",
+        "Put 4 layers on the GPU",
+        "Use less memory (8-bit KV cache)",
     ]
     same, shorter, plainer, fewer, smaller = (remedy.settings for remedy in found)
     assert same == settings
@@ -717,20 +717,20 @@ def test_remedies_ask_for_less() -> None:
 
 def test_remedies_that_are_none_are_left_out() -> None:
     settings = LoadSettings("demo", ctx_size=1023, strict=True, spec_type="none")
-    assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["unchanged"]
+    assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["Load again"]
     chosen = LoadSettings("x", draft_model="y", spec_type="lookup,self:2", cache_type_k="q4_0", flash_attention="on")
     [_, plainer] = remedies(chosen, {})
     assert plainer.settings == replace(chosen, draft_model=None, spec_type="lookup")
     assert labels(remedies(LoadSettings("x", gpu_layers="all", strict=True), {"offloaded": True}))[1:] == [
-        "no layers on the GPU"
+        "Put no layers on the GPU"
     ]
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("no room"), explained(-9, [])])
 def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
     found = remedies(LoadSettings("demo"), {"ctx_size": 1024}, error=error)
-    assert labels(found)[0] == "half the context (512 tokens)"
-    assert labels(found)[-1] == "unchanged"
+    assert labels(found)[0] == "Use half the context (512 tokens)"
+    assert labels(found)[-1] == "Load again"
 
 
 def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:

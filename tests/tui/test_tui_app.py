@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Static
 from textual.widgets._toast import Toast
@@ -23,9 +24,10 @@ from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.runtime.worker import WorkerDiedError
+from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
+from edgespec.tui.chat_questions import Asking
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.help_screen import HelpScreen
 from edgespec.tui.persona_picker import PersonaPicker
@@ -153,13 +155,33 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/race", "/edit 1 x"):
             app._run(command)
         assert contents(app) == ["count"]
-        app.composer.put("more")
-        await pilot.press("enter")
-        assert app.composer.text == "more"
+        for text in ("/regen 1", "more"):
+            app.composer.put(text)
+            await pilot.press("enter")
+            assert app.composer.text == text
+        await wait_until(pilot, lambda: len(app.screen.query(Toast)) == 1)
+        assert "an answer is being generated" in shown(app)
+        notes = app.transcript.query(".note").results(Static)
+        assert not any("being generated" in str(note.content) for note in notes), "what is over soon leaves no note"
         await pilot.press("escape")
         await idle(app, pilot)
 
-    on_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+    on_screen(steps, FakeEngine("word " * 400, round_s=0.02), toasts=True)
+
+
+def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "count")
+        await type_in(app, pilot, "/persona brief")
+        assert "persona brief" in shown(app)
+        assert not app.screen.query(Toast)
+        await pilot.press("pageup")
+        await wait_until(pilot, lambda: not app.transcript.is_vertical_scroll_end)
+        for line, said in (("/persona editor", "persona editor"), ("/load 99", "there is no chat number 99")):
+            await type_in(app, pilot, line)
+            await wait_until(pilot, lambda said=said: said in shown(app))  # type: ignore[misc]
+
+    on_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
 
 
 # --- commands and keys ------------------------------------------------------------------------------------------------
@@ -197,6 +219,7 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
         await wait_until(pilot, lambda: app.screen.check_action("keep", (2,)) is True)
         await pilot.press("escape")
         await wait_until(pilot, lambda: len(app.screen_stack) == 1)
+        assert app.composer.text == "", "the message was sent"
         first = app.session.turns[-1].key
         await type_in(app, pilot, "/keep 2")
         await wait_until(pilot, lambda: app.session.turns[-1].key != first)
@@ -268,7 +291,7 @@ def test_no_command_goes_untested() -> None:
     assert {command.name for command in COMMANDS} == set(DONE) | {"compare", "keep", "models", "export", "file"}
 
 
-def test_export_and_file_read_and_write(tmp_path: Path) -> None:
+def test_export_and_file_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = tmp_path / "note.txt"
     note.write_text("the note")
 
@@ -279,6 +302,10 @@ def test_export_and_file_read_and_write(tmp_path: Path) -> None:
         for name in ("chat.md", "chat.jsonl"):
             await type_in(app, pilot, f"/export {tmp_path / name}")
             assert "what is this?" in (tmp_path / name).read_text(encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        await pilot.press("f8", "f8")
+        await wait_until(pilot, lambda: (tmp_path / "what-is-this-2.md").exists())
+        assert "written to" in shown(app)
 
     on_screen(steps)
 
@@ -292,7 +319,7 @@ def test_an_unknown_command_is_reported_and_nothing_sent() -> None:
         await type_in(app, pilot, "//not a command")
         assert contents(app)[0] == "/not a command"
 
-    on_screen(steps)
+    on_screen(steps, toasts=True)
 
 
 # --- chats ------------------------------------------------------------------------------------------------------------
@@ -401,6 +428,65 @@ def test_what_is_typed_where_nothing_takes_it_goes_into_the_composer() -> None:
             await pilot.press(*"why?")
             assert app.composer.text == "why?"
             app.composer.put("")
+        app.screen.set_focus(app.transcript.query(TurnView).last())
+        app.post_message(Paste("a\nb"))
+        await wait_until(pilot, lambda: app.composer.text == "a\nb")
+
+    on_screen(steps)
+
+
+def test_letters_are_commands_only_after_a_key_has_led_to_the_messages_or_chats() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "first")
+        await type_in(app, pilot, "/folder folder")
+        await type_in(app, pilot, "/system be brief")
+        before = contents(app)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: "folder" in shown(app) and "Chats" in shown(app))
+        for clicked in (app.transcript.query(TurnView).last(), app.query_one(SystemPrompt), app.query_one(ChatList)):
+            await pilot.click(clicked, offset=(3, 0))
+            await pilot.press(*"drsce1x")
+            assert app.composer.text == "drsce1x"
+            assert "Writing" in shown(app)
+            app.composer.put("")
+        assert contents(app) == before
+        assert not app.query(Asking)
+        await pilot.press("ctrl+b")  # the list is there: the key leads to it, and then hides it
+        await wait_until(pilot, lambda: app.query_one(ChatList).has_focus)
+        assert app.query_one(Sidebar).display
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: not app.query_one(Sidebar).display)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: app.query_one(ChatList).has_focus)
+        await pilot.click(app.transcript.query(TurnView).last())
+        await pilot.press("escape")
+        assert not app.query_one(Sidebar).display
+        assert app.composer.input.has_focus
+        await pilot.press("shift+tab")
+        await wait_until(pilot, lambda: "Messages" in shown(app))
+        await pilot.press("up", "e")
+        assert app.composer.text == "/edit 1 first"
+
+    on_screen(steps, FakeEngine("```\ncode\n```"))
+
+
+def test_every_character_that_is_no_control_character_can_be_typed() -> None:
+    persian = "می\u200cرود\u200f \u3000\u00a0👨\u200d👩\u2067x\u2069"
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        for character in persian:
+            app.post_message(Key(character, character))
+        await wait_until(pilot, lambda: app.composer.text == persian)
+        await pilot.press("enter")
+        await idle(app, pilot)
+        assert contents(app) == [persian, "one"]
+        assert app.session.engine is not None
+        assert app.session.messages[0].content == persian
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: app.query_one(SearchField).has_focus)
+        for character in persian[:4]:
+            app.post_message(Key(character, character))
+        await wait_until(pilot, lambda: app.query_one(SearchField).value == persian[:4])
 
     on_screen(steps)
 
@@ -559,7 +645,7 @@ def test_a_new_chat_knows_nothing_of_the_last_ones_figures() -> None:
         await type_in(app, pilot, "/stats")
         await wait_until(pilot, lambda: "answer 1 tokens" in shown(app))
 
-    on_screen(steps)
+    on_screen(steps, toasts=True)
 
 
 def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
@@ -641,6 +727,19 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
         await wait_until(pilot, lambda: app.session.engine is not None)
 
     on_screen(steps, broken, FakeEngine("one"))
+
+
+def test_loading_that_was_cancelled_says_so_and_how_to_load_again() -> None:
+    cancelled = FakeEngine(error=LoadingStoppedError("loading demo was cancelled"), error_after=-1)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await wait_until(pilot, lambda: "loading demo was cancelled" in shown(app))
+        assert "/restart loads it again, /model MODEL loads another one" in shown(app)
+        assert len(app.screen_stack) == 1, "the model has not failed: there is nothing to ask"
+        app._run("/model demo:draft")
+        await wait_until(pilot, lambda: not app.jobs.is_busy and app.session.load_settings.model == "demo:draft")
+
+    on_screen(steps, cancelled, FakeEngine("one"))
 
 
 def test_a_model_that_is_not_there_is_reported_once() -> None:

@@ -83,7 +83,7 @@ def test_enter_answers_twice_and_tells_which_was_faster_and_that_the_text_is_the
         await compared(pilot)
         assert "the same 10 tokens" in said(pilot)
         assert "accepted (underlined): 6 by draft" in said(pilot)
-        for number, title in ((1, "as set"), (2, "pace=off")):
+        for number, title in ((1, "current settings"), (2, "without drafting")):
             assert str(lane(pilot, number).border_title).startswith(title)
             assert "tok/s" in str(lane(pilot, number).border_title)
             assert "10 tokens" in str(lane(pilot, number).border_subtitle)
@@ -124,6 +124,11 @@ def test_sides_are_edited_in_place_and_wrong_ones_told() -> None:
         second.value = "temp=hot"
         await pilot.press("enter")
         await wait_until(pilot, lambda: "temp must be a number" in said(pilot))
+        screen_of(pilot).query_one(ComparedText).text = "/system be brief"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "A command cannot be compared" in said(pilot))
+        assert engine.requests == []
+        screen_of(pilot).query_one(ComparedText).text = "x"
         second.value = "temp=1.5"
         second.focus()
         await compared(pilot)
@@ -141,7 +146,7 @@ def test_space_shows_both_again_as_fast_as_they_came(monkeypatch: pytest.MonkeyP
     async def step(pilot: Pilot[Any]) -> None:
         await compared(pilot)
         await pilot.press("space")
-        await wait_until(pilot, lambda: said(pilot).endswith("of 101 s, as fast as it came"))
+        await wait_until(pilot, lambda: said(pilot).endswith("of 101 s, at the original speed"))
 
     monkeypatch.setattr(Comparison, "run", slow)
     drive(FakeEngine(), step)

@@ -312,6 +312,16 @@ def test_a_paste_of_a_megabyte_stands_for_itself_and_is_sent_in_full() -> None:
     assert run(script).messages == [Submitted(f"see {MEGABYTE} end")]
 
 
+def test_a_paste_of_any_length_keeps_its_lines_whatever_ends_them() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        for text in ("one\rtwo\r\nthree\n", "0123456789\r" * 1000, "0123456789\r\n" * 1000):
+            pilot.app.post_message(Paste(text))
+            await pilot.press("enter")
+
+    long = "0123456789\n" * 1000
+    assert run(script).messages == [Submitted("one\ntwo\nthree\n"), Submitted(long), Submitted(long)]
+
+
 def test_what_stands_for_a_paste_is_one_character_to_the_keys() -> None:
     async def script(pilot: Pilot[Any], composer: Composer) -> None:
         field = composer.input

@@ -91,7 +91,6 @@ def test_a_model_of_the_catalogue_is_chosen_downloaded_and_loaded(hub: FakeHub) 
         await wait_until(pilot, lambda: [each.id for each in screen.drafts.options] == ["demo-pair:Q8_0"])
         assert str(screen.query_one("#picker-title", Static).content).endswith("with its draft demo-draft")
         await wait_until(pilot, lambda: "fits in memory" in str(screen.drafts.options[0].prompt))
-        await pilot.press("enter")
         assert "10.9 MB to download" in str(screen.query_one("#picker-said", Static).content)
         await pilot.press("enter")
         await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair:Q8_0" and not app.jobs.is_busy)
@@ -174,9 +173,10 @@ def test_without_the_hub_one_line_says_so(hub: FakeHub, monkeypatch: pytest.Monk
         await wait_until(pilot, lambda: told in listed(screen).get(HUB, ""))
         assert {"get:demo-pair", "get:demo-draft"} <= listed(screen).keys()
         assert not screen.query_one("#picker-said").has_class("-error")
-        await pilot.press("enter", "enter")  # the model in use can be chosen as ever
+        await pilot.press("enter")  # the model in use stays as it is
+        await wait_until(pilot, lambda: not isinstance(app.screen, ModelPicker))
 
-    assert [each.model for each in on_screen(steps, (60, 20))] == ["demo", "demo"]
+    assert [each.model for each in on_screen(steps, (60, 20))] == ["demo"]
 
 
 def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> None:
@@ -198,7 +198,7 @@ def test_a_large_download_is_asked_about(hub: FakeHub, monkeypatch: pytest.Monke
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         screen = await picker(app, pilot, *"demo-pair")
         await wait_until(pilot, lambda: [each.id for each in screen.drafts.options] == ["demo-pair:Q8_0"])
-        await pilot.press("enter", "enter")
+        await pilot.press("enter")
         assert "Enter again downloads it" in str(screen.query_one("#picker-said", Static).content)
         assert hub.file_requests == []
         await pilot.press("enter")

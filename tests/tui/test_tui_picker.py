@@ -142,8 +142,8 @@ def pressing(*keys: str) -> Script:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_enter_twice_keeps_what_is_in_use(size: tuple[int, int]) -> None:
-    assert show(pressing("enter", "enter"), reading("demo", "demo:draft"), size=size) == [Picked("demo", None)]
+def test_one_enter_chooses_what_is_highlighted(size: tuple[int, int]) -> None:
+    assert show(pressing("enter"), reading("demo", "demo:draft"), size=size) == [Picked("demo", None)]
 
 
 def test_escape_leaves_without_a_choice() -> None:
@@ -153,7 +153,7 @@ def test_escape_leaves_without_a_choice() -> None:
 
 def test_a_draft_is_chosen_for_a_model(files: dict[str, str]) -> None:
     models = reading("demo", "demo:draft", files["target"], files["small"])
-    assert show(pressing("down", "down", "enter", "enter"), models) == [Picked(files["target"], files["small"])]
+    assert show(pressing("down", "down", "enter"), models) == [Picked(files["target"], files["small"])]
     assert show(pressing("down", "down", "right", "down", "enter"), models) == [Picked(files["target"], "none")]
 
 
@@ -170,7 +170,7 @@ def test_the_draft_in_use_is_highlighted(files: dict[str, str]) -> None:
         (files["target"], files["partly"]),
         (files["target"], "none"),
     ):
-        assert show(pressing("enter", "enter"), models, model=model, draft=draft) == [Picked(model, draft)]
+        assert show(pressing("enter"), models, model=model, draft=draft) == [Picked(model, draft)]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -233,11 +233,11 @@ def test_where_nothing_fits_it_is_said_what_would(files: dict[str, str], tmp_pat
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant and len(app.lines("drafts")) == 5)
-        assert app.heading == f"None of 1 here can draft for {target.stem}"
+        assert app.heading == "No compatible draft model is installed"
         _, *absent, _, twin = app.lines("drafts")
         assert absent == [f"{name} not here; Enter downloads it" for name in ("qwen2.5-0.5b", "qwen2.5-1.5b")]
         assert twin.startswith("twin larger than the target: it would slow decoding down")
-        await pilot.press("enter")
+        await pilot.press("right")
         assert app.said == "no model here can draft for it; 'edgespec pull qwen2.5-0.5b' downloads one that can"
         await pilot.press("down", "down", "down")  # past the heading
         assert app.highlighted("drafts") == "twin"
@@ -253,7 +253,7 @@ def test_where_the_catalogue_knows_nothing_either_that_is_said(files: dict[str, 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
         assert app.heading == "No other model is here to draft for small"
-        await pilot.press("enter")
+        await pilot.press("right")
         await until(pilot, lambda: "the catalogue has none" in app.said)
 
     show(script, reading(files["small"]), model=files["small"])
@@ -279,12 +279,12 @@ def test_a_catalogue_with_errors_is_named_and_hinders_nothing(
 
 def test_a_draft_that_is_left_out_stays_while_it_is_in_use(files: dict[str, str]) -> None:
     models = reading(files["target"], files["small"], files["twin"])
-    kept = show(pressing("enter", "enter"), models, model=files["target"], draft=files["twin"])
+    kept = show(pressing("enter"), models, model=files["target"], draft=files["twin"])
     assert kept == [Picked(files["target"], files["twin"])]
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("enter", "end", "enter")
+        await pilot.press("right", "end", "enter")
         assert app.said == "twin cannot be chosen. As large as the target: it would slow decoding down"
         assert app.picker.query_one("#picker-said").has_class("-error")
         await pilot.press("escape")
@@ -295,7 +295,7 @@ def test_a_draft_that_is_left_out_stays_while_it_is_in_use(files: dict[str, str]
 def test_a_draft_that_does_not_fit_is_refused_with_the_reason(files: dict[str, str]) -> None:
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("enter", "end")
+        await pilot.press("right", "end")
         assert app.highlighted("drafts") == "stranger"
         assert "their vocabularies differ" in app.said
         await pilot.press("enter")
@@ -365,7 +365,7 @@ def test_what_is_highlighted_stays_so_while_others_come(files: dict[str, str]) -
 
     async def script(app: Picking, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: len(app.lines("drafts")) == 4 and not app.lines("drafts")[0].endswith("..."))
-        await pilot.press("enter", "home")
+        await pilot.press("right", "home")
         chosen = app.highlighted("drafts")
         assert chosen == "partly"
         go_on.set()
@@ -441,7 +441,7 @@ def test_escape_takes_a_filter_away_first(files: dict[str, str]) -> None:
             await pilot.press("escape")
             assert len(app.lines("models")) == 3
             assert app.focused and app.focused.id == "picker-filter"
-        await pilot.press(*"twin", "enter", "escape")  # from a list that has something in it
+        await pilot.press(*"twin", "right", "escape")  # from a list that has something in it
 
     assert show(script, reading("demo", "demo:draft", files["twin"])) == [None]
 
@@ -469,7 +469,7 @@ def test_a_file_that_is_not_listed_is_opened_by_its_path(
         await until(pilot, lambda: app.highlighted("models") == "target")
         assert app.focused is app.choices("models")
         await until(pilot, lambda: app.is_draft_invariant)
-        await pilot.press("enter", "down", "enter")
+        await pilot.press("right", "down", "enter")
 
     assert show(script, reading("demo", "demo:draft", files["small"])) == [Picked(files["target"], "none")]
 

@@ -157,7 +157,7 @@ def test_a_very_long_message_is_shown_in_part_and_more_of_it_on_demand(
 @pytest.mark.parametrize(
     ("reason", "mark"),
     [
-        ("interrupted", "interrupted: the program ended here"),
+        ("interrupted", "interrupted; /continue resumes"),
         ("cancelled", "stopped by you"),
         ("length", "cut off at the token limit"),
         ("error", "stopped by an error"),
@@ -488,7 +488,7 @@ def test_the_screen_holds_no_more_widgets_however_long_a_chat_grows() -> None:
 def test_a_message_far_away_can_be_gone_to() -> None:
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.show(chat(500))
-        await transcript.reveal("k77")
+        await transcript.reveal("k77", focuses=True)
         await wait_until(pilot, lambda: isinstance(transcript.screen.focused, TurnView))
         await pilot.pause()
         focused = transcript.screen.focused

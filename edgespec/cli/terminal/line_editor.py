@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,15 +18,23 @@ except ImportError:  # Windows: its console edits lines and keeps their history 
 KEPT_LINES = 1000
 FILE = "chat_history"
 PROMPT, MORE, QUOTES = ">>> ", "... ", '"""'
+PASTE, PASTED = "\x1b[200~", "\x1b[201~"  # the marks that a terminal puts around a paste, if it is asked to
+MARKS_ON, MARKS_OFF = "\x1b[?2004h", "\x1b[?2004l"
 
 
 class LineEditor:
     """Lines typed by a person. `complete` returns the continuations of a line's beginning; lines are saved for the next
-    time only if it `remembers`."""
+    time only if it `remembers`.
+
+    The lines of a paste are one text. GNU readline collects them itself. Other editors return them one by one with the
+    terminal's marks in them, which libedit only lets through as quoted input. Windows' console has no such marks.
+    """
 
     def __init__(self, complete: Callable[[str], Sequence[str]], *, remembers: bool) -> None:
         self._complete, self._remembers = complete, remembers
         self._found: Sequence[str] = ()
+        is_capable = os.environ.get("TERM") != "dumb" and os.name != "nt"
+        self._asks_for_marks = is_capable
         if readline is None:
             return
         self._file = data_dir() / FILE
@@ -36,14 +45,31 @@ class LineEditor:
         readline.set_completer(self._completion)
         with_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if with_libedit else "tab: complete")
+        if with_libedit:
+            for mark in ("[200~", "[201~"):
+                readline.parse_and_bind(rf'bind -s "\e{mark}" "^V^[{mark}"')
+        elif is_capable:  # Python turns this off
+            readline.parse_and_bind("set enable-bracketed-paste on")
+            self._asks_for_marks = False
 
     def read(self, prompt: str) -> str:
-        """One line. Raises EOFError at the end of input, KeyboardInterrupt for Ctrl-C."""
+        """One line, or all lines of a paste. Raises EOFError at the end of input, KeyboardInterrupt for Ctrl-C."""
+        self._ask_for_marks(MARKS_ON)
         try:
-            return input(prompt)
+            text = input(prompt)
+            while text.count(PASTE) > text.count(PASTED):
+                text += f"\n{input(MORE)}"
+            return text.replace(PASTE, "").replace(PASTED, "")
         finally:
+            self._ask_for_marks(MARKS_OFF)
             if readline is not None:
                 readline.set_startup_hook(None)
+
+    def _ask_for_marks(self, sequence: str) -> None:
+        """Ask the terminal to put marks around a paste, or not to."""
+        if self._asks_for_marks and sys.stdout is not None and sys.stdout.isatty():
+            sys.stdout.write(sequence)
+            sys.stdout.flush()
 
     def put(self, text: str) -> bool:
         """Prefill the next line with this text; False if that is not possible."""

@@ -116,7 +116,7 @@ class Repl:
         self.output.error(str(error), trace=True)
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
-        elif self.session.engine is None and self.session.model.remedies():
+        elif self.session.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled:
             self.commands.do_restart("")
 
     # --- what commands ask for ------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Repl:
         self._interrupts.go_on()
         self.output.line(comparison.verdict())
         if all(lane.key for lane in comparison.lanes):
-            self.output.note("the chat goes on from answer 1; /keep 2 chooses the other one")
+            self.output.note("the chat continues from answer 1; /keep 2 chooses the other answer")
 
     def show_files(self) -> None:
         (self.output.note if self._editor is None else self.output.say)(listed(self.session))  # a pipe gets answers

@@ -44,23 +44,23 @@ def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Excepti
 
     As it was comes first, or last where the error is that memory ran out.
     """
-    same, less = Remedy("unchanged", settings), []
+    same, less = Remedy("Load again", settings), []
     if lost_workers(settings, error):
         return [same]
     half = (settings.ctx_size or about.get("ctx_size", 0)) // 2
     if half >= LEAST_CTX:
         shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
-        less.append(Remedy(f"half the context ({half} tokens)", shorter))
+        less.append(Remedy(f"Use half the context ({half} tokens)", shorter))
     if settings.draft_model or about.get("draft_model"):
         plainer = replace(settings, draft_model=None, spec_type=settings.without_draft)
-        less.append(Remedy("no draft model", plainer))
+        less.append(Remedy("Load no draft model", plainer))
     layers = settings.gpu_layers // 2 if isinstance(settings.gpu_layers, int) else 0
     if about.get("offloaded") and layers != settings.gpu_layers:
-        less.append(Remedy(f"{layers or 'no'} layers on the GPU", replace(settings, gpu_layers=layers)))
+        less.append(Remedy(f"Put {layers or 'no'} layers on the GPU", replace(settings, gpu_layers=layers)))
     quantised = any(CACHE_TYPES[name].block > 1 for name in (settings.cache_type_k, settings.cache_type_v))
     if not (quantised or settings.strict or settings.flash_attention == "off"):
         smaller = replace(settings, cache_type_k="q8_0", cache_type_v="q8_0")
-        less.append(Remedy("a KV cache of half the size (q8_0)", smaller))
+        less.append(Remedy("Use less memory (8-bit KV cache)", smaller))
     short_of_memory = isinstance(error, OutOfMemoryError) or (
         isinstance(error, WorkerDiedError) and error.out_of_memory
     )
