@@ -15,13 +15,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from time import monotonic
 from typing import Any
-
-import psutil
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, told_as
+from edgespec.llama.limits import LOOK_S, Limits, Meter
 from edgespec.text.figures import size_of
 
 # -P: a file jinja2.py in the folder edgespec is called from must not pass for jinja2.
@@ -35,7 +33,6 @@ MEMORY_BYTES, MEMORY_FACTOR = 256 << 20, 40
 LENGTH, LENGTH_FACTOR = 1_000_000, 8
 # A template that exceeds a limit with a conversation shorter than this is not tried again: others would wait for it.
 SHORT = 16_384
-LOOK_S = 0.02  # between two looks at the child
 
 
 class TemplateFailedError(Exception):
@@ -115,19 +112,19 @@ class Renderer(Closable):
         if child is None or child.process.poll() is not None:  # somebody else may have ended the child
             self._end()
             child = self._child = _Child()
-        used_s, asked_s = child.used()[0], monotonic()
+        limits, meter = Limits(self._time_s, self._stuck_s, memory_bytes), Meter(child.process.pid)
         answer = child.ask(request)
         while True:
             with suppress(TimeoutError):
                 line = answer.result(LOOK_S)
                 break
-            now_s, now_bytes = child.used()
-            if now_s - used_s > self._time_s:
-                raise TemplateFailedError("limit", f"it takes more than {self._time_s:g} s to render")
-            if now_bytes > memory_bytes + child.at_start_bytes:
-                raise TemplateFailedError("limit", _too_much_memory(memory_bytes))
-            if monotonic() - asked_s > self._stuck_s:
-                raise TemplateFailedError("limit", f"it was not rendered within {self._stuck_s:g} s")
+            match meter.exceeded(limits):
+                case "time":
+                    raise TemplateFailedError("limit", f"it takes more than {self._time_s:g} s to render")
+                case "memory":
+                    raise TemplateFailedError("limit", _too_much_memory(memory_bytes))
+                case "clock":
+                    raise TemplateFailedError("limit", f"it was not rendered within {self._stuck_s:g} s")
         reply: dict[str, str] = json.loads(line) if line else {"failed": "crash"}
         return reply
 
@@ -145,8 +142,6 @@ class _Child:
             self.process = subprocess.Popen(
                 CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
-        self.at_start_bytes = 64 << 20  # at most: the interpreter and Jinja
-        self._watched = psutil.Process(self.process.pid)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="template")
 
     def ask(self, request: bytes) -> Future[bytes]:
@@ -161,14 +156,6 @@ class _Child:
             return self.process.stdout.readline()
         except OSError:
             return b""
-
-    def used(self) -> tuple[float, int]:
-        """Seconds of processor time and bytes of memory so far; zero for a child that has just died."""
-        try:
-            times = self._watched.cpu_times()
-            return times.user + times.system, self._watched.memory_info().rss
-        except psutil.Error:
-            return 0.0, 0
 
     def end(self) -> None:
         self.process.kill()
