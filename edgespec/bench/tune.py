@@ -2,7 +2,7 @@
 
 First the passes are measured: t(n) and c. Then texts of every category are decoded plainly with an unverified draft at
 every token, from which every draft length is replayed. Finally plain decoding and the measured draft policy answer the
-same prompts in turns, as many of each category. What the policy learns on the way is saved for the next start.
+same prompts alternately, as many of each category. The next start uses the costs that the policy learns here.
 `verdict.py` decides.
 """
 

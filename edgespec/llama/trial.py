@@ -142,10 +142,10 @@ def _crashed(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layer
 
 
 def _watched(command: Sequence[str], path: Path, errors_file: IO[bytes]) -> tuple[int, list[str], str]:
-    """Run the child. Returns its exit code, the lines of its reply and what it was doing at last.
+    """Run the child. Returns its exit code, the lines of its reply and its last stage.
 
-    Raises ModelFileError if it exceeds the limits of what it is doing. These begin anew whenever it reports progress:
-    reading a large file from a slow disk takes long, but does not stand still.
+    Raises ModelFileError if the child exceeds the limits of a stage. The limits start again with each report of
+    progress: reading a large file from a slow disk takes long, but makes progress.
     """
     patient = Limits(cpu_s=inf, clock_s=120 + path.stat().st_size / SLOWEST_DISK, memory_bytes=inf)
     reply: list[str] = []

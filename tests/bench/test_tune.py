@@ -1,4 +1,4 @@
-"""`tune`: the figures, the verdict, and that what was learnt is kept."""
+"""`tune`: the figures, the verdict, and the file of learned costs."""
 
 from __future__ import annotations
 
