@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import BaseLoader, Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -33,7 +33,7 @@ ALONE_S = 90
 class _GenerationTag(Extension):
     """Ignore `{% generation %}`, with which Hugging Face's templates mark the text to train on."""
 
-    tags: ClassVar = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it like this
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         parser.stream.skip(1)
