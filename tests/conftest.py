@@ -35,8 +35,10 @@ def real_model() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the user's own runs measured changes nothing here, and what is measured here nothing for the user."""
+    """The user's own measurements and settings change nothing in tests, and tests change nothing for the user."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("EDGESPEC_")]:
+            patch.delenv(name)
         patch.setenv("EDGESPEC_HOME", str(tmp_path_factory.mktemp("edgespec")))
         patch.setenv("EDGESPEC_DEFAULT_MODEL", "demo")  # the usual one would be downloaded
         yield

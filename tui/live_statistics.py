@@ -71,7 +71,7 @@ class LiveStatistics:
     def words(self) -> list[str]:
         """Speed, and what drafting does, the most important first; nothing before it is known."""
         speed, accepted, per_step = self.tokens_per_s, self.acceptance, self.tokens_per_round
-        said = [f"{rate(speed)} tok/s" if speed is not None else "", faster(self.speedup)]
+        said = [f"{rate(speed)} tok/s" if speed is not None else "", faster(self.speedup, self.tokens)]
         if accepted is not None and per_step is not None:
             said += [f"{percent(accepted)} of drafts accepted", f"{per_step:.1f} tokens per step"]
         return [*filter(None, said)]

@@ -100,7 +100,7 @@ class StatisticsPanel(_Figures):
         if figures.acceptance is not None:
             yield [(f"{figures.tokens_per_round or 0:.1f}", "bold"), " tokens per step"]
             yield [(percent(figures.acceptance), "bold"), " of drafts accepted"]
-            if said := faster(figures.speedup):
+            if said := faster(figures.speedup, figures.tokens):
                 yield [(said, "$text-success" if said[0].isdigit() else "")]
         yield [(f"{figures.tokens:,} token{'s' * (figures.tokens != 1)}, {figures.elapsed_s:.1f} s", "dim")]
 

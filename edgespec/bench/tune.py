@@ -1,8 +1,9 @@
-"""Is a draft worth it on this machine? Measures costs and acceptance, and gives a verdict.
+"""Measure costs and acceptance of a drafter on this machine, and the speed with and without it.
 
-First the passes: t(n) and c. Then a text of every category is decoded plainly with an unverified draft at every token,
-from which every draft length is replayed. At last plain decoding and the measured draft policy answer the same prompts
-in turns. What the policy learns on the way is saved for the next start.
+First the passes are measured: t(n) and c. Then texts of every category are decoded plainly with an unverified draft at
+every token, from which every draft length is replayed. Finally plain decoding and the measured draft policy answer the
+same prompts alternately, as many of each category. The next start uses the costs that the policy learns here.
+`verdict.py` decides.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.bench.fastest import expected, fastest
-from edgespec.bench.measure import Plan, run_bench
+from edgespec.bench.measure import Plan, Result, run_bench
 from edgespec.bench.modes import PLAIN, Mode
+from edgespec.bench.paired import ratios
 from edgespec.bench.questions import Question, ask
 from edgespec.bench.replay import Tape, new_pace, replay_all, replay_auto, table
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import summarise
+from edgespec.bench.verdict import Kind, break_even, judge, measured_speedup
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.core.theory import CostCurve, cost_curve, expected_tokens
+from edgespec.core.theory import CostCurve, cost_curve
 from edgespec.engine.trace import Trace, read_trace
 from edgespec.errors import UsageError
 from edgespec.events import Progress
@@ -33,34 +35,22 @@ from edgespec.runtime.runtime import Runtime
 TOKENS = 32
 SHADOW_SHARE = 0.4  # of the time goes into acceptance, the remainder into speedups
 LEAST_MEASURED = 3  # prompts
-WORTH_IT, HARMLESS = 1.02, 0.97
-LENGTHS = (1, 3)  # of chains whose cost is told
-CONTRADICTED = 0.8  # of the replayed speedup: a measured one below says that something else took the time
-DISTURBED = 0.9  # passes over one token: a wider one cannot be cheaper
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The drafter on one category's texts: `alpha` is the share of next tokens it predicted, `best_length` and
-    `best_speedup` the best fixed length by replay, `auto_speedup` that of the automatic draft length, `oracle_speedup`
-    the bound of an oracle that knows the text."""
-
-    category: str
-    tokens: int
-    alpha: float
-    best_length: int
-    best_speedup: float
-    auto_speedup: float
-    oracle_speedup: float
+MOST_REPEATS = 5  # of the same prompt, if there are no more prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result. `measured` is the speedup of the automatic draft length over plain decoding, with its 95 % interval;
-    None if there was not enough time. `break_even` is the alpha from which on some length pays off. `use_it` is None
-    without a verdict. `elsewhere` says on what machine it would pay, where it does not here. `fastest` names the
-    fastest of this model's weight types measured here, "" if there is one only, or if the measurement was disturbed or
-    stopped early."""
+    """The result.
+
+    Attributes:
+        break_even: the least alpha at which some draft length pays off
+        measured: the speedup of the automatic draft length over plain decoding, with its 95 % interval; None if there
+            was not enough time
+        use_it: None if the figures allow no decision
+        elsewhere: the machines on which drafts would pay, if they cannot pay here
+        fastest: the fastest of this model's weight types measured here; empty if there is one only, or if the
+            measurement was disturbed or stopped early
+    """
 
     drafter: str
     curve: CostCurve
@@ -118,33 +108,64 @@ def tune(
     if not traces:
         return None
     _, first = traces[0]
+    seconds_by_width = {int(width): cost_s for width, cost_s in first.costs["target"].items() if cost_s}
     curve = cost_curve({"target": first.costs["target"], "draft": table(first).step(drafter)})
     assert curve is not None
-    took_s = perf_counter() - started_s
-    # An answer takes about as long as a shadowed one, most of it for the prompt; there are two of each.
-    n_measured = max(LEAST_MEASURED, int((seconds - took_s) / (2 * took_s / len(traces))))
-    plan = Plan(
-        [question.item for question in questions[:n_measured]],
-        [PLAIN, mode],
-        tokens=TOKENS,
-        temperatures=[temperature],
-    )
     llm.draft_with(pace="auto")
     # What the texts have shown need not be learned again from answers.
     tapes = [(category, Tape.of(trace, drafter)) for category, trace in traces]
     replay_auto([tape for _, tape in tapes], llm.engine.speculator.pace)
+    took_s = perf_counter() - started_s
+    # An answer takes about as long as a shadowed one, most of it for the prompt; there are two of each.
+    n_pairs = int((seconds - took_s) / (2 * took_s / len(traces)))
+    chosen, repeat = _evenly([question.item for question in questions], n_pairs)
+    plan = Plan(chosen, [PLAIN, mode], tokens=TOKENS, temperatures=[temperature], repeat=repeat)
     result = run_bench(llm, plan, tell, cancel)
-    cell = summarise(result).cell(mode.name, temperature)
     kinds = _kinds(tapes)
-    measured = (cell.speedup, cell.speedup_low, cell.speedup_high) if cell else (None, None, None)
+    measured = measured_speedup(_ratios(result, mode.name), kinds)
     if cancel.is_set():
         messages.append("stopped early: the verdict covers only what was measured")
-    even, overall = break_even(curve), _overall(kinds)
-    use_it, why = verdict(drafter, curve, kinds, overall, even, measured)
-    is_known = use_it is not None and not cancel.is_set()
-    best = fastest(expected(llm, [tape for _, tape in tapes])) if is_known else ""
-    other = elsewhere(curve, overall.alpha) if use_it is False else ""
-    return Tuned(drafter, curve, kinds, overall, even, *measured, why, use_it, other, best, messages)
+    overall = _overall(kinds)
+    cheapest = min(seconds_by_width.values()) / seconds_by_width[1]
+    found = judge(drafter, curve, kinds, overall, measured, cheapest=cheapest)
+    best = ""
+    if found.use_it is not None and not cancel.is_set():
+        files = expected(llm, [tape for _, tape in tapes])
+        best = fastest(files if found.use_it else [replace(file, drafting=0.0) for file in files])
+    return Tuned(
+        drafter,
+        curve,
+        kinds,
+        overall,
+        break_even(curve),
+        measured=measured.speedup if measured else None,
+        measured_low=measured.low if measured else None,
+        measured_high=measured.high if measured else None,
+        verdict=found.why,
+        use_it=found.use_it,
+        elsewhere=found.elsewhere,
+        fastest=best,
+        messages=messages,
+    )
+
+
+def _evenly(items: Sequence[Item], n_pairs: int) -> tuple[list[Item], int]:
+    """About `n_pairs` prompts with as many of each category, if there is time for all categories, and how often each is
+    asked."""
+    n_categories = len({item.category for item in items})
+    n = max(LEAST_MEASURED, n_pairs)
+    chosen = list(items[: n - n % n_categories if n > n_categories else n])
+    return chosen, min(MOST_REPEATS, max(1, n // len(chosen)))
+
+
+def _ratios(result: Result, mode: str) -> dict[str, list[float]]:
+    """The speedups of pairs of answers by category."""
+    samples = result["samples"]
+    found: dict[str, list[float]] = {}
+    for sample, ratio in zip(samples, ratios(samples), strict=True):
+        if sample["mode"] == mode and ratio is not None:
+            found.setdefault(sample["category"], []).append(ratio)
+    return found
 
 
 def _shadowed(
@@ -207,70 +228,3 @@ def _overall(kinds: Sequence[Kind]) -> Kind:
         geometric_mean(kind.auto_speedup for kind in kinds),
         geometric_mean(kind.oracle_speedup for kind in kinds),
     )
-
-
-def break_even(curve: CostCurve) -> float | None:
-    """The least alpha, in steps of a per cent, at which some draft length pays off; None if none does."""
-    return next((alpha / 100 for alpha in range(1, 101) if curve.best(alpha / 100)[1] > 1), None)
-
-
-def elsewhere(curve: CostCurve, alpha: float) -> str:
-    """The costs of passes from which on drafts of this acceptance would pay: those of another machine."""
-    step = curve.draft or 0.0
-    bounds = {
-        length + 1: expected_tokens(alpha, length) - step * length for length in LENGTHS if length <= curve.longest
-    }
-    parts = [
-        f"over {width} tokens costs less than {bound:.2f} (here {curve.at(width):.2f})"
-        for width, bound in bounds.items()
-        if bound > 1
-    ]
-    if not parts:
-        return "nowhere: drafting costs more than these drafts save"
-    return f"where a pass {', or one '.join(parts)}, a pass over one token being 1"
-
-
-def verdict(
-    drafter: str,
-    curve: CostCurve,
-    kinds: Sequence[Kind],
-    overall: Kind,
-    even: float | None,
-    measured: tuple[float | None, float | None, float | None],
-) -> tuple[bool | None, str]:
-    """Whether to use it, and why; None if the costs cannot be right.
-
-    A speedup that acceptance does not explain is noise; one that it does explain may still be uncertain with few
-    prompts.
-    """
-    speedup, low, _ = measured
-    disturbed = ""
-    if min(curve.target.values()) < DISTURBED:
-        disturbed = "a wide pass appeared cheaper than one over a single token"
-    elif speedup is not None and speedup < HARMLESS and speedup < CONTRADICTED * overall.auto_speedup:
-        disturbed = f"costs and acceptance promise {overall.auto_speedup:.2f}x, but {speedup:.2f}x was measured"
-    if disturbed:
-        return None, (
-            f"none: another program disturbed the measurement ({disturbed}); close other programs and run tune again"
-        )
-    step = curve.draft or 0.0
-    reached = speedup if speedup is not None else overall.auto_speedup
-    paying = [kind.category for kind in kinds if kind.auto_speedup >= WORTH_IT]
-    certain = low is None or low >= HARMLESS
-    if reached >= WORTH_IT and (overall.auto_speedup >= WORTH_IT or (paying and certain)):
-        where = "" if len(paying) == len(kinds) else f", most of it on {', '.join(paying)}"
-        return True, f"worth it: {reached:.2f}x as fast as plain decoding{where}"
-    costs = f"a pass over 2 tokens costs {curve.at(2):.2f} of one over 1, and a draft token {step:.2g}"
-    if step >= 1:
-        why = f"a draft token costs more than a pass of the target itself ({step:.1f} passes)"
-    elif even is None:
-        why = f"{costs}, so not even 100% acceptance would pay off"
-    elif overall.alpha < even:
-        why = f"{costs}, so break-even is {even:.0%} acceptance; {overall.alpha:.0%} was measured"
-    else:
-        why = f"acceptance of {overall.alpha:.0%} barely beats break-even ({even:.0%})"
-    harm = (
-        "--pace auto switches it off by itself" if reached >= HARMLESS else f"measured {reached:.2f}x of plain decoding"
-    )
-    some = f"; it pays off on {', '.join(paying)}" if paying else ""
-    return False, f"not worth it ({drafter}): {why}{some}; {harm}".replace("%", " %")

@@ -42,6 +42,7 @@ class Speculator:
     ) -> None:
         self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
         self._known: dict[Drafter, None] = {}  # in the order in which they are asked
+        self._observed_s = 0.0  # in this step
         self.use(drafters, n_max, pace or FixedPolicy(n_max), tree_width)
 
     def use(self, drafters: Iterable[Drafter], n_max: int, pace: DraftPolicy, tree_width: int) -> None:
@@ -88,6 +89,7 @@ class Speculator:
 
     def propose(self, scheduled: list[Scheduled]) -> None:
         """Give each part the draft that the policy selects."""
+        started_s, self._observed_s = perf_counter(), 0.0
         for part in scheduled:
             part.context = self._context(part, len(scheduled))
         # Streams of different lengths take passes of their own, and recurrent memories cannot be set back then.
@@ -105,6 +107,11 @@ class Speculator:
             least = min(len(part.draft) for part in scheduled)
             for part in scheduled if is_even else ():
                 part.draft = part.draft.first(least)
+        # Deciding is a part of drafting: for a small model its time is not negligible, and plain decoding has none.
+        proposals = [proposal for part in scheduled for proposal in part.context.proposals]
+        deciding_s = perf_counter() - started_s - sum(proposal.seconds for proposal in proposals)
+        for proposal in proposals:
+            proposal.seconds += max(0.0, deciding_s) / len(proposals)
 
     def _select(self, scheduled: list[Scheduled]) -> None:
         """Let each policy select among the drafts of its sequences, in the room that those before it leave. What was
@@ -257,10 +264,18 @@ class Speculator:
             tokens = [last, *(part.draft.tokens[node] for node in path)]
             outcome = Outcome(part.sequence, tokens, part.draft, path, partial(runner.logits, part))
             for drafter in looking:
+                started_s = perf_counter()
                 self._tell(drafter, part.sequence, drafter.observe, outcome)
+                took_s = perf_counter() - started_s
+                self._observed_s += took_s
+                for proposal in part.context.proposals:
+                    if proposal.drafter == drafter.name:
+                        proposal.seconds += took_s
 
     def record(self, scheduled: list[Scheduled], took_s: float) -> None:
-        """Tell the policy what a step took and brought; what prompts take is none of its business."""
+        """Tell the policy what a step took and brought; what prompts take is none of its business. The time in which
+        drafters observed the step is a part of their drafts, and not of the pass."""
+        took_s -= self._observed_s
         for pace, parts in self._by_pace(scheduled):
             verified = [
                 Verified(part.context, part.draft, part.verdict.path, [choice.id for choice in part.verdict.choices])

@@ -137,7 +137,21 @@ def check_vocabulary(header: Header) -> None:
         for byte in _UTF8_BYTES:
             if b"<0x%02X>" % byte not in known and bytes([byte]) not in known:
                 raise _broken(header, f"its vocabulary cannot write every text: it has no token for the byte {byte}")
+    if model == "rwkv":  # without a token for each byte, llama.cpp starts again at the beginning of the text for ever
+        single = {_unescaped(text) for text in known}
+        if missing := [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]:
+            why = f"its vocabulary cannot write every text: it has no token for the byte {missing[0]}"
+            raise _broken(header, why)
     _check_special_tokens(header, str(model))
+
+
+def _unescaped(text: bytes) -> bytes:
+    """The bytes of a token of RWKV's vocabulary, which is written like a literal of Python."""
+    return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if found[1] else _LETTERS.get(found[2], found[2]), text)
+
+
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|(.))", re.DOTALL)
+_LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def _check_special_tokens(header: Header, model: str) -> None:

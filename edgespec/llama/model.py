@@ -14,7 +14,8 @@ from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
 from edgespec.gguf_file.file_types import quantisation
 from edgespec.gguf_file.head_check import check_draft_file
-from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.header import Header, read_header
+from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.llama.workers import RemoteDevice
@@ -49,7 +50,9 @@ class Model(Closable):
     ) -> None:
         self.path = path.path if isinstance(path, Header) else Path(path)
         self._native = None
-        if not vocabulary_only:
+        if vocabulary_only:
+            check_vocabulary(read_header(self.path))
+        else:
             self.header = path if isinstance(path, Header) else check_draft_file(self.path)
         params = api.llama_model_default_params()
         params.vocab_only = vocabulary_only
@@ -101,7 +104,7 @@ class Model(Closable):
 
     @classmethod
     def load_vocabulary(cls, path: str | os.PathLike[str]) -> Model:
-        """Only the tokenizer of a file, also of one without weights."""
+        """Load only the tokenizer of a file, which may have no weights. Raises ModelNotFoundError, ModelFileError."""
         return cls(path, vocabulary_only=True)
 
     @property

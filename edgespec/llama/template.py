@@ -11,10 +11,9 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
+from edgespec.llama.rendering import TemplateFailedError, renderer
 from edgespec.settings import Message
 from edgespec.text.thinking import CLOSE, OPEN
 
@@ -26,6 +25,15 @@ CHATML_END = "<|im_end|>"
 MARK = re.compile("\ue000(\\d+)\ue001")
 SEAM = "\ue002"
 SIGN = re.compile(r"([^\w\s])")
+# Templates test these: as in Transformers, what was not given is none, and not undefined.
+_NOT_GIVEN = {
+    "tools": None, "tool_choice": None, "functions": None, "function_call": None, "add_generation_prompt": True
+}  # fmt: skip
+_FAILURES = {
+    "parse": "the chat template of {name} cannot be parsed",
+    "render": "the model's chat template rejects these messages",  # raise_exception() is its way to refuse a role
+    "limit": "the chat template of {name} exceeds a limit",
+}
 
 
 class ChatTemplate:
@@ -45,37 +53,31 @@ class ChatTemplate:
         made._arguments = arguments
         return made
 
-    @cached_property
-    def _formatter(self) -> Jinja2ChatFormatter:
-        name, model = self._model.path.name, self._model
-        if self._text is None:
-            raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (--raw)")
-        try:
-            return Jinja2ChatFormatter(self._text, eos_token=_text_of(model, model.eos), bos_token=self._bos_text)
-        except Exception as error:  # jinja2's own errors, and whatever a template does while it is compiled
-            raise UsageError(
-                f"the chat template of {name} cannot be parsed", why=str(error), hint="use --raw"
-            ) from error
-
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt as text, ready for the assistant's answer."""
         return self._render(messages, lambda text: text)
 
     def _render(self, messages: Sequence[Message], prepared: Callable[[str], str]) -> str:
-        """The same, with all strings in the arguments and in what messages have besides their content `prepared`."""
-        formatter = self._formatter
+        """Render the messages after `prepared` was applied to each string of the arguments and of the messages' extra
+        fields. Their roles and contents are rendered unchanged."""
+        name, model = self._model.path.name, self._model
+        if self._text is None:
+            raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (--raw)")
 
         def read(text: str) -> dict[str, Any]:
             return dict(_each_string(json.loads(text), prepared)) if text else {}
 
+        given = {
+            **_NOT_GIVEN,
+            **read(self._arguments),
+            "messages": [{"role": m.role, "content": m.content, **read(m.extra)} for m in messages],
+            "bos_token": self._bos_text,
+            "eos_token": _text_of(model, model.eos),
+        }
         try:
-            said = [{"role": m.role, "content": m.content, **read(m.extra)} for m in messages]
-            answer = formatter(messages=said, **read(self._arguments))
-        except Exception as error:  # a template may raise anything; raise_exception() is its way to refuse a role
-            raise UsageError(
-                "the model's chat template rejects these messages", why=str(error), hint="use --raw"
-            ) from error
-        return str(answer.prompt)
+            return renderer().render(self._text, given)
+        except TemplateFailedError as error:
+            raise UsageError(_FAILURES[error.failed].format(name=name), why=error.why, hint="use --raw") from error
 
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
         """The prompt as ids. Control tokens written inside a message stay text unless `special`.
@@ -121,12 +123,12 @@ class ChatTemplate:
 
     @cached_property
     def opens_thinking(self) -> bool:
-        """Whether answers start inside a thinking block that the template opened."""
+        """True if answers start inside a thinking block that the template opened."""
         return self._probe(Message("user", "a")).rstrip().endswith(OPEN)
 
     @cached_property
     def drops_thinking(self) -> bool:
-        """Whether the template leaves out the reasoning of earlier answers."""
+        """True if the template leaves out the reasoning of earlier answers."""
         thought = "xyzzy"
         answer = Message("assistant", f"{OPEN}\n{thought}\n{CLOSE}\n\nb")
         shown = self._probe(Message("user", "a"), answer, Message("user", "c"))
@@ -142,7 +144,8 @@ class ChatTemplate:
 def tokenize_leniently(
     template: ChatTemplate, model: Model, messages: Sequence[Message], note: Callable[[str], None], *, special: bool
 ) -> tuple[list[int], tuple[str, ...]]:
-    """The prompt as ids, whatever the template does, and the strings that end an answer besides the model's end tokens.
+    """Tokenize a conversation, also if the template fails. Also returns strings that must end the answer, in addition
+    to the model's end tokens.
 
     Rejections are reported to `note`. Then messages are merged so that user and assistant alternate; if the template
     rejects those too, ChatML replaces it.

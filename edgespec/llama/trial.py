@@ -10,20 +10,31 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib.resources import files
+from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
 from edgespec.files.paths import cache_dir, read_cache, write_cache
-from edgespec.gguf_file.head_check import is_head
+from edgespec.gguf_file.head_check import check_draft_file, is_head
+from edgespec.gguf_file.walk import shown
 from edgespec.llama.library import build_id
+from edgespec.llama.limits import LOOK_S, Limits, Meter
+from edgespec.text.figures import size_of
+
+if TYPE_CHECKING:
+    from edgespec.llama.model import Model
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
@@ -35,6 +46,13 @@ KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
 SLOWEST_DISK = 10e6  # bytes per second
+# The child's lines begin with this when it starts something new; the limits of that apply from then on.
+BEGINS = "begins: "
+TOKENIZER = "reading the tokenizer"
+# Characters of all lengths in UTF-8, and runs of blanks and digits
+UNUSUAL = "\u20ac\u4e2d\u6587\U0001f600 \u0000\u0301\u200d\ud7ff\U0010ffff\n\n\t  1234567890 a" + " " * 300
+# The largest vocabularies take a few seconds and a few hundred megabytes, however large the file is.
+TOKENIZER_LIMITS = Limits(cpu_s=30, clock_s=120, memory_bytes=2 << 30)
 _CRASHES = {
     getattr(signal, name)
     for name in ("SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGSYS")
@@ -67,12 +85,9 @@ def extra_buffers_work(
     stat = path.stat()
     key = {"file": str(path.resolve()), "size": stat.st_size, "mtime": stat.st_mtime_ns, "build": build_id()}
     if _recall(key) != "works":
-        if not _survives(path, child, extra_buffers=extra_buffers, gpu_layers=gpu_layers):
-            raise ModelFileError(
-                f"cannot load {path}",
-                why="llama.cpp crashed in a trial load",
-                hint="the file is damaged in a way its header does not show; download it again",
-            )
+        crashed = _crashed(path, child, extra_buffers=extra_buffers, gpu_layers=gpu_layers)
+        if crashed:
+            raise ModelFileError(f"cannot load {path}", why=crashed, hint=DAMAGED)
         if not _remember(key, "works"):
             warn(f"the safety check cannot be cached in {cache_dir()}; starts will be slower")
     return extra_buffers
@@ -87,48 +102,33 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
             return answer
     try:
         found: SelfCheck = "works"
-        if not _survives(KNOWN_GOOD, child, extra_buffers=True):
-            without = _survives(KNOWN_GOOD, child, extra_buffers=False)
-            found = "works without extra buffers" if without else "crashes"
+        if _crashed(KNOWN_GOOD, child, extra_buffers=True):
+            never_works = _crashed(KNOWN_GOOD, child, extra_buffers=False)
+            found = "crashes" if never_works else "works without extra buffers"
     except EdgespecError:  # it could not be tried, which says nothing about the build
         return "works"
     _remember(key, found)
     return found
 
 
-def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> bool:
-    """Load the file in a child and decode a few tokens; False when the child crashes.
+def _crashed(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_layers: int = 0) -> str:
+    """Load the file in a child and decode a few tokens; says how the child crashed, or "" if it did not.
 
-    Raises the child's error when it rejects the file, and GenerationError, OutOfMemoryError or KeyboardInterrupt when
-    it ended before it could report.
+    Raises the child's error when it rejects the file, ModelFileError when it exceeds a limit, and GenerationError,
+    OutOfMemoryError or KeyboardInterrupt when it ended before it could report.
     """
     command = [*child, str(path), "1" if extra_buffers else "0", str(gpu_layers)]
-    patience_s = 120 + path.stat().st_size / SLOWEST_DISK
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-            timeout=patience_s,
-        )
-    except subprocess.TimeoutExpired:
-        raise ModelFileError(
-            f"cannot load {path}",
-            why=f"llama.cpp did not finish the trial load within {patience_s:.0f} s",
-            hint="the file is damaged in a way its header does not show; download it again",
-        ) from None
-    code, reply = done.returncode, done.stdout.strip().splitlines()
+    with tempfile.TemporaryFile() as errors_file:
+        code, reply, stage = _watched(command, path, errors_file)
+        errors_file.seek(0)
+        words = errors_file.read().decode("utf-8", "replace").strip().splitlines()
     if code == 0:
-        return True
+        return ""
     if code == REFUSED and reply:
         refusal = json.loads(reply[-1])
         raise getattr(errors, refusal.pop("error"))(**refusal)
     if _is_crash(code):
-        return False
+        return f"llama.cpp crashed in a trial load{f', {stage}' if stage else ''}"
     if code == -signal.SIGINT or code == _WINDOWS_CTRL_C:
         raise KeyboardInterrupt
     if os.name == "posix" and code == -signal.SIGKILL:
@@ -137,10 +137,77 @@ def _survives(path: Path, child: Sequence[str], *, extra_buffers: bool, gpu_laye
             why="the trial process was killed, as happens when memory runs out",
             hint="use a smaller model or a smaller quantisation of it",
         )
-    last_words = done.stderr.strip().splitlines()[-1:] or [f"it exited with code {code}"]
-    raise GenerationError(f"cannot run a trial load of {path} in a child process", why=last_words[0])
+    last_words = words[-1] if words else f"it exited with code {code}"
+    raise GenerationError(f"cannot run a trial load of {path} in a child process", why=last_words)
 
 
+def _watched(command: Sequence[str], path: Path, errors_file: IO[bytes]) -> tuple[int, list[str], str]:
+    """Run the child. Returns its exit code, the lines of its reply and its last stage.
+
+    Raises ModelFileError if the child exceeds the limits of a stage. The limits start again with each report of
+    progress: reading a large file from a slow disk takes long, but makes progress.
+    """
+    patient = Limits(cpu_s=inf, clock_s=120 + path.stat().st_size / SLOWEST_DISK, memory_bytes=inf)
+    reply: list[str] = []
+    stage, limits = "", patient
+    with _started(command, errors_file) as (process, lines):
+        meter = Meter(process.pid)
+        while True:
+            try:
+                line = lines.get(timeout=LOOK_S)
+            except queue.Empty:
+                if exceeded := meter.exceeded(limits):
+                    raise ModelFileError(
+                        f"cannot load {path}", why=_too_much(exceeded, limits, stage), hint=DAMAGED
+                    ) from None
+                continue
+            if line is None:
+                return process.wait(), reply, stage
+            if line.startswith(BEGINS):
+                stage = line.removeprefix(BEGINS)
+                limits, meter = TOKENIZER_LIMITS if TOKENIZER in stage else patient, Meter(process.pid)
+            else:
+                reply.append(line)
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], errors_file: IO[bytes]
+) -> Iterator[tuple[subprocess.Popen[bytes], queue.SimpleQueue[str | None]]]:
+    """A child process, and the lines that it writes; None ends them. The process is killed where the block fails."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    # Backtraces are written by a debugger, which takes seconds and holds stdout open.
+    environment = os.environ | {"GGML_NO_BACKTRACE": "1"}
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors_file, env=environment
+    ) as process:
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.put(line.decode("utf-8", "replace").strip())
+            lines.put(None)
+
+        reader = threading.Thread(target=read, name="trial", daemon=True)
+        reader.start()
+        try:
+            yield process, lines
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            reader.join()
+
+
+def _too_much(exceeded: str, limits: Limits, stage: str) -> str:
+    doing = stage.removeprefix("while ") or "the trial load"
+    if exceeded == "memory":
+        return f"llama.cpp took more than {size_of(limits.memory_bytes)} of memory for {doing}"
+    limit_s = limits.cpu_s if exceeded == "time" else limits.clock_s
+    return f"llama.cpp did not finish {doing} within {limit_s:.0f} s"
+
+
+DAMAGED = "the file is damaged in a way its header does not show; download it again"
 _WINDOWS_CTRL_C = 0xC000013A
 
 
@@ -160,14 +227,20 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
     from edgespec.llama.model import Model
 
     try:
-        with Model(path, gpu_layers=int(gpu_layers), use_extra_bufts=extra_buffers == "1") as model:
+        header = check_draft_file(Path(path))
+        tokenizer = f"while {TOKENIZER} ({shown(header.metadata.get('tokenizer.ggml.model', 'none'))})"
+        _begin(tokenizer)  # which llama.cpp reads before the weights
+        loads_on_gpu, repacks = int(gpu_layers), extra_buffers == "1"
+        with Model(header, gpu_layers=loads_on_gpu, use_extra_bufts=repacks, progress=_Progress()) as model:
             if is_head(model.header):  # which decodes beside its target only
                 return 0
+            _begin(tokenizer)
+            _tokenize(model)
             threads = 1 if model.size_bytes < SMALL_BYTES else 0
             context = Context(model, n_ctx=256, max_outputs=1, threads=threads, n_batch=64)
-            model.tokenize("".join(map(chr, range(256))), add_special=True, parse_special=True)
             # Wide and narrow batches take different kernels.
             for start, width in ((0, 32), (32, 4), (36, 1)):
+                _begin("while running the model")
                 tokens = [position % model.n_vocab for position in range(start, start + width)]
                 wanted = [False] * (width - 1) + [True]
                 context.decode(tokens, range(start, start + width), [(0,)] * width, wanted)
@@ -177,6 +250,32 @@ def _child(path: str, extra_buffers: str, gpu_layers: str) -> int:
         print(json.dumps({"error": type(error).__name__, "what": error.what, "why": error.why, "hint": error.hint}))
         return REFUSED
     return 0
+
+
+def _tokenize(model: Model) -> None:
+    """Use the tokenizer in every way in which the runtime does."""
+    for text in ("".join(map(chr, range(256))), UNUSUAL):
+        for special in (False, True):
+            model.tokenize(text, add_special=special, parse_special=special)
+    for token in range(model.n_vocab):
+        model.token_bytes(token, special=True)
+        model.token_bytes(token)
+
+
+class _Progress:
+    """Reports each percent of the weights once."""
+
+    def __init__(self) -> None:
+        self._percent = -1
+
+    def __call__(self, fraction: float) -> None:
+        if int(100 * fraction) > self._percent:
+            self._percent = int(100 * fraction)
+            _begin("while loading the weights")
+
+
+def _begin(stage: str) -> None:
+    print(f"{BEGINS}{stage}", flush=True)
 
 
 def _cache_name(key: dict[str, object]) -> str:

@@ -29,6 +29,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.library import supports_gpu
 from edgespec.llama.model import Model
+from edgespec.llama.rendering import renderer
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import RemoteDevice, parse_addresses
@@ -132,6 +133,7 @@ class ModelSession(Closable):
         networks = draft_header if draft_header is not None and draft_header.architecture in NETWORKS else None
         plan = self._plan(header, draft_header, leaves, names)
         settings = self._settings
+        renderer().start()  # while the weights load
         self.model = self._open_model(plan, self._workers)
         self.template = ChatTemplate(self.model)
         self.grammars = Grammars(self.model)

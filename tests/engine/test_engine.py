@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,10 @@ from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
-from edgespec.core.policy.policy import FixedPolicy
+from edgespec.core.policy.policy import FixedPolicy, ProposalContext, Verified
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import FloatRow, SamplingSettings
-from edgespec.drafters.base import Budget, DraftContext, Drafter
+from edgespec.drafters.base import Budget, DraftContext, Drafter, Outcome
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
@@ -105,6 +105,57 @@ def make(
         target, n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + n_max), branches=(leaves - 1) * slots
     )
     return Engine(context, drafters=[drafter] if drafter else [], draft_n_max=n_max, tree_width=leaves)
+
+
+class Looking(Scripted):
+    """A drafter whose clock moves when it drafts, and when it looks at what became of that."""
+
+    name = "looking"
+    needs_logits = True
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__(lambda tokens, n: [11] * n)
+        self.clock = clock
+
+    def propose(self, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+        self.clock[0] += 1
+        return super().propose(sequences, budgets)
+
+    def observe(self, outcome: Outcome) -> None:
+        self.clock[0] += 10
+
+
+class Deciding:
+    """A policy whose clock moves when it decides, and which keeps what it hears."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock, self.fixed = clock, FixedPolicy(2)
+        self.heard: list[tuple[list[float], float | None]] = []
+
+    def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+        return self.fixed.budget(context, drafter, n_unread)
+
+    def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
+        self.clock[0] += 100
+        return self.fixed.select(contexts, width, room)
+
+    def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
+        if verified and (drafts := [each.seconds for part in verified for each in part.context.proposals]):
+            self.heard.append((drafts, seconds))
+
+
+def test_all_time_that_plain_decoding_does_not_need_is_a_part_of_the_draft(
+    target: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    for module in ("engine", "speculator"):
+        monkeypatch.setattr(f"edgespec.engine.{module}.perf_counter", lambda: clock[0])
+    engine, policy = make(target, Looking(clock)), Deciding(clock)
+    engine.speculator.use(engine.speculator.drafters, 2, policy, 1)
+    run(engine, PROMPTS[0], 8)
+    engine.context.close()
+    assert policy.heard
+    assert all(heard == ([111.0], 0.0) for heard in policy.heard)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

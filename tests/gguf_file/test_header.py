@@ -455,7 +455,7 @@ def test_oddities_of_real_files_are_let_through(tmp_path: Path, metadata: dict[s
         ({"tokenizer.ggml.token_type": [1, 1]}, "2 token types"),
         ({"tokenizer.ggml.scores": [0.0]}, "1 scores"),
         ({"tokenizer.ggml.bos_token_id": "<s>"}, "bos token is '<s>'"),
-        ({"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.bos_token_id": 300_000, **BOS}, "needs a bos token"),
+        ({"tokenizer.ggml.model": "bert", "tokenizer.ggml.bos_token_id": 300_000, **BOS}, "needs a bos token"),
         ({"tokenizer.ggml.tokens": [1, 2, 3]}, "not a list of strings"),
     ],
 )

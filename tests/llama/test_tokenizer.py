@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import bad_files
 import pytest
 import tiny_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgespec.errors import ModelFileError
 from edgespec.llama.model import Model
 
 BYTE_LEVEL, SENTENCE_PIECE = "qwen2", "gemma"
@@ -103,6 +105,25 @@ def test_what_a_model_wants_around_a_prompt_is_added(tmp_path: Path) -> None:
 def test_end_of_generation_tokens_are_known(byte_level: Model) -> None:
     ends = {byte_level.token_bytes(id, special=True) for id in byte_level.end_tokens}
     assert ends == {b"<|im_end|>", b"<|endoftext|>"}
+
+
+def test_a_vocabulary_that_llama_cpp_would_never_finish_with_is_refused(tmp_path: Path) -> None:
+    """Some files are read for their vocabulary alone, without a trial load."""
+    bad_files.endless_tokenizer(tmp_path / "endless.gguf")
+    with pytest.raises(ModelFileError, match="no token for the byte 0"):
+        Model.load_vocabulary(tmp_path / "endless.gguf")
+
+
+def test_rwkv_writes_its_tokens_as_escapes(tmp_path: Path) -> None:
+    tokens = [f"\\x{byte:02x}" for byte in range(256)] + ["hello", "\\xe4\\xb8\\xad", "\\n\\n", "\\\\"]
+    entries = tiny_gguf.model_metadata(BYTE_LEVEL) | {
+        "tokenizer.ggml.model": "rwkv",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * len(tokens),
+    }
+    path = tiny_gguf.write_file(tmp_path / "rwkv.gguf", entries, {})
+    with Model.load_vocabulary(path) as model:
+        assert model.tokenize("hello中\n\n\\é") == [256, 257, 258, 259, 0xC3, 0xA9]
 
 
 def test_a_vocabulary_without_weights_can_be_loaded(tmp_path: Path) -> None:

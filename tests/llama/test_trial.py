@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import trial
+from edgespec.llama.limits import Limits, Meter
 from edgespec.llama.trial import KNOWN_GOOD, extra_buffers_work, self_check
 from edgespec.models.names.spec import resolve
 
@@ -151,6 +153,56 @@ def test_the_reason_of_a_child_that_refuses_is_passed_on(
             extra_buffers_work(model, no_warning, build.command)
         assert (raised.value.what, raised.value.why, raised.value.hint) == ("cannot", "too odd ä", "try another")
     assert build.starts() == ["draft.gguf 1", "model.gguf 1", "model.gguf 1"]
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+BEGINS = "if file == 'model.gguf': print('begins: while reading the tokenizer (rwkv)', flush=True)\n"
+SPINS = BEGINS + "while file == 'model.gguf': pass"
+GROWS = "import time\nlot = []\n" + BEGINS + "while 'model' in file: time.sleep(0.001); lot.append(b'x' * 1_000_000)"
+SLEEPS = "import time\n" + BEGINS + "while file == 'model.gguf': time.sleep(1)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "why"),
+    [
+        (SPINS, Limits(0.1, inf, inf), "llama.cpp did not finish reading the tokenizer (rwkv) within 0 s"),
+        (GROWS, Limits(inf, inf, 1e8), "llama.cpp took more than 100.0 MB of memory for reading the tokenizer (rwkv)"),
+        (SLEEPS, Limits(inf, 0.1, inf), "llama.cpp did not finish reading the tokenizer (rwkv) within 0 s"),
+    ],
+    ids=["time", "memory", "clock"],
+)
+def test_a_trial_that_exceeds_a_limit_is_ended_and_says_at_what(
+    lines: str, limits: Limits, why: str, make_build: MakeBuild, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "TOKENIZER_LIMITS", limits)
+    build = make_build(lines)
+    with pytest.raises(ModelFileError) as raised:
+        extra_buffers_work(model, no_warning, build.command)
+    assert raised.value.why == why
+    assert raised.value.hint
+
+
+def test_the_time_begins_anew_with_each_report_of_progress(
+    make_build: MakeBuild, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a large file may take hours on a slow disk."""
+    made = list[Meter]()
+
+    def metered(pid: int) -> Meter:
+        made.append(Meter(pid))
+        return made[-1]
+
+    monkeypatch.setattr(trial, "Meter", metered)
+    lines = "for _ in range(3 * (file == 'model.gguf')): print('begins: while loading the weights', flush=True)"
+    assert extra_buffers_work(model, no_warning, make_build(lines).command)
+    assert len(made) == 1 + 4  # two children; one reports three times
+
+
+def test_a_crash_names_what_llama_cpp_was_doing(make_build: MakeBuild, model: Path) -> None:
+    build = make_build(BEGINS + "if file == 'model.gguf': crash()")
+    with pytest.raises(ModelFileError, match=r"crashed in a trial load, while reading the tokenizer \(rwkv\)"):
+        extra_buffers_work(model, no_warning, build.command)
 
 
 # --- what is no trial -------------------------------------------------------------------------------------------------

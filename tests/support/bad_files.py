@@ -84,6 +84,16 @@ def unknown_tokenizer(path: Path) -> None:
     write_model(path, "llama", metadata={"tokenizer.ggml.pre": "no such thing"})
 
 
+def endless_tokenizer(path: Path) -> None:
+    """llama.cpp would look for ever for a token that begins with one of these bytes."""
+    write_model(path, "llama", metadata={"tokenizer.ggml.model": "rwkv"})
+
+
+def aborting_tokenizer(path: Path) -> None:
+    """llama.cpp aborts when it is asked for the text of such a token."""
+    write_model(path, "gemma", metadata={"tokenizer.ggml.model": "bert"})
+
+
 BAD_FILES: dict[Callable[[Path], None], str] = {
     empty: "is empty",
     directory: "is a directory",
@@ -102,6 +112,8 @@ BAD_FILES: dict[Callable[[Path], None], str] = {
     missing_part: "parts",
     missing_tensor: "ffn_up",
     unknown_tokenizer: "no such thing",
+    endless_tokenizer: "it has no token for the byte 0",
+    aborting_tokenizer: "llama.cpp crashed in a trial load, while reading the tokenizer ('bert')",
 }
 
 

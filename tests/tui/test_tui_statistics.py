@@ -127,9 +127,22 @@ def test_words_tell_the_speed_first_and_what_drafts_gained_once_that_is_known() 
     figures.add(round_of(0, proposed=0, accepted=0), 1.0, 1)
     figures.add(round_of(1, proposed=4, accepted=3), 2.0, 5)
     assert figures.words() == ["4.0 tok/s", "75 % of drafts accepted", "2.5 tokens per step"]
-    gained = SourceStats(1, 4, 3, 1, 0.0, cost=1.0)
-    stats = Stats(generated_tokens=5, generation_s=1.0, rounds=2, proposed=4, accepted=3, by_source={"draft": gained})
+    gained = SourceStats(10, 40, 30, 10, 0.0, cost=10.0)
+    stats = Stats(generated_tokens=50, generation_s=1.0, rounds=20, proposed=40, accepted=30)
+    stats.by_source["draft"] = gained
     assert figures.finish(stats).words()[1] == "1.7x faster with drafts"
+    gained.cost = 36.0
+    assert figures.finish(stats).words()[1] == "trying drafts took 11 % of the time"
+    gained.cost = 31.0
+    assert figures.finish(stats).words()[1] == "75 % of drafts accepted", "2 % may be chance"
+
+
+def test_a_short_answer_does_not_tell_what_drafts_gain() -> None:
+    """One rejected draft of five tokens takes a tenth of the time of such an answer."""
+    tried = SourceStats(2, 5, 0, 2, 0.0, cost=2.5)
+    stats = Stats(generated_tokens=10, generation_s=1.0, rounds=10, proposed=5, by_source={"draft": tried})
+    assert stats.speedup == pytest.approx(0.8)
+    assert LiveStatistics().finish(stats).words() == ["10 tok/s", "0 % of drafts accepted", "1.0 tokens per step"]
 
 
 def test_before_the_first_token_the_clock_shows_that_the_prompt_is_read() -> None:

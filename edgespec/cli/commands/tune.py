@@ -23,7 +23,8 @@ from edgespec.settings import DRAFT_N_MAX, HEADS, MAX_DRAFT, MTP, SELF, SPELLING
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edgespec.bench.tune import Kind, Tuned
+    from edgespec.bench.tune import Tuned
+    from edgespec.bench.verdict import Kind
 
 SECONDS = 60
 MODEL_N_MAX = 8  # each is a pass of the draft model at every token

@@ -32,7 +32,7 @@ def footer(
     made = counted(stats.generated_tokens, "token")
     if not details:
         accepted = [f"{percent(stats.acceptance_rate)} of drafts accepted"] if stats.proposed else []
-        accepted += filter(None, [faster(stats.speedup)])
+        accepted += filter(None, [faster(stats.speedup, stats.generated_tokens)])
         accepted += [_looped(n_looped)] if n_looped else []
         changes = [f"{verify} acceptance: changes the distribution"] if verify in CHANGES_LAW else []
         return [" · ".join([*speed, made, *accepted, *changes])]

@@ -172,14 +172,19 @@ def _of_folders(facts: Facts) -> Iterator[Advice]:
 
 
 def _unused_instructions(flags: dict[str, str]) -> list[str]:
-    """Instruction sets of the processor that this build does not use, as far as Linux reports them."""
+    """Return the instruction sets of the processor that this build does not use."""
+    has = processor_flags()
+    return [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]
+
+
+def processor_flags() -> set[str]:
+    """Return Linux's names of what the processor supports; empty on other systems."""
     try:
         cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
+        return set()
     found = re.search(r"^flags\s*:(.*)$", cpu, re.MULTILINE)
-    has = set(found[1].split()) if found else set[str]()
-    return [name for name, flag in INSTRUCTIONS.items() if flag in has and flags.get(name) != "1"]
+    return set(found[1].split()) if found else set()
 
 
 def _rebuild() -> str:

@@ -1,0 +1,51 @@
+"""The limits of a child process, which its parent watches."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+import psutil
+
+LOOK_S = 0.02  # between two looks at a child
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one piece of work. Processor time is the usual one, since a busy machine does not use it up; `clock_s`
+    is for a child that gets no processor time at all."""
+
+    cpu_s: float
+    clock_s: float
+    memory_bytes: float
+
+
+class Meter:
+    """What a process has used since the meter was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._process: psutil.Process | None = None
+        with suppress(psutil.Error):  # it has just ended
+            self._process = psutil.Process(pid)
+        self._started_s = monotonic()
+        self._cpu_s, self._bytes = self._used()
+
+    def exceeded(self, limits: Limits) -> str:
+        """The first limit that the process has exceeded: "time", "memory", "clock" or ""."""
+        cpu_s, n_bytes = self._used()
+        if cpu_s - self._cpu_s > limits.cpu_s:
+            return "time"
+        if n_bytes - self._bytes > limits.memory_bytes:
+            return "memory"
+        return "clock" if monotonic() - self._started_s > limits.clock_s else ""
+
+    def _used(self) -> tuple[float, int]:
+        """Seconds of processor time and bytes of memory; zero for a process that has just ended."""
+        if self._process is None:
+            return 0.0, 0
+        try:
+            times = self._process.cpu_times()
+            return times.user + times.system, self._process.memory_info().rss
+        except psutil.Error:
+            return 0.0, 0
