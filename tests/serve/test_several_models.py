@@ -188,7 +188,7 @@ def test_a_worker_that_is_stuck_holds_up_no_other_model(monkeypatch: pytest.Monk
                 threads.submit(client.post, path, json=body)
         with monkeypatch.context() as soon:
             soon.setattr("edgespec.serve.native.STATE_S", 0.01)
-            soon.setattr("edgespec.serve.served.STATE_S", 0.01)
+            soon.setattr("edgespec.serve.served.FIGURES_S", 0.01)
             refused = client.get("/slots", params={"model": "small"})
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_reply")
             assert client.get("/metrics").status_code == 200
