@@ -18,11 +18,11 @@ from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
 
 MAX_BODY = 16 * 2**20  # bytes
-MAX_HELD = 4 * MAX_BODY  # of all requests that are open, without the first bytes of each
+MAX_HELD = 8 * MAX_BODY  # of all requests that are open, without the first bytes of each
 MAX_VALUES = 2**19  # of a body
 MAX_DEPTH = 64
 SMALL = 2**16  # bytes of a body that count in a limit of their own, which few large bodies cannot exhaust
-VALUE = 128  # bytes that a value takes once it is parsed
+VALUE = 96  # bytes that a value takes once it is parsed
 
 BODY_S = 60.0  # for all of a body to arrive
 STALL_S = 10.0  # for a body to fall behind the least rate

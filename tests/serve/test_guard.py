@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import booleans, dictionaries, integers, lists, none, recursive, text
 
-from edgespec.serve.bodies import MAX_DEPTH, count_values, parsed
+from edgespec.serve.bodies import MAX_BODY, MAX_DEPTH, MAX_HELD, MAX_VALUES, VALUE, count_values, parsed
 from edgespec.serve.errors import ApiError
 from edgespec.serve.guard import Guard, Rules, is_loopback
 
@@ -142,6 +142,7 @@ def test_bodies_of_too_many_values_are_refused(monkeypatch: pytest.MonkeyPatch) 
     assert ask(rules, typed, method="POST", body=json.dumps([[]] * 40).encode())[0] == 200
     for many in ([[]] * 200, [1] * 200, [""] * 1000, {str(number): 0 for number in range(200)}):
         assert ask(rules, typed, method="POST", body=json.dumps(many).encode())[0] == 413
+    assert MAX_BODY + MAX_VALUES * VALUE <= MAX_HELD  # no body is refused for what it takes alone
     assert ask(Rules(max_held=1000), typed, method="POST", body=json.dumps([[]] * 40).encode())[0] == 503
 
 
