@@ -196,7 +196,9 @@ def test_a_worker_that_is_stuck_holds_up_no_other_model(monkeypatch: pytest.Monk
             assert client.get(path).status_code == 200
         assert client.post("/tokenize", json={"content": "x " * 2**16}).status_code == 200
         assert ask(server, "demo").status_code == 200
-        server.pool._places["small"].served.worker._pipes._watch.missed = 4
+        small = server.pool._places["small"].served
+        assert small is not None
+        small.worker._pipes._watch.missed = 4
         assert "no sign of life" in stuck.result().json()["error"]["message"]
         assert ask(server, "small").status_code == 200
         assert events(server, "died") == [("died", "small")]
