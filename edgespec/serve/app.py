@@ -50,14 +50,13 @@ class Server:
     pool: Pool
     metrics: Metrics
     log: Log
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def read(self, request: Request, work: Callable[[], Call]) -> Call:
         """What is read of a body; of a large one, which takes long, in a thread, and one at a time."""
         if not request.scope["is_large"]:
             return work()
-        async with self.reading:
-            return await in_thread(work, "reads a request")
+        return await in_thread(work, "reads a request", self.reading)
 
     def begin(self, request: Request, call: Call) -> None:
         """Note what of a request will be in its record."""

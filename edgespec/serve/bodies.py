@@ -1,7 +1,7 @@
-"""Bodies of requests: read within limits of size, pace and memory, and parsed where that holds up nobody.
+"""Bodies of requests: read within limits of size, pace and memory, and parsed without holding up other requests.
 
-What is parsed takes up to a hundred times the bytes that were sent, and Python parses without letting other threads
-run; so the values of a body are counted before it is parsed.
+Parsed values take up to a hundred times the bytes that were sent, and Python parses without letting other threads run;
+so the values of a body are counted before the body is parsed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
 
 MAX_BODY = 16 * 2**20  # bytes
-MAX_HELD = 4 * MAX_BODY  # of all requests that are open, without the first bytes of each
+MAX_HELD = 8 * MAX_BODY  # of all requests that are open, without the first bytes of each
 MAX_VALUES = 2**19  # of a body
 MAX_DEPTH = 64
 SMALL = 2**16  # bytes of a body that count in a limit of their own, which few large bodies cannot exhaust
-VALUE = 128  # bytes that a value takes once it is parsed
+VALUE = 96  # bytes that a value takes once it is parsed
 
 BODY_S = 60.0  # for all of a body to arrive
 STALL_S = 10.0  # for a body to fall behind the least rate
 LEAST_RATE = 2**14  # bytes a second
-BEHIND_S = 1.0  # a body that has fallen behind by so much makes room for others
+BEHIND_S = 1.0  # a body that is this late makes room for others
 
 _STRING = re.compile(rb'"[^"]*+"')
 
@@ -54,7 +54,7 @@ class Bodies:
         self._max_body, self._max_held, self._max_values = max_body, max_held, max_values
         self._small = self._large = 0  # bytes that are held
         self._arriving: set[Body] = set()
-        self._parsing = asyncio.Lock()
+        self._parsing = asyncio.Semaphore(1)
 
     async def read(self, body: Body, receive: Receive, announced: int) -> Any:
         """A body as JSON; it counts as held until `let_go`. Raises ApiError."""
@@ -73,14 +73,13 @@ class Bodies:
         finally:
             self._arriving.discard(body)
             body.timeout = None
-        if len(data) <= SMALL:
-            return parsed(data)
-        async with self._parsing:  # one at a time
-            n_values = await in_thread(partial(count_values, data, self._max_values), "counts values")
-            if n_values > self._max_values:
-                raise ApiError(413, f"a body may have {self._max_values:,} values", code="body_too_large")
-            self._hold(body, n_values * VALUE)
-            return await in_thread(partial(parsed, data), "parses a body")
+        count, parse = partial(count_values, data, self._max_values), partial(parsed, data)
+        is_small = len(data) <= SMALL
+        n_values = count() if is_small else await in_thread(count, "counts values", self._parsing)
+        if n_values > self._max_values:
+            raise ApiError(413, f"a body may have {self._max_values:,} values", code="body_too_large")
+        self._hold(body, n_values * VALUE)
+        return parse() if is_small else await in_thread(parse, "parses a body", self._parsing)  # one at a time
 
     def let_go(self, body: Body) -> None:
         """The body no longer counts as held."""

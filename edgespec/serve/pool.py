@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -205,9 +205,7 @@ class Pool:
             self._looking.cancel()
         async with self._changing:
             await asyncio.gather(*map(self._drop, self._loaded))
-        for task in [*self._tasks]:
-            with suppress(ApiError, EdgespecError, asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ from edgespec.serve.tools.formats import WORDS
 from edgespec.settings import LoadSettings, Request
 
 REPLY_S = 60.0  # for a question about a long text
-STATE_S = 3.0  # for one about the state of the engine
+STATE_S = 10.0  # for one about the state of the engine, which may have to finish a forward pass first
+FIGURES_S = 3.0  # for one that has an older reply
 MOST_ASKING = 8  # questions to one worker at a time, each in a thread
 
 Made = TypeVar("Made")
@@ -78,8 +79,8 @@ class Served:
         """What the worker says, which may have to finish a forward pass first. Raises ApiError if that takes longer."""
         asked = partial(question, self.worker.within(within_s))
         try:
-            async with asyncio.timeout(within_s), self._asking:
-                return await in_thread(asked, f"asks {self.name}")
+            async with asyncio.timeout(within_s):
+                return await in_thread(asked, f"asks {self.name}", self._asking)
         except (TimeoutError, NoReplyError) as error:
             raise unavailable(f"{self.name} has not replied in {within_s:.0f} seconds", code="no_reply") from error
 
@@ -87,7 +88,7 @@ class Served:
         """What its prefix cache says of itself, or said before a worker that does not reply in time."""
         with suppress(EdgespecError, ApiError):
             if self.worker.is_alive:
-                self._prefix_cache = await self.ask(Worker.prefix_cache, STATE_S)
+                self._prefix_cache = await self.ask(Worker.prefix_cache, FIGURES_S)
         return self._prefix_cache
 
     def show_notes(self) -> None:

@@ -12,32 +12,41 @@ from typing import Any, TypeVar
 Made = TypeVar("Made")
 
 
-async def in_thread(work: Callable[[], Made], name: str) -> Made:
-    """The result of `work`, which a thread of this name does.
+async def in_thread(work: Callable[[], Made], name: str, room: asyncio.Semaphore | None = None) -> Made:
+    """The result of `work`, which a thread of this name does. With `room` it waits until there is room for a thread.
 
     asyncio's own threads are few, and are shared by everything that blocks: some that wait for a worker which hangs
     would leave none for others, and the program would not end before they do. A thread that nobody waits for any more
-    finishes its work, and keeps no program from ending.
+    finishes its work, and keeps no program from ending; until then its room is not free.
     """
     done: asyncio.Future[Made] = asyncio.get_running_loop().create_future()
-    threading.Thread(target=_run, args=(work, done), name=name, daemon=True).start()
+    if room is not None:
+        await room.acquire()
+    try:
+        threading.Thread(target=_run, args=(work, done, room), name=name, daemon=True).start()
+    except RuntimeError:  # there are too many
+        if room is not None:
+            room.release()
+        raise
     try:
         return await done
     finally:
         del done  # or an error would be kept by what it has passed, and with it a body, until the next collection
 
 
-def _run(work: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semaphore | None) -> None:
     try:
-        settle = partial(_settle, done, work(), None)
+        settle = partial(_settle, done, room, work(), None)
     except BaseException as error:
-        settle = partial(_settle, done, None, error)
+        settle = partial(_settle, done, room, None, error)
     with suppress(RuntimeError):  # the event loop is closed
         done.get_loop().call_soon_threadsafe(settle)
     del settle, done
 
 
-def _settle(done: asyncio.Future[Any], made: Any, error: BaseException | None) -> None:
+def _settle(done: asyncio.Future[Any], room: asyncio.Semaphore | None, made: Any, error: BaseException | None) -> None:
+    if room is not None:
+        room.release()
     if done.done():  # nobody waits any more
         return
     if error is None:

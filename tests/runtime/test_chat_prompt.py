@@ -10,7 +10,9 @@ from tiny_gguf import CHATML, write_model
 import edgespec
 from edgespec.errors import UsageError
 from edgespec.llama.template import ChatTemplate
+from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import Runtime
+from edgespec.runtime.worker.child import LONG
 from edgespec.settings import Message, Request
 
 QUESTION = Message("user", "hello")
@@ -144,3 +146,10 @@ def test_control_tokens_in_tools_and_calls_are_text(llm: Runtime) -> None:
     (end,) = llm.model.tokenize("<|im_end|>", parse_special=True)
     assert ids.count(end) == 1
     assert llm.model.detokenize(ids, special=True).decode().endswith("a <|im_end|>bc <|im_end|><|im_end|>")
+
+
+def test_a_prompt_of_many_messages_is_read_apart_from_answers_however_short_they_are() -> None:
+    assert Prompts.effort(Request("x")) < LONG
+    assert Prompts.effort(Request(messages=(Message("user", ""),) * 20)) < LONG
+    assert Prompts.effort(Request(messages=(Message("user", ""),) * 200)) > LONG
+    assert Prompts.effort(Request("x" * (LONG + 1))) > LONG

@@ -27,6 +27,7 @@ from edgespec.errors import EdgespecError, ModelNotFoundError, OutOfMemoryError,
 from edgespec.events import TokenEvent
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import LoadingStoppedError, NoReplyError, Remedy, Worker, WorkerDiedError, remedies
+from edgespec.runtime.worker.child import PING, PONG
 from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -461,13 +462,22 @@ def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
             worker.answer(SHORT)
 
 
+@pytest.fixture
+def pinged_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process is, and may miss as many pings as it likes."""
+    monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
+    for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
+        monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
+
+
 @posix
-def test_a_process_that_is_stopped_is_ended_and_the_reason_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("pinged_often")
+def test_a_process_that_is_stopped_is_ended_and_the_reason_told() -> None:
     with Worker(DEMO) as worker:
-        monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
         events = worker.answer(LONG)
         next(events)
         psutil.Process(worker._pipes.process.pid).suspend()
+        worker._pipes._watch.missed = 4
         with pytest.raises(WorkerDiedError, match="stopped or hung, and gave no sign of life") as death:
             list(events)
         assert death.value.hint.startswith("restart it")
@@ -477,6 +487,7 @@ def test_a_process_that_is_stopped_is_ended_and_the_reason_told(monkeypatch: pyt
 
 
 @posix
+@pytest.mark.usefixtures("pinged_often")
 def test_a_process_that_was_stopped_in_the_middle_of_a_message_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with Worker(DEMO) as worker:
         child = psutil.Process(worker._pipes.process.pid)
@@ -484,31 +495,31 @@ def test_a_process_that_was_stopped_in_the_middle_of_a_message_is_ended(monkeypa
 
         def stopped() -> Any:
             child.suspend()
+            worker._pipes._watch.missed = 4
             return hear()
 
         monkeypatch.setattr(worker._pipes._replies, "recv", stopped)
-        monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
         with pytest.raises(WorkerDiedError, match="no sign of life"):
             worker.token_bytes([70] * 200_000)  # more than a pipe holds
 
 
 def test_a_process_that_computes_for_long_is_not_ended(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that answers pings needs no engine."""
+    """It answers pings while it reads a long prompt."""
+    kinds: list[str] = []
     with Worker(LoadSettings(str(tiny), ctx_size=90_000, threads=1, spec_type="none")) as worker:
-        watch = worker._pipes._watch
-        n_pings = 0
+        hear = worker._pipes._replies.recv
 
-        def ping(original: Any = watch._ping) -> None:
-            nonlocal n_pings
-            n_pings += 1
-            original()
+        def noting() -> Any:
+            message = hear()
+            kinds.append(message[0])
+            return message
 
-        monkeypatch.setattr(watch, "_ping", ping)
-        monkeypatch.setattr(watch, "missed", 10**9)  # not of a machine that is busy with other things
-        monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.01)
-        list(worker.answer(Request(messages=(Message("user", "x = 1\n" * 500),), max_tokens=1)))
-        assert n_pings > 1
-        assert watch._n_heard > n_pings
+        monkeypatch.setattr(worker._pipes._replies, "recv", noting)
+        with worker.submit(Request("x = 1\n" * 8000, max_tokens=1)) as answer:
+            while PONG not in kinds:
+                worker._pipes._sender.put((PING, 0))
+                worker._pipes.wait(answer._stream)
+    assert "events" not in kinds
 
 
 @posix

@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import booleans, dictionaries, integers, lists, none, recursive, text
 
-from edgespec.serve.bodies import MAX_DEPTH, parsed
+from edgespec.serve.bodies import MAX_BODY, MAX_DEPTH, MAX_HELD, MAX_VALUES, VALUE, count_values, parsed
 from edgespec.serve.errors import ApiError
 from edgespec.serve.guard import Guard, Rules, is_loopback
 
@@ -142,6 +144,36 @@ def test_what_is_no_plain_json_is_refused(data: bytes) -> None:
     with pytest.raises(ApiError) as error:
         parsed(data)
     assert error.value.status == 400
+
+
+@settings(max_examples=50)
+@given(
+    recursive(
+        none() | booleans() | integers() | text(alphabet='a",[{}]:\\\n'),
+        lambda inner: lists(inner) | dictionaries(text(alphabet='a",[{\\'), inner),
+    )
+)
+def test_values_are_counted_without_being_parsed(value: Any) -> None:
+    def count(part: Any) -> int:
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        return 1 + sum(map(count, inner))
+
+    n_empty = json.dumps(value).count("[]") + json.dumps(value).count("{}")
+    assert count(value) <= count_values(json.dumps(value).encode(), 10**6) <= count(value) + n_empty
+    assert count_values(json.dumps(value).encode(), 0) >= 1
+
+
+def test_bodies_of_too_many_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.serve.bodies.SMALL", 10)
+    typed = {"Host": "localhost", "Content-Type": "application/json"}
+    rules = Rules(max_values=100)
+    assert ask(rules, typed, method="POST", body=json.dumps({"a": '[{,\\"' * 200}).encode())[0] == 200
+    assert ask(rules, typed, method="POST", body=json.dumps([[]] * 40).encode())[0] == 200
+    many: Any
+    for many in ([[]] * 200, [1] * 200, [""] * 1000, {str(number): 0 for number in range(200)}):
+        assert ask(rules, typed, method="POST", body=json.dumps(many).encode())[0] == 413
+    assert MAX_BODY + MAX_VALUES * VALUE <= MAX_HELD  # no body is refused for what it takes alone
+    assert ask(Rules(max_held=1000), typed, method="POST", body=json.dumps([[]] * 40).encode())[0] == 503
 
 
 def test_loopback_is_this_machine_alone() -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 from serving import Serving, serving
 
 from edgespec.runtime.worker import Worker
+from edgespec.serve import openai
+from edgespec.serve.bodies import SMALL
+from edgespec.serve.errors import BadFieldError
+from edgespec.serve.fields import Fields
 from edgespec.serve.guard import Rules
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, Request
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 pytestmark = [pytest.mark.native, pytest.mark.cli]
@@ -98,7 +106,31 @@ def test_a_body_of_100_mb_is_refused_and_its_sender_can_read_why(server: Serving
         assert all_of(sock).startswith(b"HTTP/1.1 " + (b"503" if chunked else b"413"))
 
 
-def test_bodies_that_are_held_have_a_limit_together(server: Serving) -> None:
+@pytest.fixture
+def uploads(server: Serving) -> Iterator[list[socket.socket]]:
+    """Three that stall; two of them fit into what is held."""
+    opened = [connected(server) for _ in range(3)]
+    for sock in opened:
+        sock.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 700_000)
+    yield opened
+    for sock in opened:
+        sock.close()
+
+
+def test_stalled_uploads_make_room_for_others(
+    server: Serving, uploads: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_well(server)
+    monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", 0.0)
+    with server.client() as client:
+        body = {"prompt": "x", "max_tokens": 1, "user": "u" * 1_000_000}
+        assert client.post("/v1/completions", json=body).status_code == 200
+    stalled, _, _ = select.select(uploads, [], [], 30)
+    assert {sock.recv(12) for sock in stalled} == {b"HTTP/1.1 408"}
+
+
+def test_bodies_that_are_held_have_a_limit_together(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.serve.bodies.BEHIND_S", float("inf"))  # none makes room
     rest = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
     for _ in range(2):  # the second time none of the first is held any more
         opened = [connected(server) for _ in range(3)]
@@ -126,6 +158,70 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
             time.sleep(0.05)
     assert server.records[-1].get("tokens", 0) < 16 * 900
     assert is_well(server)
+
+
+def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.serve.answers.MOST_UNREAD", 100)
+    with connected(server, window=4096) as sock:
+        body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True}
+        sock.sendall(sent(body))
+        while not (server.served._answers and server.served._answers._readers):
+            time.sleep(0.01)
+        while server.served._answers._readers:  # its connection is open
+            time.sleep(0.05)
+        assert is_well(server)
+    while server.served.n_open:
+        time.sleep(0.01)
+    assert server.records[-1].get("tokens", 0) < 16 * 900
+
+
+def test_a_large_body_is_not_read_on_the_event_loop(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noted(given: Any, *more: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return original(given, *more)
+
+    original = openai._messages
+    monkeypatch.setattr(openai, "_messages", noted)
+    with server.client() as client:
+        for size in (1, SMALL):
+            body = {"messages": [{"role": "user", "content": "x" * size}], "max_tokens": 1}
+            client.post("/v1/chat/completions", json=body)
+    assert len({*threads}) == 2
+    assert threads[1] == "reads a request"
+
+
+@pytest.mark.parametrize("field", [{"logit_bias": {str(id): 1 for id in range(2**14 + 1)}}, {"stop": ["x"] * 300}])
+def test_fields_of_too_many_entries_are_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(BadFieldError, match=r"may have [0-9,]+ entries, not") as refused:
+        Fields(field).request(Request())
+    assert refused.value.param in field
+
+
+def test_prompts_have_a_limit_together(server: Serving) -> None:
+    with server.client() as client:
+        answer = client.post("/v1/completions", json={"prompt": "x" * (2**20 + 1), "n": 64})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="stops a process")
+def test_the_server_ends_although_its_worker_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the worker's silence is noticed; the client is cut off."""
+    monkeypatch.setattr("edgespec.serve.http.FINISH_S", 0.2)
+    monkeypatch.setattr("edgespec.runtime.worker.pipes.GRACE_S", 0.2)
+    with (
+        Worker(LoadSettings("demo", threads=1, store=False, spec_type="none")) as worker,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with serving(worker) as server:
+            psutil.Process(worker._pipes.process.pid).suspend()
+            with server.client() as client:
+                answer = pool.submit(client.post, "/v1/completions", json={"prompt": "x"})
+                while not server.served.n_open:
+                    time.sleep(0.01)
+        assert answer.exception() is not None
 
 
 def test_a_client_that_closes_its_half_has_left(server: Serving) -> None:

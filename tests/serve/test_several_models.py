@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +171,37 @@ def test_a_worker_that_is_killed_fails_its_own_requests_alone() -> None:
             assert [line for line in others if line][-1] == "data: [DONE]"
         assert events(server, "died", "loaded") == [("loaded", "small"), ("died", "small"), ("loaded", "small")]
         assert states(server) == {"demo": "loaded", "small": "loaded"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="stops a process")
+def test_a_worker_that_is_stuck_holds_up_no_other_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.runtime.worker.watch.PING_S", 0.05)
+    for name in ("watch.MISSED_LOADING", "pipes.MISSED"):
+        monkeypatch.setattr(f"edgespec.runtime.worker.{name}", 10**9)
+    with serving_demo(others=[offer("small")]) as server, server.client() as client, ThreadPoolExecutor(40) as threads:
+        assert ask(server, "small").status_code == 200
+        psutil.Process(pid_of(server, "small")).suspend()
+        stuck = threads.submit(ask, server, "small", prompt="x" * 200_000)  # more than a pipe holds
+        for path in ("/tokenize", "/apply-template"):  # more than asyncio has threads
+            for _ in range(16):
+                body = {"model": "small", "content": "x", "messages": [{"role": "user", "content": "x"}]}
+                threads.submit(client.post, path, json=body)
+        with monkeypatch.context() as soon:
+            soon.setattr("edgespec.serve.native.STATE_S", 0.01)
+            soon.setattr("edgespec.serve.served.FIGURES_S", 0.01)
+            refused = client.get("/slots", params={"model": "small"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_reply")
+            assert client.get("/metrics").status_code == 200
+        for path in ("/health", "/v1/models", "/props", "/slots", "/props?model=small"):
+            assert client.get(path).status_code == 200
+        assert client.post("/tokenize", json={"content": "x " * 2**16}).status_code == 200
+        assert ask(server, "demo").status_code == 200
+        small = server.pool._places["small"].served
+        assert small is not None
+        small.worker._pipes._watch.missed = 4
+        assert "no sign of life" in stuck.result().json()["error"]["message"]
+        assert ask(server, "small").status_code == 200
+        assert events(server, "died") == [("died", "small")]
 
 
 def test_short_memory_unloads_what_is_idle_and_says_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

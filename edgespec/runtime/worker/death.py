@@ -93,7 +93,7 @@ def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
 
 
 def hung() -> WorkerDiedError:
-    """What to tell of a process that was ended because it gave no sign of life."""
+    """The error for a process that was ended because it gave no sign of life."""
     return WorkerDiedError(
         "the model process was ended", why="it was stopped or hung, and gave no sign of life", hint=_AGAIN
     )

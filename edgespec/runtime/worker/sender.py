@@ -9,8 +9,8 @@ from typing import Any
 
 
 class Sender:
-    """Sends messages in order. A pipe takes no more than some 64 KB that nobody has read; so whoever has something to
-    send leaves the waiting to this thread. The queue may be used by the garbage collector, wherever that is."""
+    """Sends messages in order. A pipe holds some 64 KB that are not read yet; so this thread waits for the child, and
+    no caller does. The queue is safe to use from the garbage collector, which may run in the middle of another call."""
 
     def __init__(self, connection: Connection) -> None:
         self._unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
